@@ -12,7 +12,7 @@ import typer
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.version import install_command
 from costmodel.cli import options as opt
-from costmodel.cli.command import command, merged_job
+from costmodel.cli.command import command, job_of_file, read_flags, with_profiles
 from costmodel.cli.output import Result, Target, planned_figure, waiting
 from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, PLAN_FIELDS
 
@@ -74,8 +74,11 @@ def plan(
         except ValueError:
             raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
     within = read("days", days) if days else None
+    below = asked["job"].keywords
     for what, text in (("start", start), ("days", days)):
-        if text and asked.get("tokens") is None and asked.get("dataset_samples") is None:
+        if text and not any(
+            named.get(name) for named in (asked, below) for name in ("tokens", "dataset_samples")
+        ):
             raise CostModelError(f"{what}: needs --tokens, for a run that ends")
     keep_freed_memory()
     try:
@@ -114,20 +117,19 @@ def plan(
 
 
 def _asked(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
-    """Turn flags and the job file below them into the keywords of `costmodel.plan`.
+    """Return the keywords of `costmodel.plan`: the file whose layout is free, and the flags on top.
 
     Raises
     ------
     CostModelError
-        If a value cannot be read or something without a default is missing.
+        If a value cannot be read.
     """
-    merged = merged_job(given, several=True)
-    # In a job file a degree is a decision; dp follows from the rest.
-    merged.pop("dp", None)
+    asked = with_profiles(read_flags(given, several=True), given.get("profiles"))
+    asked["job"] = job_of_file(given.get("job") or "", given, layout=False)
     # What is emitted has to run.
-    if emit and emit != _JOB and not merged.get("framework"):
-        merged["framework"] = emit
-    return merged
+    if emit and emit != _JOB and not asked.get("framework"):
+        asked["framework"] = emit
+    return asked
 
 
 def _write_parquet(found: Plan, target: Target) -> None:

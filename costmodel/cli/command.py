@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,7 +17,10 @@ from costmodel.cli import options as opt
 from costmodel.cli.group import COMMANDS, Group
 from costmodel.cli.output import Target
 from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
+
+if TYPE_CHECKING:
+    from costmodel.interop.answer import JobFile
 
 _Command = Callable[..., Any]
 OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet")
@@ -181,23 +184,37 @@ def merged_job(
     CostModelError
         If a value cannot be read, or something without a default is missing.
     """
-    from costmodel.describe.jobs.merge import merge_jobs, with_stragglers
-    from costmodel.describe.jobs.reading import read, require_complete
+    from costmodel.describe.jobs.merge import merge_jobs
+    from costmodel.describe.jobs.reading import require_complete
 
     path = given.get("job", "") if file is None else file
+    merged = merge_jobs(job_of_file(path, given).keywords, read_flags(given, several=several))
+    if complete:
+        require_complete(merged)
+    return with_profiles(merged, given.get("profiles"))
+
+
+def read_flags(given: Mapping[str, Any], *, several: bool = False) -> dict[str, Any]:
+    """Return the fields that flags name; with `several` those that may name several values unread.
+
+    Raises
+    ------
+    CostModelError
+        If a value cannot be read.
+    """
+    from costmodel.describe.jobs.merge import with_stragglers
+    from costmodel.describe.jobs.reading import read
+
     flags = {
         name: value if several and opt.takes_several(FIELD[name]) else read(name, value)
         for name, value in given.items()
         if name in FIELD and value is not None
     }
     switches = with_stragglers(flags.get("switches"), given.get("stragglers"))
-    merged = merge_jobs(job_of_file(path, given) if path else {}, {**flags, "switches": switches})
-    if complete:
-        require_complete(merged)
-    return _with_profiles(merged, given.get("profiles"))
+    return {**flags, **({} if switches is None else {"switches": switches})}
 
 
-def _with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
+def with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
     """Return a job whose clusters are looked up in the user's folders too."""
     if not profiles:
         return merged
@@ -209,33 +226,35 @@ def _with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
     return {**merged, "cluster": found[0] if len(found) == 1 else found}
 
 
-def job_of_file(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords of a job that any file describes; what has no price is said on stderr.
+def job_of_file(path: str, given: Mapping[str, Any], *, layout: bool = True) -> JobFile:
+    """Return what any file says of a job; what has no price is said on stderr.
+
+    Parameters
+    ----------
+    path : str
+        The file, empty for none.
+    given : mapping
+        The flags. Those of a job that name one value fill in what the file leaves open.
+    layout : bool
+        Whether flags of the layout do so too: those of a search are constraints, and say nothing of the file.
 
     Raises
     ------
     CostModelError
         If the file cannot be read, or its model cannot be priced.
     """
-    from costmodel.describe.jobs.merge import read_job
-    from costmodel.interop.reading import kind_of
-    from costmodel.interop.reading import read as read_file
+    from costmodel.interop.answer import JobFile, job_file
 
-    kind = given.get("kind") or (kind_of(path) if Path(path).exists() else "job")
-    if kind == "job":
-        return read_job(path)
-    # Flags of searches may name several values; only those that a reader needs to follow the file go in.
-    one = {name: value for name, value in given.items() if name not in FIELD or _is_one(value)}
-    asked = surroundings(one)
-    found = read_file(path, kind, **asked)
-    if found.unpriced and given.get("model") is None:
-        raise CostModelError(f"{path}: the model cannot be priced: {found.unpriced}")
-    if found.sweeps and not found.job:
-        raise CostModelError(f"{path}: holds measurements, not a job; costmodel calibrate reads them")
+    folders = tuple(word for folder in given.get("profiles") or () for word in ("--profiles", str(folder)))
+    if not path:
+        return JobFile({}, words=folders)
+    taken = {field.name for field in JOB_FIELDS if layout or field.group == "job"}
+    fields = {name: value for name, value in given.items() if name in taken and _is_one(value)}
+    others = {name: value for name, value in given.items() if name not in FIELD}
+    found = job_file(path, given.get("kind") or "", **surroundings({**others, **fields}))
     for remark in found.remarks:
         typer.echo(f"Warning: {remark}", err=True)
-    # What the flags said comes on top again, as it was given.
-    return {name: value for name, value in found.job.items() if name in FIELD and asked.get(name) is None}
+    return found._replace(words=(*found.words, *folders))
 
 
 def _is_one(value: Any) -> bool:

@@ -16,8 +16,7 @@ from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import odds
-from costmodel.step.anatomy.params import model_flops_per_token
-from costmodel.step.anatomy.trained import tuning_flops_per_token
+from costmodel.step.anatomy.trained import job_flops_per_token
 from costmodel.step.price import Priced
 
 Array = NDArray[np.float64]
@@ -123,14 +122,8 @@ class PricedJob:
     @cached_property
     def _model_flops(self) -> dict[bool, Array]:
         """Model FLOPs by whether causal attention counts half: most figures ask for them."""
-        job = self.job
-        adapters = 0.0
-        if not job.tuning.whole:
-            adapters = tuning_flops_per_token(job.model, job.tuning, job.recipe, job.precision)
         return {
-            causal: np.asarray(
-                (model_flops_per_token(job.model, job.span, causal) + adapters) * self.tokens_per_step
-            )
+            causal: np.asarray(job_flops_per_token(self.job, causal=causal) * self.tokens_per_step)
             for causal in (False, True)
         }
 

@@ -3,12 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from costmodel.base.errors import CostModelError
+from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.models.model import Model
 from costmodel.interop.framework import Imported
 
 SCHEMA_VERSION = 1
+
+
+class JobFile(NamedTuple):
+    """What a file of any kind says of a job: below flags, keywords and fields of a form.
+
+    Attributes
+    ----------
+    keywords : mapping
+        Those of `costmodel.estimate`, values read; what the file does not say is left out.
+    path : str
+        As it was given, so that a command that names it runs in the same folder; empty where there is no file.
+    words : tuple of str
+        Flags that say how to read it (``--from``, ``--env``, ``--vocab-size``).
+    remarks : tuple of str
+        What of the file was not understood or has no price.
+    """
+
+    keywords: Mapping[str, Any]
+    path: str = ""
+    words: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def job_file(path: str | Path, kind: str = "", **given: Any) -> JobFile:
+    """Read the job that a file of any kind describes: ours, a launch script, a configuration, a ``config.json``.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    kind : str
+        What it is; by default its content tells.
+    **given
+        What the file leaves to its surroundings, as for `costmodel.read`; fields among it are left out of the answer,
+        for the caller to lay on top.
+
+    Raises
+    ------
+    CostModelError
+        If the file cannot be read, holds no job, or describes a model that cannot be priced while none is given.
+    """
+    from costmodel.describe.jobs.merge import read_job
+    from costmodel.interop.reading import kind_of, read
+
+    said = str(path)
+    told = kind or (kind_of(path) if Path(path).exists() else "job")
+    if told == "job":
+        return JobFile(read_job(path), said)
+    found = read(path, told, **given)
+    if found.unpriced and given.get("model") is None:
+        raise CostModelError(f"{said}: the model cannot be priced: {found.unpriced}")
+    if found.sweeps and not found.job:
+        raise CostModelError(f"{said}: holds measurements, not a job; costmodel calibrate reads them")
+    # Switches are one field of many: those of the file stay beside those given.
+    kept = {
+        name: value
+        for name, value in found.job.items()
+        if name in FIELD and (name == "switches" or given.get(name) is None)
+    }
+    words = (
+        *(("--from", kind) if kind else ()),
+        *(word for name, value in (given.get("env") or {}).items() for word in ("--env", f"{name}={value}")),
+        *(("--vocab-size", str(given["vocab_size"])) if given.get("vocab_size") else ()),
+    )
+    return JobFile(kept, said, words, tuple(found.remarks))
 
 
 def record(found: Imported) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def advice(plan: Found) -> list[str]:
         f"use{_spared(plan)}."
     ]
     for sentence in (
+        yours_text(plan),
         simplest(plan),
         _tensor(plan),
         _pipeline(plan),
@@ -57,6 +58,36 @@ def advice(plan: Found) -> list[str]:
             said.append(sentence)
     said.append(_limits(plan))
     return [*said, *_accumulation(best)]
+
+
+def yours_text(plan: Found) -> str:
+    """Say how the layout that the job has today compares with the pick: time, money, rank."""
+    if plan.own_problem:
+        return f"Yours cannot be priced: {plan.own_problem}."
+    yours = plan.yours
+    if yours is None:
+        return ""
+    est = yours.est
+    step = f"Yours ({layout_text(est.job.layout)}): {format_seconds(float(est.step_time_s), 4)} a step"
+    if plan.own_row == plan.pick:
+        return (
+            f"{step}; no layout is more than {TIE_SHARE:.1%} faster."
+            if plan.pick == 0
+            else f"{step}; it is the plan."
+        )
+    said = [step, f"{yours.slower:+.1%}"]
+    ours, theirs = plan.columns_of([plan.own_row or 0, plan.pick])["dollars"]
+    if ours is not None and theirs is not None:
+        said.append(f"${abs(ours - theirs):,.0f} {'more' if ours > theirs else 'less'} over the run")
+    if yours.rank is not None:
+        said.append(f"rank {yours.rank:,} of {yours.num_fit:,} layouts that fit")
+    elif not est.fits:
+        need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+        said.append(f"and it does not fit: {format_bytes(need)} of {format_bytes(have)}")
+    else:
+        limit = plan.question.limit_bytes(est.job)
+        said.append(f"and it takes more than the {format_bytes(limit)} that a plan's layouts may use")
+    return f"{', '.join(said)}."
 
 
 def simplest(plan: Found) -> str:
@@ -243,7 +274,7 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
 def _best_score(question: Question) -> float:
     """Return the best score of a question; infinite where no layout is left."""
     try:
-        return float(Found.search(question, keep=1).kept.top["score"][0])
+        return float(Found.search(question, kept=1).kept.top["score"][0])
     except NoLayoutError:
         return float("inf")
 
@@ -306,7 +337,7 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
             replace(
                 asked, jobs=(replace(job, cluster=replace(job.cluster, accelerator=roomy)),), headroom=0.0
             ),
-            keep=1,
+            kept=1,
         )
     except NoLayoutError:
         return f"impossible: {_broken_rule(question, given, job_index)}"

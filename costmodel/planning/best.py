@@ -78,7 +78,7 @@ class Kept(NamedTuple):
 
     def merged(self, other: Kept, count: int) -> Kept:
         """Join the results of two parts of a search."""
-        top, front = _joined([self.top, other.top]), _joined([self.front, other.front])
+        top, front = joined([self.top, other.top]), joined([self.front, other.front])
         return Kept(
             best_rows(top, count), taken(front, pareto_indices(front["score"], front["memory_bytes"]))
         )
@@ -101,7 +101,7 @@ def with_firsts(columns: Columns, firsts: Sequence[Columns]) -> Columns:
     room = columns["score"].size - len(missing)
     if not missing or room < columns["score"].size // 2:
         return columns
-    return best_rows(_joined([taken(columns, np.arange(room)), *missing]), columns["score"].size)
+    return best_rows(joined([taken(columns, np.arange(room)), *missing]), columns["score"].size)
 
 
 def taken(columns: Mapping[str, Array], rows: NDArray[np.int64]) -> Columns:
@@ -109,6 +109,6 @@ def taken(columns: Mapping[str, Array], rows: NDArray[np.int64]) -> Columns:
     return {name: values[rows] for name, values in columns.items()}
 
 
-def _joined(parts: Sequence[Columns]) -> Columns:
+def joined(parts: Sequence[Columns]) -> Columns:
     """Put columns below each other."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -14,7 +14,7 @@ from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.describe.odds import odds
 from costmodel.planning.best import Kept
 from costmodel.planning.search import Pass, peak_flops_per_s
-from costmodel.step.anatomy.params import model_flops_per_token
+from costmodel.step.anatomy.trained import job_flops_per_token
 
 Array = NDArray[np.float64]
 
@@ -25,12 +25,15 @@ def plan_columns(passes: Sequence[Pass], kept: Kept, rows: Mapping[str, Array]) 
     jobs = [one.job for one in of_row]
     step_s, gpus = rows["step_time_s"], rows["gpus"]
     tokens = np.asarray([float(job.global_batch * job.seq_len) for job in jobs])
-    flops = np.asarray([_model_flops(job) for job in jobs])
+    per_token = {
+        index: float(job_flops_per_token(passes[index].job))
+        for index in set(rows["job"].astype(int).tolist())
+    }
+    flops = tokens * [per_token[int(index)] for index in rows["job"]]
     peak = np.asarray([peak_flops_per_s(job) for job in jobs])
     front = set(zip(*(kept.front[name].tolist() for name in ("job", *KNOBS)), strict=True))
     keys = list(zip(*(rows[name].tolist() for name in ("job", *KNOBS)), strict=True))
     columns: dict[str, list[Any]] = {
-        "rank": list(range(1, len(jobs) + 1)),
         "step_time_s": step_s.tolist(),
         "mfu": (flops / step_s / gpus / peak).tolist(),
         "tokens_per_s_per_gpu": (tokens / step_s / gpus).tolist(),
@@ -71,8 +74,3 @@ def _money(jobs: Sequence[Job], step_s: Array, gpus: Array) -> dict[str, list[An
         name: [None if np.isnan(one) else float(one) for one in values]
         for name, values in (("days", days), ("gpu_hours", hours), ("dollars", dollars))
     }
-
-
-def _model_flops(job: Job) -> float:
-    """Model FLOPs of a step, full attention. [FLOP]."""
-    return float(model_flops_per_token(job.model, job.seq_len, False) * job.global_batch * job.seq_len)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from costmodel.base.words import called, common_device
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.planning.best import Columns, Kept, best_rows, taken, with_firsts
+from costmodel.planning.best import Columns, Kept, best_rows, joined, taken, with_firsts
+from costmodel.planning.choices import Choice
 from costmodel.planning.columns import plan_columns
 from costmodel.planning.no_layout import explain_empty
-from costmodel.planning.preference import Indices, listed
+from costmodel.planning.preference import TIE_SHARE, Indices, listed
+from costmodel.planning.request import Request
 from costmodel.planning.search import Pass, Question, layout_of
 from costmodel.planning.tuning import Tuned, asked_passes
 from costmodel.planning.uncertain import Odds, Trial, compare, quantile_of
@@ -36,13 +38,20 @@ def _of_question(asked: Sequence[Pass], rows: Columns) -> Columns:
     return {**rows, "job": np.asarray([float(asked[int(index)].origin) for index in rows["job"]])}
 
 
-def by_quantile(kept: Kept, passes: Sequence[Pass], share: float, question: Question) -> Kept:
+def by_quantile(
+    kept: Kept, passes: Sequence[Pass], share: float, question: Question, own: Own | None = None
+) -> Kept:
     """Return kept layouts in the order of the step time that each does not exceed with a probability of `share`.
 
     Scores stay in seconds of the nominal step, so that they compare with what the search noted of every knob's values:
     each is that of the best times the ratio of the quantiles. Layouts that are no candidates are left out.
     """
-    rows = np.sort(listed(kept.top, [one.job for one in passes], [one.origin for one in passes])[0])
+    at = None if own is None else int(np.flatnonzero(kept.top["job"] == own.number)[0])
+    origins = [one.origin for one in passes]
+    rows = listed(kept.top, [one.job for one in passes], origins, own=at, runs=own is not None and own.runs)[
+        0
+    ]
+    rows = np.sort(rows if at is None or at in rows else [*rows, at])
     found = compare(
         passes,
         kept.top,
@@ -57,6 +66,108 @@ def by_quantile(kept: Kept, passes: Sequence[Pass], share: float, question: Ques
     top["score"] = top["score"].min() * quantile / quantile.min()
     few = top["score"].size
     return Kept(best_rows(top, few), kept.front)
+
+
+class Yours(NamedTuple):
+    """The layout that a job has today, beside the pick.
+
+    Attributes
+    ----------
+    est : Estimate
+        Of it.
+    rank : int, optional
+        Among all layouts that fit; none where it is not among them.
+    num_fit : int
+        Layouts that fit. [-]
+    slower : float
+        Its score over that of the pick, less one. [-]
+    """
+
+    est: Estimate
+    rank: int | None
+    num_fit: int
+    slower: float
+
+
+class Own(NamedTuple):
+    """The layout that a planned job has today, as a row of the search.
+
+    Attributes
+    ----------
+    row : mapping of str to Array
+        Its columns.
+    job : Job
+        With it.
+    runs : bool
+        Whether it fits as a plan's layouts have to.
+    number : int
+        Of its pass.
+    """
+
+    row: Columns
+    job: Job
+    runs: bool
+    number: int = -1
+
+    @classmethod
+    def of(cls, job: Job, question: Question) -> Own:
+        """Price it."""
+        est = estimate_job(job)
+        memory, step_s = float(est.memory_bytes_per_gpu), float(est.step_time_s)
+        figures = {
+            "score": step_s * question.weight(job),
+            "memory_bytes": memory,
+            "step_time_s": step_s,
+            "job": -1.0,
+            "gpus": job.layout.gpus,
+        }
+        numbers = {**figures, **{knob: getattr(job.layout, knob) for knob in KNOBS}}
+        row = {name: np.asarray([float(number)]) for name, number in numbers.items()}
+        return cls(row, job, bool(est.fits) and memory <= question.limit_bytes(job))
+
+    @property
+    def score(self) -> float:
+        """Less is better."""
+        return float(self.row["score"][0])
+
+    def as_pass(self, question: Question) -> Pass:
+        """Return it as a pass without a space, beside the job of the question that is most like it."""
+
+        def unlike(index: int) -> int:
+            other = question.jobs[index]
+            return sum(
+                (
+                    other.cluster.name != self.job.cluster.name,
+                    float(other.layout.gpus) != float(self.job.layout.gpus),
+                    other.precision != self.job.precision,
+                    float(other.global_batch) != float(self.job.global_batch),
+                )
+            )
+
+        origin = min(range(len(question.jobs)), key=unlike)
+        before = question.jobs[origin]
+        choices = [
+            Choice({name: value})
+            for name, value in self.job.switches.items()
+            if name in before.switches and before.switches[name] != value
+        ]
+        if self.job.axis_order != before.axis_order:
+            choices.append(Choice(axis_order=self.job.axis_order))
+        return Pass(self.number, self.job, (), origin, tuple(choices))
+
+    def among(self, kept: Kept) -> Kept:
+        """Return what was kept with its row, in its place where it runs, and otherwise as the last one."""
+        row = {**self.row, "job": np.asarray([float(self.number)])}
+        if not self.runs:
+            return kept._replace(top=joined([kept.top, row]))
+        same = np.isclose(kept.top["score"], self.score, rtol=1e-9) & np.isclose(
+            kept.top["memory_bytes"], row["memory_bytes"], rtol=1e-9
+        )
+        for name in ("gpus", *KNOBS):
+            same &= kept.top[name] == row[name]
+        top = taken(kept.top, np.flatnonzero(~same))
+        few = top["score"].size + 1
+        return Kept(top, kept.front).merged(Kept(row, row), few)
 
 
 class Found:
@@ -76,6 +187,9 @@ class Found:
         best_score: Mapping[int, float],
         best_in_device: Mapping[int, float],
         by_value: Mapping[str, Mapping[float, float]],
+        own: Own | None = None,
+        own_problem: str = "",
+        num_better_than_own: int = 0,
     ) -> None:
         self.question = question
         self.kept = kept
@@ -88,17 +202,20 @@ class Found:
         self._fastest_s = fastest_s
         self._best_score = best_score
         self._best_in_device = best_in_device
+        self._own = own
+        self.own_problem = own_problem
+        self._num_better_than_own = num_better_than_own
         self._estimates: dict[tuple[float, ...], Estimate] = {}
 
     @classmethod
-    def search(cls, question: Question, *, keep: int = KEPT, progress: Progress | None = None) -> Self:
+    def search(cls, asked: Question | Request, *, kept: int = KEPT, progress: Progress | None = None) -> Self:
         """Answer a question: price every layout that divides.
 
         Parameters
         ----------
-        question : Question
-            Jobs and constraints.
-        keep : int
+        asked : Question or Request
+            Jobs and constraints, and the layout that the planned job has today.
+        kept : int
             Layouts to keep. [-]
         progress : callable, optional
             Called with layouts priced and layouts to price.
@@ -108,30 +225,42 @@ class Found:
         NoLayoutError
             If none is left; the message names the constraint that bites first and what would do.
         """
+        question, own_job, problem = asked if isinstance(asked, Request) else Request(asked)
         if not question.jobs:
             raise LayoutError("plan: no job to plan")
-        asked, rejected = asked_passes(question)
-        total = sum(slab.num_possible for one in asked for slab in one.slabs)
-        tuned = Tuned(question, list(asked), keep)
+        passes, rejected = asked_passes(question)
+        total = sum(slab.num_possible for one in passes for slab in one.slabs)
+        tuned = Tuned(question, list(passes), kept)
         tally = tuned.tally
-        for priced in (priced for one in asked for priced in tuned.price(one)):
+        own = None if own_job is None else Own.of(own_job, question)
+        if own is not None and own.runs:
+            tally.watched = own.score
+        for priced in (priced for one in passes for priced in tuned.price(one)):
             if progress is not None:
                 progress(priced, total)
         if tally.kept is None:
-            least = tally.leanest and (tally.leanest[0], _of_question(asked, tally.leanest[1]))
+            least = tally.leanest and (tally.leanest[0], _of_question(passes, tally.leanest[1]))
             word = common_device(job.cluster.accelerator.called for job in question.jobs)
             raise NoLayoutError(called(explain_empty(question, rejected, least), word))
         rejected["choice_not_started"] = total - tally.num_priced
-        for priced in (priced for one in asked if question.chooses for priced in tuned.tune(one)):
+        for priced in (priced for one in passes if question.chooses for priced in tuned.tune(one)):
             if progress is not None:
                 progress(priced, priced)
         rejected["does_not_fit"] = tally.num_priced - tally.num_fit
         share = quantile_of(question.objective)
-        if share is not None:
-            tally.kept = by_quantile(tally.kept, tuned.passes, share, question)
-        elif question.chooses:
+        if share is None and question.chooses:
             # What the search asserts of a switch is seen beside the best without it.
             tally.kept = tally.kept._replace(top=with_firsts(tally.kept.top, list(tally.first.values())))
+        if own is not None:
+            own = own._replace(number=len(tuned.passes))
+            tuned.passes.append(own.as_pass(question))
+            tally.kept = own.among(tally.kept)
+            if own.runs:
+                for knob, values in tally.by_value.items():
+                    value = float(own.row[knob][0])
+                    values[value] = min(values.get(value, np.inf), own.score)
+        if share is not None:
+            tally.kept = by_quantile(tally.kept, tuned.passes, share, question, own)
         out = sum(count for reason, count in rejected.items() if reason != "does_not_fit")
         return cls(
             question,
@@ -145,6 +274,9 @@ class Found:
             best_score=tally.best_score,
             best_in_device=tally.best_in_device,
             by_value=tally.by_value,
+            own=own,
+            own_problem=problem,
+            num_better_than_own=tally.num_better,
         )
 
     @cached_property
@@ -170,7 +302,8 @@ class Found:
     @cached_property
     def _listed(self) -> tuple[Indices, Indices]:
         """Kept rows worth listing, the pick first, and how many rows each stands for."""
-        return listed(self.kept.top, self.jobs, [one.origin for one in self.passes])
+        origins = [one.origin for one in self.passes]
+        return listed(self.kept.top, self.jobs, origins, own=self.own_row, runs=self._own_runs)
 
     @property
     def listed(self) -> Indices:
@@ -213,8 +346,58 @@ class Found:
         return self.estimate_of(self.kept.top, 0)
 
     def top(self, count: int = 10) -> list[Estimate]:
-        """Return the estimates of the layouts worth trying: the pick, then by score."""
-        return [self.estimate_of(self.kept.top, row) for row in self.listed[:count]]
+        """Return the estimates of the layouts worth trying: the pick, then by score; the job's own is among them."""
+        return [self.estimate_of(self.kept.top, row) for row in self.shown(count)]
+
+    def shown(self, count: int) -> Indices:
+        """Return the kept rows to show: as many as asked for, and the job's own layout wherever it stands."""
+        rows = self.listed[:count]
+        if self.own_row is None or self.own_row in rows:
+            return rows
+        return np.asarray([*rows, self.own_row])
+
+    @cached_property
+    def own_row(self) -> int | None:
+        """The kept row of the layout that the job has today; none where it has none."""
+        if self._own is None:
+            return None
+        return int(np.flatnonzero(self.kept.top["job"] == self._own.number)[0])
+
+    @property
+    def _own_runs(self) -> bool:
+        return self._own is not None and self._own.runs
+
+    @property
+    def yours(self) -> Yours | None:
+        """How the layout that the job has today compares with the pick; none where it has none."""
+        if self.own_row is None:
+            return None
+        est = self.estimate_of(self.kept.top, self.own_row)
+        score = float(self.kept.top["score"][self.own_row])
+        return Yours(est, self.ranks[self.own_row], self.num_fit, score / self.pick_score - 1.0)
+
+    @cached_property
+    def ranks(self) -> list[int | None]:
+        """The rank of each kept row, the same in every table: the pick is 1, then by score; none of what cannot run."""
+        count = len(self)
+        ranks: list[int | None] = [row + 1 + (row < self.pick) for row in range(count)]
+        ranks[self.pick] = 1
+        if self.own_row is not None and self.own_row != self.pick:
+            # It may stand behind what is not kept.
+            last = max(ranks[self.own_row] or 0, self._num_better_than_own + 1)
+            ranks[self.own_row] = last if self._own_runs else None
+        return ranks
+
+    def marks(self, row: int) -> str:
+        """Say what is to be known of a kept row before its figures: yours, the fastest, the simplest of the fastest."""
+        said = ["yours"] if row == self.own_row else []
+        if row == self.own_row and not self._own_runs:
+            said.append("does not fit")
+        elif row == 0:
+            said.append("fastest")
+        elif row == self.pick:
+            said.append(f"simplest within {TIE_SHARE:.1%}")
+        return ", ".join(said)
 
     def pareto(self) -> list[Estimate]:
         """Return the layouts that no other beats in objective and memory both, best objective first."""
@@ -264,11 +447,30 @@ class Found:
         With `count`, those of `top`, and how many more rows each stands for; without, all that were kept.
         """
         if count is None:
-            return plan_columns(self.passes, self.kept, self.kept.top)
-        table = plan_columns(self.passes, self.kept, taken(self.kept.top, self.listed[:count]))
-        table["num_alike"] = [int(alike) - 1 for alike in self._listed[1][:count]]
-        return table
+            rows = sorted(range(len(self)), key=lambda row: (self.ranks[row] is None, self.ranks[row]))
+            return self.columns_of(rows)
+        shown = self.shown(count)
+        alike = dict(zip(*(part.tolist() for part in self._listed), strict=True))
+        return {**self.columns_of(shown), "num_alike": [alike.get(int(row), 1) - 1 for row in shown]}
+
+    def columns_of(self, rows: Sequence[int] | Indices) -> dict[str, list[Any]]:
+        """Return kept rows as columns."""
+        at = np.asarray(rows, dtype=np.int64)
+        ranked = {"rank": [self.ranks[row] for row in at], "mark": [self.marks(int(row)) for row in at]}
+        return {**ranked, **plan_columns(self.passes, self.kept, taken(self.kept.top, at))}
 
     def pareto_columns(self) -> dict[str, list[Any]]:
-        """Return the front as columns."""
-        return plan_columns(self.passes, self.kept, self.kept.front)
+        """Return the front as columns; ranks are known of what is among the kept layouts."""
+        names = ("job", *KNOBS)
+        row_of = {
+            key: row
+            for row, key in enumerate(zip(*(self.kept.top[name].tolist() for name in names), strict=True))
+        }
+        rows = [
+            row_of.get(key) for key in zip(*(self.kept.front[name].tolist() for name in names), strict=True)
+        ]
+        ranked = {
+            "rank": [None if row is None else self.ranks[row] for row in rows],
+            "mark": ["" if row is None else self.marks(row) for row in rows],
+        }
+        return {**ranked, **plan_columns(self.passes, self.kept, self.kept.front)}

@@ -102,12 +102,21 @@ def simplest_tie(score: Array, order: Indices, among: Indices) -> int:
     return int(order[np.isin(order, near)][0])
 
 
-def listed(rows: Columns, jobs: Sequence[Job], asked: Sequence[int]) -> tuple[Indices, Indices]:
+def unbeaten(rows: Columns, among: Indices) -> Indices:
+    """Return the rows that none before them needs less memory than; `among` are in order of score, then memory."""
+    memory = rows["memory_bytes"][among]
+    least = np.concatenate([[np.inf], np.minimum.accumulate(memory)[:-1]])
+    return np.asarray(among[memory <= (1.0 + _SAME) * least])
+
+
+def listed(
+    rows: Columns, jobs: Sequence[Job], asked: Sequence[int], *, own: int | None = None, runs: bool = True
+) -> tuple[Indices, Indices]:
     """Return the rows worth listing, best first, and how many rows each stands for.
 
-    First the simplest of the fastest, then the others by score. Of a family that differs in virtual stages, shard
-    groups and switches by less than a tie, the simplest stands for all. The fastest of all is a row unless the first
-    stands for it.
+    First the simplest of the fastest that no other beats in both score and memory, then the others by score. Of a
+    family that differs in virtual stages, shard groups and switches by less than a tie, the simplest stands for all.
+    The fastest of all is a row of its own, as is the layout that the job has today.
 
     Parameters
     ----------
@@ -117,26 +126,33 @@ def listed(rows: Columns, jobs: Sequence[Job], asked: Sequence[int]) -> tuple[In
         What the layouts are of.
     asked : sequence of int
         Which job of the question each of `jobs` is, with or without switches that the search has turned.
+    own : int, optional
+        The row of the layout that the job has today.
+    runs : bool
+        Whether that may be picked and listed.
     """
     order = by_simplicity(rows, jobs)
     different = unlike(rows, order)
-    pick, fastest = simplest_tie(rows["score"], order, different), int(different[0])
+    if own is not None and not runs:
+        different = different[different != own]
+    pick, fastest = simplest_tie(rows["score"], order, unbeaten(rows, different)), int(different[0])
 
     def family(row: int) -> tuple[float, ...]:
         return (asked[int(rows["job"][row])], *(float(rows[name][row]) for name in _FAMILY))
 
     families: dict[tuple[float, ...], list[int]] = {}
     for row in different.tolist():
-        families.setdefault(family(row), []).append(row)
+        if row != own:
+            families.setdefault(family(row), []).append(row)
     shown: dict[int, int] = {}
     for rows_of_one in families.values():
         held = np.asarray(rows_of_one)
         while held.size:
             near = rows["score"][held] <= (1.0 + TIE_SHARE) * rows["score"][held[0]]
             best = pick if pick in held[near] else simplest_tie(rows["score"], order, held)
-            shown[best] = int(near.sum())
+            shown[best] = int(near.sum()) - (fastest != best and fastest in held[near])
             held = held[~near]
-    if fastest not in shown and family(fastest) != family(pick):
-        shown[fastest] = 1
+    for row in (pick, fastest, *(() if own is None or not runs else (own,))):
+        shown.setdefault(row, 1)
     best_first = sorted(shown, key=lambda row: (row != pick, row != fastest, rows["score"][row], row))
     return np.asarray(best_first), np.asarray([shown[row] for row in best_first])

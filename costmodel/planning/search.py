@@ -21,8 +21,10 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.fields import KNOBS, QUANTILES
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.odds import odds
 from costmodel.estimates.priced_job import headroom
+from costmodel.interop.answer import JobFile
 from costmodel.planning.best import (
     Columns,
     Kept,
@@ -88,6 +90,8 @@ class Question:
     named: frozenset[str] = frozenset(KNOBS)
     risk: float | None = None
     """Accepted probability of running out of memory: in place of `headroom` where it is given."""
+    file: JobFile | None = None
+    """What was planned, where that is a file."""
     launched: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     """What the frameworks start with, by recipe, where the jobs have several; otherwise it stands in `given`."""
 
@@ -95,6 +99,12 @@ class Question:
         """Return the values of every knob for one of the jobs."""
         launched = self.launched.get(job.recipe.name, {})
         return {**default_values(job, float(job.layout.gpus)), **launched, **self.given}
+
+    def command_of(self, job: Job, command: str = "estimate") -> str:
+        """Return the command line that prices a job of one layout, on top of the file that was planned."""
+        file = self.file or JobFile({})
+        below = file.keywords if file.path else None
+        return command_text(job, command, self.files, path=file.path, below=below, words=file.words)
 
     def without(self, knob: str) -> Question:
         """Return the question with one knob left to the search."""
@@ -211,6 +221,9 @@ class Tally:
     kept: Kept | None = None
     num_priced: int = 0
     num_fit: int = 0
+    watched: float = np.inf
+    """A score, and how many layouts that fit have a better one."""
+    num_better: int = 0
     fastest_s: dict[int, float] = field(default_factory=dict)
     leanest: tuple[float, Columns] | None = None
     by_value: dict[str, dict[float, float]] = field(default_factory=dict)
@@ -242,6 +255,7 @@ class Tally:
         self._note_values(part, np.where(fits, step_s, np.inf), weight)
         step_s, memory = part.step_time_s.reshape(-1)[fit], part.memory_bytes.reshape(-1)[fit]
         score = step_s * weight
+        self.num_better += int(np.count_nonzero(score < self.watched * (1.0 - 1e-12)))
         top = self._contenders(score, count)
         front = self._on_front(score, memory)
         new = Kept(

@@ -14,8 +14,6 @@ from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_text, layout_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.samples import QUANTILES, Samples
-from costmodel.planning.best import taken
-from costmodel.planning.columns import plan_columns
 from costmodel.planning.machines import Machine
 from costmodel.planning.plan import Plan
 from costmodel.planning.preference import TIE_SHARE
@@ -31,7 +29,7 @@ from costmodel.reporting.training_runs import (
     dollars_text,
     percentiles_text,
 )
-from costmodel.step.anatomy.params import model_flops_per_token
+from costmodel.step.anatomy.trained import job_flops_per_token
 from costmodel.whole_run.run import TrainingRun
 
 _FRONT_ROWS = 12
@@ -166,7 +164,7 @@ def trials_grid(plan: Plan) -> Grid:
     """Return the few layouts worth a trial, and what measuring them would settle."""
     found, trials = plan.odds, list(zip(plan.odds.trials(), plan.trials(), strict=True))
     chosen = found.chosen()
-    table = plan_columns(plan.passes, plan.kept, taken(plan.kept.top, found.rows[chosen]))
+    table = plan.columns_of(found.rows[chosen])
 
     def decides(row: int) -> str:
         trial = trials[row][0]
@@ -213,7 +211,8 @@ def _row_cells(plan: Plan, table: Mapping[str, list[Any]]) -> Cells:
         return str(table["zero_stage"][row]) + (f" / {group}" if group else "")
 
     return {
-        "# >": lambda row: str(row + 1),
+        "# >": lambda row: "" if table["rank"][row] is None else f"{table['rank'][row]:,}",
+        **({"": lambda row: table["mark"][row]} if any(table["mark"]) else {}),
         **_also_differing(plan, table),
         "GPUs >": lambda row: str(table["gpus"][row]),
         "Layout": layout,
@@ -275,8 +274,6 @@ def top_grid(plan: Plan, count: int) -> Grid:
 def _top_note(table: Mapping[str, list[Any]]) -> str:
     """Say what the order of the rows is, and what a row stands for."""
     said = []
-    if table["step_time_s"][0] > min(table["step_time_s"]):
-        said.append(f"1: the simplest within {TIE_SHARE:.1%} of the fastest, which is below it")
     if any(table["num_alike"]):
         said.append(
             f"rows that differ by less than {TIE_SHARE:.1%} in vp, shard group or switches only are one"
@@ -288,7 +285,8 @@ def _top_note(table: Mapping[str, list[Any]]) -> str:
 
 def commands_grid(plan: Plan, count: int) -> Grid:
     """Return the command line of each of the best layouts."""
-    rows = [[str(index + 1), command] for index, command in enumerate(plan.commands(count))]
+    ranks = [str(plan.ranks[row] or "") for row in plan.shown(count)]
+    rows = [list(row) for row in zip(ranks, plan.commands(count), strict=True)]
     return Grid("What prices them", columns("# >", "Command"), rows)
 
 
@@ -322,7 +320,7 @@ def _scores(plan: Plan, score: float) -> dict[str, str]:
     if objective == "gpu-hours":
         return {"GPU-hours a trillion tokens >": f"{score * _TRILLION:,.0f}"}
     if objective == "mfu":
-        return {"MFU >": f"{float(model_flops_per_token(job.model, job.seq_len, False)) / score:.1%}"}
+        return {"MFU >": f"{float(job_flops_per_token(job)) / score:.1%}"}
     return {"Step >": format_seconds(score, 4)}
 
 

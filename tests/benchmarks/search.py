@@ -14,7 +14,8 @@ import numpy as np
 import costmodel as cm
 from costmodel.base.allocator import keep_freed_memory
 from costmodel.describe.jobs.fields import KNOBS
-from costmodel.planning.plan import make_question, search
+from costmodel.planning.plan import search
+from costmodel.planning.request import make_question
 from costmodel.planning.search import build_spaces, priced_parts, rows_of
 
 ASKED = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 4096, "global_batch": 1536, "seq_len": 2048}

@@ -18,7 +18,7 @@ from costmodel.interop.emit import emit
 from costmodel.interop.megatron_job import job_of_flags
 from costmodel.interop.megatron_text import Flags
 from costmodel.planning.launchable import table_of
-from costmodel.planning.plan import make_question
+from costmodel.planning.request import make_question
 from costmodel.planning.search import Part, build_spaces, layout_of, rows_of
 
 EXPERTS = make_model(

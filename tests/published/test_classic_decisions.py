@@ -47,9 +47,9 @@ def hidden(est, axis):
 def best():
     """Return the best layouts of four jobs, one a branch of the tree."""
     return {
-        "below 10B": cm.plan(model="llama3-8b", **H100, keep=1).best,
-        "below 100B": cm.plan(model="llama3-70b", **H100, keep=1).best,
-        "dense": cm.plan(**GPT3, keep=1).best,
+        "below 10B": cm.plan(model="llama3-8b", **H100, kept=1).best,
+        "below 100B": cm.plan(model="llama3-70b", **H100, kept=1).best,
+        "dense": cm.plan(**GPT3, kept=1).best,
         "experts": cm.plan(**V3).best,
     }
 
@@ -59,13 +59,13 @@ def test_below_ten_billion_data_parallelism_alone_is_best(best):
 
     Of 79 GiB it takes 74: a plan that leaves what four of five runs of its kind needed cuts the layers in two.
     """
-    alone = cm.plan(model="llama3-8b", **H100, headroom=0.05, keep=1).best
+    alone = cm.plan(model="llama3-8b", **H100, headroom=0.05, kept=1).best
     assert degrees(alone) == {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
     assert seconds(alone) < seconds(best["below 10B"]) < 1.05 * seconds(alone)
     titan = {"model": "llama3-8b", **H100, "recipe": "torchtitan"}
     fsdp = cm.estimate(**titan, layout="tp1", zero_stage=2, recompute="selective")
     assert fsdp.fits
-    assert seconds(fsdp) < 1.07 * seconds(cm.plan(**titan, keep=1).best)
+    assert seconds(fsdp) < 1.07 * seconds(cm.plan(**titan, kept=1).best)
 
 
 def test_below_a_hundred_billion_eight_way_tensor_parallelism_is_too_much(best):

@@ -15,7 +15,7 @@ from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import schedule_at, valid
 from costmodel.physics.pipeline.stages import plan_stages
 from costmodel.planning.best import pareto_indices, smallest_indices
-from costmodel.planning.plan import make_question
+from costmodel.planning.request import make_question
 from costmodel.planning.search import build_spaces, price_slab, priced_parts, rows_of
 from costmodel.planning.space import REASONS, build_space, divisors
 from costmodel.step.price import price, price_unsharded
@@ -219,7 +219,7 @@ def test_only_lines_of_data_parallelism_are_told_how_it_shards(recipe):
 
 def test_best_top_and_front_are_those_of_all_layouts():
     question = make_question(**SMALL, schedule="none,1f1b", micro_batch="1,2")
-    found = cm.plan(**SMALL, schedule="none,1f1b", micro_batch="1,2", keep=50, choose=False)
+    found = cm.plan(**SMALL, schedule="none,1f1b", micro_batch="1,2", kept=50, choose=False)
     step, memory = [], []
     for space in build_spaces(question):
         for slab in space.slabs:

@@ -22,7 +22,7 @@ from costmodel.planning.choices import (
     choices_of,
     starts,
 )
-from costmodel.planning.plan import make_question
+from costmodel.planning.request import make_question
 from costmodel.planning.search import Pass, Tally, build_spaces, space_of
 from costmodel.step.price import price
 

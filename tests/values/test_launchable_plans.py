@@ -19,7 +19,7 @@ from costmodel.physics.pipeline.stages import (
     chunks_on_ranks,
     plan_stages,
 )
-from costmodel.planning.plan import make_question
+from costmodel.planning.request import make_question
 
 SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 128, "seq_len": 8192}
 DEEPSEEK = {
@@ -52,7 +52,7 @@ def test_the_default_space_is_that_of_the_recipe():
 
 
 def test_deepspeed_shards_gradients_without_a_pipeline_only():
-    frame = cm.plan(**SMALL, recipe="deepspeed", keep=100_000).to_frame()
+    frame = cm.plan(**SMALL, recipe="deepspeed", kept=100_000).to_frame()
     assert frame[frame.pp > 1].zero_stage.max() < 2
     assert frame[frame.pp == 1].zero_stage.max() >= 2
 
@@ -85,8 +85,8 @@ def test_experts_leave_the_node_with_a_dispatcher_that_knows_nodes():
         "global_batch": 512,
         "seq_len": 4096,
     }
-    assert cm.plan(**job, keep=100_000, choose=False).to_frame().ep.max() <= 8
-    with_dispatch = cm.plan(**job, switches={"moe_dispatcher": "deep-ep"}, keep=100_000).to_frame()
+    assert cm.plan(**job, kept=100_000, choose=False).to_frame().ep.max() <= 8
+    with_dispatch = cm.plan(**job, switches={"moe_dispatcher": "deep-ep"}, kept=100_000).to_frame()
     assert with_dispatch.ep.max() > 8
 
 
@@ -119,7 +119,7 @@ def test_tight_is_said():
         assert bool(est.is_tight) == ((1 - 0.093) * have < need <= have)
         assert any(one.startswith("tight: ") for one in est.warnings) == bool(est.is_tight)
         assert (": tight, " in est.grids()[0].rows[8][1]) == bool(est.is_tight)
-    found = cm.plan(**SMALL, headroom=0, fix={"recompute": "none", "pp": 1}, keep=2000)
+    found = cm.plan(**SMALL, headroom=0, fix={"recompute": "none", "pp": 1}, kept=2000)
     frame = found.to_frame()
     assert (frame.memory_bytes_per_gpu > (1 - 0.093) * have).any()
 

@@ -90,7 +90,7 @@ def test_the_simplest_of_a_tie(jobs):
 
 
 def test_rows_that_are_listed(jobs):
-    """Pick first; of a family the simplest, which stands for those within a tie of its fastest."""
+    """Pick, fastest of all, then by score; of a family the simplest, which stands for those within a tie of its fastest."""
     piped = {"pp": 2.0, "schedule": 4.0}
     table = rows(
         {"score": 1.0, **piped, "vp": 8.0},
@@ -102,14 +102,44 @@ def test_rows_that_are_listed(jobs):
         {"score": 1.102, "tp": 2.0, "micro_batch": 2.0},
     )
     shown, alike = listed(table, jobs, range(len(jobs)))
-    assert shown.tolist() == [2, 4, 6, 3]
-    assert alike.tolist() == [3, 2, 1, 1]
+    assert shown.tolist() == [2, 0, 4, 6, 3]
+    assert alike.tolist() == [2, 1, 2, 1, 1]
+
+
+def test_the_pick_is_beaten_in_time_and_memory_by_none(jobs):
+    """Of 1.000, 1.002 and 1.004 s the simplest is the slowest; with more memory than the fastest it is no pick."""
+    piped = {"pp": 2.0, "schedule": 4.0}
+    times = ({"score": 1.0, **piped, "vp": 8.0}, {"score": 1.002, "tp": 2.0}, {"score": 1.004})
+    for memory, pick in (
+        ((2.0, 2.0, 2.0), 2),
+        ((2.0, 1.0, 2.0), 1),
+        ((1.0, 2.0, 2.0), 0),
+        ((3.0, 2.0, 1.0), 2),
+        ((2.0, 1.0, 0.5), 2),
+    ):
+        table = rows(*({**row, "memory_bytes": size} for row, size in zip(times, memory, strict=True)))
+        shown, _ = listed(table, jobs, range(len(jobs)))
+        assert shown[0] == pick
+        # The pick, then by score; the fastest is always there.
+        assert shown[1:].tolist() == sorted({0, 1, 2} - {pick})
+
+
+def test_the_layout_of_the_job_is_a_row_of_its_own(jobs):
+    """Nobody stands for it, and it stands for nobody but itself; where it does not fit it is neither picked nor listed."""
+    piped = {"pp": 2.0, "schedule": 4.0}
+    table = rows(*({"score": 1.0 + 0.001 * n, **piped, "vp": 5.0 - n} for n in range(4)))
+    assert [part.tolist() for part in listed(table, jobs, (0, 1))] == [[3, 0], [3, 1]]
+    shown, alike = listed(table, jobs, (0, 1), own=1)
+    assert (shown.tolist(), alike.tolist()) == ([3, 0, 1], [2, 1, 1])
+    # Tenfold as fast, but it does not fit.
+    table["score"][3] = 0.1
+    assert listed(table, jobs, (0, 1), own=3, runs=False)[0].tolist() == [2, 0]
 
 
 def test_a_switch_without_a_gain_is_no_row_of_its_own(jobs):
-    """Job 1 is job 0 with a switch turned: 0.1 % faster it stands behind, 1 % faster it is a row, and so is another job."""
+    """Job 1 is job 0 with a switch turned: 0.1 % faster it is no pick, 1 % faster it is, and so is another job."""
     slight = rows({"score": 1.0, "job": 1.0}, {"score": 1.001})
-    assert [part.tolist() for part in listed(slight, jobs, (0, 0))] == [[1], [2]]
+    assert [part.tolist() for part in listed(slight, jobs, (0, 0))] == [[1, 0], [1, 1]]
     clear = rows({"score": 1.0, "job": 1.0}, {"score": 1.01})
     assert [part.tolist() for part in listed(clear, jobs, (0, 0))] == [[0, 1], [1, 1]]
     # Two jobs that were both asked for are both shown, and the fastest is the second row.

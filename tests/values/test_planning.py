@@ -173,7 +173,7 @@ def test_scores_are_what_the_objective_says():
 
 
 def test_columns_are_the_estimates():
-    found = plan(free=("cp", "micro_batch", "shard_group", "zero_stage"), global_batch=16, keep=500)
+    found = plan(free=("cp", "micro_batch", "shard_group", "zero_stage"), global_batch=16, kept=500)
     frame = found.to_frame()
     assert frame["rank"].tolist() == list(range(1, len(frame) + 1))
     assert frame.step_time_s.is_monotonic_increasing
@@ -188,7 +188,7 @@ def test_columns_are_the_estimates():
 
 
 def test_the_best_of_each_value():
-    found = plan(free=("zero_stage", "micro_batch"), gpus=[8, 4, 2], global_batch=16, keep=500)
+    found = plan(free=("zero_stage", "micro_batch"), gpus=[8, 4, 2], global_batch=16, kept=500)
     frame = found.to_frame()
     for knob in ("zero_stage", "micro_batch"):
         best = frame.groupby(knob).step_time_s.min()
@@ -203,7 +203,7 @@ def test_the_fastest_of_all_parts_of_a_search():
         free=("vp", "schedule", "pp"),
         gpus=4,
         global_batch=16,
-        keep=500,
+        kept=500,
     )
     frame = found.to_frame()
     assert len(frame) == found.num_fit
@@ -340,7 +340,7 @@ def test_a_sweep_scales_the_network_only():
 
 
 def test_the_best_of_each_number_of_gpus():
-    found = plan(free=("zero_stage",), gpus=[2, 8], global_batch=8, keep=1)
+    found = plan(free=("zero_stage",), gpus=[2, 8], global_batch=8, kept=1)
     best = best_of_each_job(found)
     assert [float(est.job.layout.gpus) for est in best] == [2, 8]
     alone = plan(free=("zero_stage",), gpus=2, global_batch=8).best

@@ -9,7 +9,7 @@ from round_jobs import CLUSTER, QUIET, SMALL, model_file, near
 import costmodel as cm
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.planning import search
-from costmodel.planning.plan import make_question
+from costmodel.planning.request import make_question
 from costmodel.planning.search import Tally, build_spaces, priced_parts, rows_of
 
 LIMIT = 2.2e9
@@ -156,7 +156,7 @@ def test_the_rank_of_a_score_counts_what_is_better_by_the_objective():
         max_memory_bytes=LIMIT,
         switches=QUIET,
         fix=FIXED,
-        keep=5000,
+        kept=5000,
     )
     scores = np.sort(found.kept.top["score"])
     assert len(scores) == found.num_fit

@@ -57,6 +57,8 @@ DEFAULT_CLUSTER = str(FIELD["cluster"].default)
 JOB_KEYS = names(JOB_FIELDS)
 
 
+EVEN = "even"
+"""The pipeline layout that the recipe makes."""
 BALANCED = "balanced"
 """The pipeline layout that gives the stage with the head no more work than the others."""
 
@@ -205,7 +207,7 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
         seq_len=read_array("seq_len", given["seq_len"]),
         axis_order=one("axis_order"),
         tokens=run_tokens(given),
-        pipeline_layout=() if chunks in ("", BALANCED) else parse_chunks(chunks),
+        pipeline_layout=() if chunks in ("", EVEN, BALANCED) else parse_chunks(chunks),
         balanced_stages=chunks == BALANCED,
         tuning=_tuning(given),
         packing=_packing(given),

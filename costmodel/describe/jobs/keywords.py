@@ -87,6 +87,7 @@ class PlanKeywords(JobKeywords, total=False):
     risk: Number
     tp_in_domain: bool | None
     fix: Named
+    keep: Words
     framework: str | None
     choose: bool | str | None
     bandwidth_scale: float | Sequence[float] | None

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodel.base.errors import RecipeError
+from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import given_price
 from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.fields import DEGREES, FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
-from costmodel.describe.jobs.job import BALANCED, Job, usual_recipe
+from costmodel.describe.jobs.job import BALANCED, EVEN, Job, spelled_out, usual_recipe
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, plain_value
+from costmodel.describe.jobs.reading import read
 from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.jobs.tuning import make_tuning
+from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe, resolved_for
 from costmodel.physics.pipeline.chunks import chunks_text
 
@@ -63,7 +66,8 @@ def short_form(
     # Without tensor parallelism there are no sequences to shard.
     chosen = (name for name in names(LAYOUT_FIELDS) if name != "sequence_parallel" or layout.tp > 1)
     for name in chosen:
-        if name not in DEGREES and float(getattr(layout, name)) != float(getattr(plain, name)):
+        is_usual = float(getattr(layout, name)) == float(getattr(plain, name))
+        if name not in DEGREES and (name in said or not is_usual):
             found[name] = plain_value(name, getattr(layout, name))
     if job.pipeline_layout:
         found["pipeline_layout"] = chunks_text(job.pipeline_layout)
@@ -78,19 +82,93 @@ def short_form(
     }
 
 
-def command_text(job: Job, command: str = "estimate", files: Mapping[str, str] | None = None) -> str:
-    """Return the command line that prices a job of one layout: ``costmodel estimate …``."""
-    words = ["costmodel", command]
-    for name, value in short_form(job, files).items():
-        field = FIELD[name]
-        flag = field.short or field.flags[0]
-        if name == "switches":
-            words += [part for key, held in value.items() for part in (flag, f"{key}={switch_text(held)}")]
-        elif field.kind == "truth":
-            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
-        else:
-            words += [flag, f"{value:g}" if isinstance(value, float) else str(value)]
-    return " ".join(shlex.quote(word) for word in words)
+def command_text(
+    job: Job,
+    command: str = "estimate",
+    files: Mapping[str, str] | None = None,
+    *,
+    path: str = "",
+    below: Mapping[str, Any] | None = None,
+    words: Sequence[str] = (),
+) -> str:
+    """Return the command line that prices a job of one layout: ``costmodel estimate …``.
+
+    Parameters
+    ----------
+    job : Job
+        Of one layout.
+    command : str
+        Which command.
+    files : mapping, optional
+        Paths of models and clusters that were read from files, by their names.
+    path, below : str, mapping
+        A file that the command names, and the keywords of a job that it says: flags say what differs from them.
+    words : sequence of str
+        Flags that say how the file is read.
+    """
+    said = short_form(job, files) if below is None else _over(job, below, files)
+    flags = (word for name, value in said.items() for word in _flags(name, value))
+    return " ".join(map(shlex.quote, ["costmodel", command, *([path] if path else []), *words, *flags]))
+
+
+def _flags(name: str, value: Any) -> list[str]:
+    """Return the words of a command line that give a field a value."""
+    field = FIELD[name]
+    flag = field.short or field.flags[0]
+    if name == "switches":
+        return [part for key, held in value.items() for part in (flag, f"{key}={switch_text(held)}")]
+    if field.kind == "truth":
+        return [flag if value else f"--no-{flag.removeprefix('--')}"]
+    return [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+
+
+def _over(job: Job, below: Mapping[str, Any], files: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return the keywords that make a job of what a file says: those that differ from it, and what it leaves out."""
+    held = spelled_out(below)
+    usual = short_form(job, files)
+    every = short_form(job, files, frozenset(names(JOB_FIELDS)))
+    found: dict[str, Any] = {}
+    for name in names(JOB_FIELDS):
+        if name == "layout":
+            degrees = {axis: round(float(degree)) for axis, degree in degrees_of(job.layout).items()}
+            if "dp" not in held:
+                degrees.pop("dp")
+            if any(degree != held.get(axis, 1) for axis, degree in degrees.items()):
+                # A degree that is not named stays as the file has it.
+                above_1 = [axis for axis in degrees if held.get(axis, 1) > 1]
+                found[name] = degrees_text(degrees, always=above_1) or "tp1"
+        elif name == "switches":
+            found[name] = _switches_over(job, held.get(name) or {}, usual.get(name) or {})
+        elif name == "tokens" and "dataset_samples" in held:
+            continue  # they follow from it
+        elif name not in held:
+            found |= {name: usual[name]} if name in usual else {}
+        elif name == "pipeline_layout":
+            kept = every.get(name, BALANCED if job.balanced_stages else EVEN)
+            found |= {} if kept == held[name] else {name: kept}
+        elif name in every and not _is_same(name, held[name], job, every[name]):
+            found[name] = every[name]
+    return {name: value for name, value in found.items() if value not in ("", {})}
+
+
+def _switches_over(job: Job, held: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the switches that a job has otherwise than a file, or than its recipe where the file names none."""
+    recipe = load_recipe(job.recipe.name if _is_shipped(job) else usual_recipe(job.cluster))
+    theirs = Settings(recipe).switched(dict(held)).values
+    return {
+        name: value
+        for name, value in job.switches.items()
+        if (theirs[name] != value if name in held else name in changed)
+    }
+
+
+def _is_same(name: str, theirs: Any, job: Job, ours: Any) -> bool:
+    """Say whether a file's value of a field is the job's."""
+    if name == "model":
+        return bool((load_model(theirs) if isinstance(theirs, str) else theirs).name == job.model.name)
+    if name == "cluster":
+        return bool((load_cluster(theirs) if isinstance(theirs, str) else theirs).name == job.cluster.name)
+    return bool(read(name, theirs) == read(name, ours))
 
 
 def job_file_text(job: Job, files: Mapping[str, str] | None = None) -> str:

@@ -33,7 +33,7 @@ def other_layouts(est: Estimate) -> Plan | None:
     # With the memory to spare that `plan` leaves; to the brim only where nothing else fits.
     for headroom in (None, 0.0):
         try:
-            return search(Question(jobs=(job,), given=given, headroom=headroom), keep=_KEPT)
+            return search(Question(jobs=(job,), given=given, headroom=headroom), kept=_KEPT)
         except CostModelError:
             continue
     return None

@@ -12,10 +12,15 @@ from costmodel.step.anatomy.params import (
     embedding_param_blocks,
     head_param_blocks,
     layer_param_blocks,
+    model_flops_per_token,
     mtp_param_blocks,
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from costmodel.describe.jobs.job import Job
     from costmodel.describe.jobs.tuning import Tuning
     from costmodel.describe.models.model import Model
     from costmodel.describe.precision import Precision
@@ -27,6 +32,22 @@ def num_trained_params(model: Model, tuning: Tuning, recipe: Recipe, precision: 
     """Return the parameters that have gradients, adapters among them, multi-token prediction left out. [-]"""
     trained = sum(block.count for block in _blocks(model) if not is_frozen(tuning, block))
     return trained + sum(_adapters(model, tuning, recipe, precision))
+
+
+def job_flops_per_token(job: Job, *, causal: bool = False) -> NDArray[np.float64]:
+    """Return the model FLOPs that a job trains a token with, frozen weights counted four times. [FLOP]
+
+    Parameters
+    ----------
+    job : Job
+        Its packing says how far attention reaches, its tuning what is trained.
+    causal : bool
+        Halve the attention products; see `model_flops_per_token`.
+    """
+    whole = model_flops_per_token(job.model, job.span, causal)
+    if job.tuning.whole:
+        return whole
+    return whole + tuning_flops_per_token(job.model, job.tuning, job.recipe, job.precision)
 
 
 def tuning_flops_per_token(model: Model, tuning: Tuning, recipe: Recipe, precision: Precision) -> float:

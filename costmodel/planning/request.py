@@ -1,0 +1,376 @@
+"""What a plan is asked: keywords, and a job whose layout is free, made into one question, the same behind every door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from costmodel.base.errors import CostModelError, LayoutError, choices_hint, shown
+from costmodel.describe.frameworks import FRAMEWORKS, Launches, launched_by, trainers_of
+from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.prices import with_price
+from costmodel.describe.jobs.fields import (
+    ANY_FRAMEWORK,
+    FIELD,
+    JOB_FIELDS,
+    KNOBS,
+    LAYOUT_FIELDS,
+    PLAN_FIELDS,
+    canonical,
+    names,
+)
+from costmodel.describe.jobs.job import BALANCED, DEFAULT_RECIPE, EVEN, Job, make_job, usual_recipe
+from costmodel.describe.jobs.layout_text import plain_value, value_text
+from costmodel.describe.jobs.merge import merge_jobs, names_no_degree
+from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
+from costmodel.describe.recipe import Recipe, load_recipe
+from costmodel.interop.answer import JobFile, job_file
+from costmodel.physics.pipeline.schedules import schedule_code
+from costmodel.planning.search import Question
+
+_TRAINED = (
+    "lora_rank",
+    "lora_targets",
+    "base_dtype",
+    "frozen",
+    "packed_len",
+    "packed_spread",
+    "dataset_samples",
+    "epochs",
+)
+
+ANY = "any"
+"""Of a knob: every value that is tried where none is named."""
+
+_FREE = (*(name for name in names(LAYOUT_FIELDS) if name != "dp"), "axis_order", "pipeline_layout")
+"""What a plan finds, whatever the file has."""
+
+
+class Request(NamedTuple):
+    """A question, and the layout that the planned job has today.
+
+    Attributes
+    ----------
+    question : Question
+        What is searched.
+    own : Job, optional
+        The job as its file has it; none where there is no file, it names no degree, or it cannot be priced.
+    problem : str
+        Why that cannot be priced, in one line.
+    """
+
+    question: Question
+    own: Job | None = None
+    problem: str = ""
+
+
+def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mapping[str, Any]) -> Request:
+    """Lay what a plan is asked over a job whose layout is free; see `costmodel.plan` for the keywords.
+
+    Of the job its model, machine, batch and what the search does not turn are held. Its degrees, micro-batch,
+    recomputation, schedule, sharding, order of the axes, and the switches that its framework leaves to its users are
+    free, but for those that `keep` names.
+
+    Raises
+    ------
+    CostModelError
+        For wrong input.
+    """
+    told = keywords(asked, PLAN_FIELDS, who="plan")
+    told = {name: value for name, value in told.items() if not (name in _FREE and _is_any(value))}
+    kept = [canonical(name) for name in read_several("keep", told.pop("keep"))] if "keep" in told else []
+    file = (
+        job
+        if isinstance(job, JobFile)
+        else job_file(job)
+        if isinstance(job, str | Path)
+        else JobFile(job or {})
+    )
+    if kept and not file.keywords:
+        raise LayoutError("keep: says what stays of the layout of a job; none is given")
+    below = merge_jobs(file.keywords, {})
+    held = {name: value for name, value in below.items() if name in names(PLAN_FIELDS) and name not in _FREE}
+    own, problem = _own_job(below, told)
+    held |= _kept_of(kept, below, own, problem)
+    switches = {**(below.get("switches") or {}), **(read("switches", told.get("switches", {})))}
+    question = make_question(
+        file=file,
+        free=frozenset(below.get("switches") or {}) - {*kept},
+        **{**held, **told, "switches": switches},
+    )
+    return Request(question, own, problem)
+
+
+def _is_any(value: Any) -> bool:
+    return isinstance(value, str) and value.strip().lower() == ANY
+
+
+def _own_job(below: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[Job | None, str]:
+    """Return the job with its own layout, under what is asked of all layouts, or why it cannot be priced."""
+    if names_no_degree(below):
+        return None, ""
+    above = {}
+    for name in names(JOB_FIELDS):
+        if name not in told or name in _FREE:
+            continue
+        values = read_several(name, told[name]) if FIELD[name].several else [told[name]]
+        above[name] = below[name] if below.get(name) in values else values[0]
+    merged = merge_jobs(below, above)
+    if "gpus" in above:
+        merged.pop("dp", None)
+    try:
+        return make_job(**merged), ""
+    except CostModelError as error:
+        return None, str(error)
+
+
+def _kept_of(kept: Sequence[str], below: Mapping[str, Any], own: Job | None, problem: str) -> dict[str, Any]:
+    """Return the values of what stays of a job's own layout."""
+    found: dict[str, Any] = {}
+    switches = below.get("switches") or {}
+    for name in kept:
+        if name in switches:
+            continue
+        if name not in _FREE:
+            raise LayoutError(
+                f"keep: {shown(name)} is no part of a layout; {choices_hint(name, (*_FREE, *switches))}"
+            )
+        if own is None:
+            raise LayoutError(f"keep: {problem or 'the job names no layout of which anything could stay'}")
+        if name in KNOBS:
+            found[name] = plain_value(name, getattr(own.layout, name))
+        elif name in below:
+            found[name] = below[name]
+        else:
+            found[name] = own.axis_order if name == "axis_order" else EVEN
+    return found
+
+
+def make_question(
+    *, file: JobFile | None = None, free: frozenset[str] = frozenset(), **asked: Any
+) -> Question:
+    """Check what a plan is asked and make the jobs it searches over; see `costmodel.plan` for the keywords.
+
+    Parameters
+    ----------
+    file : JobFile, optional
+        The file that the keywords lie over, for commands that name it.
+    free : frozenset of str
+        Switches among those given that are free where the framework leaves them to its users.
+    **asked
+        The keywords.
+    """
+    told = keywords(asked, PLAN_FIELDS, who="plan")
+    require_complete(told, who="plan")
+
+    def one(name: str) -> Any:
+        return read(name, told[name]) if name in told else FIELD[name].default
+
+    def several(name: str) -> list[Any]:
+        return read_several(name, told[name]) if name in told else [FIELD[name].default]
+
+    framework = one("framework") or ""
+    if one("lora_rank") and not framework and "recipe" not in told:
+        framework = trainers_of(one("base_dtype") or "bf16")[0]
+    clusters = _clusters(several("cluster"), one("price_usd_per_gpu_hour"))
+    recipes = [_recipe(_recipe_on(cluster, told, framework), framework) for cluster in clusters]
+    alike = len({recipe.name for recipe in recipes}) == 1
+    given = _values(told, one("fix") or {}, framework, recipes[0].launches if alike else None)
+    chooses = framework != ANY_FRAMEWORK and bool(one("choose"))
+    switches = one("switches") or {}
+    if chooses:
+        switches = {name: value for name, value in switches.items() if name not in free & _turned(recipes[0])}
+    jobs: list[Job] = []
+    searched = (
+        "precision",
+        "optimizer",
+        "offload_optimizer",
+        "axis_order",
+        "slice",
+        "gpus",
+        "global_batch",
+    )
+    for (cluster, recipe), precision, optimizer, offload, order, shape, gpus, batch in product(
+        zip(clusters, recipes, strict=True), *(several(name) for name in searched)
+    ):
+        chunks = _pipeline_layout(told.get("pipeline_layout"), recipe.launches, framework)
+        job = make_job(
+            model=told["model"] if not jobs else jobs[0].model,
+            cluster=cluster,
+            gpus=gpus,
+            global_batch=batch,
+            seq_len=one("seq_len"),
+            precision=precision,
+            optimizer=optimizer,
+            recipe=recipe,
+            pipeline_layout=chunks,
+            switches={**switches, **({} if offload is None else {"offload_optimizer": offload})},
+            axis_order=order,
+            slice=shape,
+            tokens=one("tokens"),
+            **{name: told[name] for name in (*_TRAINED, "site") if name in told},
+            check=False,
+        )
+        if framework != ANY_FRAMEWORK:
+            _require_adapters(job)
+        largest = job.cluster.tiers[-1].size
+        if gpus > largest:
+            raise LayoutError(f"gpus: {gpus} is more than cluster {job.cluster.name} can hold ({largest})")
+        jobs.append(job)
+    inside, limit = one("tp_in_domain"), one("max_memory_bytes")
+    question = Question(
+        jobs=tuple(jobs),
+        given=given,
+        max_memory_bytes=np.inf if limit is None else limit,
+        headroom=one("headroom"),
+        objective=one("objective"),
+        # Naming the values of tp is asking for them, beyond the domain or not.
+        tp_in_domain="tp" not in given if inside is None else inside,
+        launchable=framework != ANY_FRAMEWORK,
+        files=_files(told, jobs),
+        file=file,
+        chooses=chooses,
+        named=frozenset({*(knob for knob in KNOBS if knob in told), *(one("fix") or {})}),
+        held=frozenset({*switches, *(("axis_order",) if "axis_order" in told else ())}),
+        risk=_risk(told),
+        launched={}
+        if alike
+        else {
+            recipe.name: {
+                knob: values for knob, values in _launched(recipe.launches).items() if knob not in given
+            }
+            for recipe in recipes
+        },
+    )
+    for job in jobs:
+        question.weight(job)
+    return question
+
+
+def _turned(recipe: Recipe) -> frozenset[str]:
+    """Return the switches of a recipe that a search turns."""
+    launches = recipe.launches
+    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    if framework is None or launches is None:
+        return frozenset()
+    found = {*framework.switches} & {*launches.chooses}
+    return frozenset({*found, *({"cuda_graph_scope"} if "cuda_graphs" in found else ())})
+
+
+def _clusters(named: Sequence[Any], price: float | Mapping[str, float] | None) -> list[Cluster]:
+    """Return the clusters of a question, at the prices that were given for them."""
+    found = [load_cluster(one) if isinstance(one, str) else one for one in named]
+    known = [one.name for one in found if isinstance(one, Cluster)]
+    # What is no cluster is for the job to refuse.
+    return [with_price(one, price, among=known) if isinstance(one, Cluster) else one for one in found]
+
+
+def _recipe_on(cluster: Cluster, told: Mapping[str, Any], framework: str) -> str | Recipe:
+    """Return the recipe of a plan on one cluster: named, or the framework's, or what is usual there."""
+    if "recipe" in told:
+        named: str | Recipe = read("recipe", told["recipe"])
+        return named
+    if framework in FRAMEWORKS:
+        return FRAMEWORKS[framework].recipe
+    return usual_recipe(cluster) if isinstance(cluster, Cluster) else DEFAULT_RECIPE
+
+
+def _require_adapters(job: Job) -> None:
+    """Refuse to search layouts of adapters for a framework whose configurations cannot train them.
+
+    Raises
+    ------
+    CostModelError
+        Naming the frameworks that can.
+    """
+    launches, base = job.recipe.launches, job.tuning.base_dtype
+    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    if framework and job.tuning.lora_rank and base not in framework.adapters:
+        raise CostModelError(
+            f"lora_rank: {framework.title}, which recipe {job.recipe.name} is for, trains no adapters on a base in {base}; "
+            f"--framework {', '.join(trainers_of(base))} do, and --framework any prices every layout"
+        )
+
+
+def _risk(told: Mapping[str, Any]) -> float | None:
+    """Return the accepted risk of running out of memory, None where none is named."""
+    if "risk" not in told:
+        return None
+    if "headroom" in told:
+        raise CostModelError(
+            "risk: says how much memory to leave free, as headroom does; give one or the other"
+        )
+    risk = float(read("risk", told["risk"]))
+    if not 0.0 < risk < 1.0:
+        raise CostModelError(f"risk: expected a probability between 0 and 1, such as 20%, got {risk:g}")
+    return risk
+
+
+def _files(told: Mapping[str, Any], jobs: Sequence[Job]) -> dict[str, str]:
+    """Return how models and clusters were given as texts, by the names that they have."""
+    found = {jobs[0].model.name: told["model"]} if isinstance(told["model"], str) else {}
+    for given in read_several("cluster", told["cluster"]) if "cluster" in told else ():
+        if isinstance(given, str):
+            found[load_cluster(given).name] = given
+    return found
+
+
+def _recipe(given: str | Recipe, framework: str) -> Recipe:
+    """Return the recipe, launched by the framework where one is named."""
+    recipe = load_recipe(given) if isinstance(given, str) else given
+    if framework not in FRAMEWORKS:
+        return recipe
+    return recipe.model_copy(update={"launches": launched_by(framework, recipe.launches)})
+
+
+def _pipeline_layout(asked: Any, launches: Launches | None, framework: str) -> str | None:
+    """Return how layers are dealt: balanced where the framework lets a user choose, unless asked otherwise."""
+    if asked is not None and asked not in (EVEN, BALANCED):
+        raise LayoutError(f"pipeline_layout: a plan takes {EVEN} or {BALANCED}, got {shown(asked)}")
+    free = framework == ANY_FRAMEWORK or launches is None or launches.pipeline_layouts
+    return BALANCED if asked == BALANCED or (asked is None and free) else None
+
+
+def _values(
+    told: Mapping[str, Any], fix: Mapping[str, Any], framework: str, launches: Launches | None
+) -> dict[str, tuple[float, ...]]:
+    """Return the values of knobs that are allowed: those named, decided, and what a framework launches."""
+    given = {knob: read_codes(knob, told[knob]) for knob in KNOBS if knob in told}
+    for knob, value in fix.items():
+        fixed = read_codes(knob, value)
+        if knob in given and not set(fixed) <= set(given[knob]):
+            asked = ", ".join(f"{number:g}" for number in given[knob])
+            raise LayoutError(f"{knob}: fixed to {shown(value)}, but only {asked} is allowed")
+        given[knob] = fixed
+    if framework == ANY_FRAMEWORK:
+        return given
+    if not framework:
+        # What the user names is asked for, whether the recipe's framework has it or not.
+        return {**_launched(launches), **given}
+    runs = {knob: read_codes(knob, value) for knob, value in FRAMEWORKS[framework].values.items()}
+    for knob, values in given.items():
+        beyond = sorted(set(values) - set(runs.get(knob, values)))
+        if beyond:
+            allowed = ", ".join(value_text(knob, value) for value in runs[knob])
+            raise LayoutError(
+                f"{knob}: {framework} does not launch {value_text(knob, beyond[0])}; it has {allowed}"
+            )
+    return {**runs, **given}
+
+
+def _launched(launches: Launches | None) -> dict[str, tuple[float, ...]]:
+    """Return the values of knobs that a recipe's framework starts with."""
+    if launches is None:
+        return {}
+    kept = {knob: read_codes(knob, value) for knob, value in launches.keeps.items()}
+    return {
+        "sequence_parallel": (1.0,),
+        **kept,
+        "zero_stage": tuple(float(stage) for stage in launches.zero_stage),
+        "schedule": tuple(float(schedule_code(name)) for name in launches.schedule),
+    }
