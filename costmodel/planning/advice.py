@@ -81,6 +81,8 @@ def yours_text(plan: Found) -> str:
         said.append(f"${abs(ours - theirs):,.0f} {'more' if ours > theirs else 'less'} over the run")
     if yours.rank is not None:
         said.append(f"rank {yours.rank:,} of {yours.num_fit:,} layouts that fit")
+    elif yours.unasked:
+        said.append(f"and it is not as asked ({', '.join(yours.unasked)})")
     elif not est.fits:
         need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
         said.append(f"and it does not fit: {format_bytes(need)} of {format_bytes(have)}")

@@ -81,12 +81,15 @@ class Yours(NamedTuple):
         Layouts that fit. [-]
     slower : float
         Its score over that of the pick, less one. [-]
+    unasked : tuple of str
+        Knobs of which it has another value than those that were asked for.
     """
 
     est: Estimate
     rank: int | None
     num_fit: int
     slower: float
+    unasked: tuple[str, ...]
 
 
 class Own(NamedTuple):
@@ -99,7 +102,9 @@ class Own(NamedTuple):
     job : Job
         With it.
     runs : bool
-        Whether it fits as a plan's layouts have to.
+        Whether it fits as a plan's layouts have to, and is within what was asked.
+    unasked : tuple of str
+        Knobs of which it has another value than those that were asked for.
     number : int
         Of its pass.
     """
@@ -107,11 +112,13 @@ class Own(NamedTuple):
     row: Columns
     job: Job
     runs: bool
+    unasked: tuple[str, ...] = ()
     number: int = -1
 
     @classmethod
-    def of(cls, job: Job, question: Question) -> Own:
+    def of(cls, job: Job, request: Request) -> Own:
         """Price it."""
+        question = request.question
         est = estimate_job(job)
         memory, step_s = float(est.memory_bytes_per_gpu), float(est.step_time_s)
         figures = {
@@ -123,7 +130,13 @@ class Own(NamedTuple):
         }
         numbers = {**figures, **{knob: getattr(job.layout, knob) for knob in KNOBS}}
         row = {name: np.asarray([float(number)]) for name, number in numbers.items()}
-        return cls(row, job, bool(est.fits) and memory <= question.limit_bytes(job))
+        # What a recipe's framework usually starts binds no layout that somebody starts; what is asked for does.
+        asked = question.given if request.framework else question.named
+        unasked = [knob for knob in asked if float(row[knob][0]) not in question.given[knob]]
+        if "axis_order" in question.held and job.axis_order not in {one.axis_order for one in question.jobs}:
+            unasked.append("axis_order")
+        fits = bool(est.fits) and memory <= question.limit_bytes(job)
+        return cls(row, job, fits and not unasked, tuple(unasked))
 
     @property
     def score(self) -> float:
@@ -225,14 +238,15 @@ class Found:
         NoLayoutError
             If none is left; the message names the constraint that bites first and what would do.
         """
-        question, own_job, problem = asked if isinstance(asked, Request) else Request(asked)
+        request = asked if isinstance(asked, Request) else Request(asked)
+        question = request.question
         if not question.jobs:
             raise LayoutError("plan: no job to plan")
         passes, rejected = asked_passes(question)
         total = sum(slab.num_possible for one in passes for slab in one.slabs)
         tuned = Tuned(question, list(passes), kept)
         tally = tuned.tally
-        own = None if own_job is None else Own.of(own_job, question)
+        own = None if request.own is None else Own.of(request.own, request)
         if own is not None and own.runs:
             tally.watched = own.score
         for priced in (priced for one in passes for priced in tuned.price(one)):
@@ -275,7 +289,7 @@ class Found:
             best_in_device=tally.best_in_device,
             by_value=tally.by_value,
             own=own,
-            own_problem=problem,
+            own_problem=request.problem,
             num_better_than_own=tally.num_better,
         )
 
@@ -374,7 +388,8 @@ class Found:
             return None
         est = self.estimate_of(self.kept.top, self.own_row)
         score = float(self.kept.top["score"][self.own_row])
-        return Yours(est, self.ranks[self.own_row], self.num_fit, score / self.pick_score - 1.0)
+        unasked = () if self._own is None else self._own.unasked
+        return Yours(est, self.ranks[self.own_row], self.num_fit, score / self.pick_score - 1.0, unasked)
 
     @cached_property
     def ranks(self) -> list[int | None]:
@@ -391,8 +406,8 @@ class Found:
     def marks(self, row: int) -> str:
         """Say what is to be known of a kept row before its figures: yours, the fastest, the simplest of the fastest."""
         said = ["yours"] if row == self.own_row else []
-        if row == self.own_row and not self._own_runs:
-            said.append("does not fit")
+        if row == self.own_row and self._own is not None and not self._own.runs:
+            said.append("not as asked" if self._own.unasked else "does not fit")
         elif row == 0:
             said.append("fastest")
         elif row == self.pick:
@@ -456,8 +471,11 @@ class Found:
     def columns_of(self, rows: Sequence[int] | Indices) -> dict[str, list[Any]]:
         """Return kept rows as columns."""
         at = np.asarray(rows, dtype=np.int64)
-        ranked = {"rank": [self.ranks[row] for row in at], "mark": [self.marks(int(row)) for row in at]}
-        return {**ranked, **plan_columns(self.passes, self.kept, taken(self.kept.top, at))}
+        return {
+            "rank": [self.ranks[row] for row in at],
+            "mark": [self.marks(int(row)) for row in at],
+            **plan_columns(self.passes, self.kept, taken(self.kept.top, at)),
+        }
 
     def pareto_columns(self) -> dict[str, list[Any]]:
         """Return the front as columns; ranks are known of what is among the kept layouts."""
@@ -469,8 +487,8 @@ class Found:
         rows = [
             row_of.get(key) for key in zip(*(self.kept.front[name].tolist() for name in names), strict=True)
         ]
-        ranked = {
+        return {
             "rank": [None if row is None else self.ranks[row] for row in rows],
             "mark": ["" if row is None else self.marks(row) for row in rows],
+            **plan_columns(self.passes, self.kept, self.kept.front),
         }
-        return {**ranked, **plan_columns(self.passes, self.kept, self.kept.front)}

@@ -62,11 +62,14 @@ class Request(NamedTuple):
         The job as its file has it; none where there is no file, it names no degree, or it cannot be priced.
     problem : str
         Why that cannot be priced, in one line.
+    framework : str
+        The one that layouts are asked for, empty where none is named.
     """
 
     question: Question
     own: Job | None = None
     problem: str = ""
+    framework: str = ""
 
 
 def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mapping[str, Any]) -> Request:
@@ -103,7 +106,8 @@ def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mappi
         free=frozenset(below.get("switches") or {}) - {*kept},
         **{**held, **told, "switches": switches},
     )
-    return Request(question, own, problem)
+    named = read("framework", told["framework"]) if "framework" in told else ""
+    return Request(question, own, problem, "" if named == ANY_FRAMEWORK else named)
 
 
 def _is_any(value: Any) -> bool:

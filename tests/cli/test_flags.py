@@ -70,10 +70,10 @@ def test_what_is_expected_and_what_has_to_fit_end_with_code_3(call):
 
 
 def test_a_plan_takes_no_replicas_from_a_job_file_and_what_is_emitted_has_to_run(call, tmp_path):
-    """dp 4 of the file would leave tp 2 as the one layout; searched alone, tp stays and gpus may vary."""
+    """dp 4 of the file would leave tp 2 as the one layout; kept alone, tp stays and gpus may vary."""
     file = tmp_path / "a.yaml"
     file.write_text("model: llama3-8b\ngpus: 8\ntp: 2\ndp: 4\nglobal_batch: 64\nseq_len: 8192\n")
-    top = json.loads(call(f"plan {file} --gpus 16 --format json")[1])["top"]
+    top = json.loads(call(f"plan {file} --gpus 16 --keep tp --format json")[1])["top"]
     assert {(plan["tp"], plan["gpus"]) for plan in top} == {(2, 16)}
     code, out, err = call(f"plan {file} --emit torchtitan")
     assert (code, "tensor_parallel_degree" in out) == (0, True)
@@ -98,7 +98,10 @@ def test_a_file_of_another_program_is_a_job(call, tmp_path):
         (16, 2, 8),
     ]
     top = json.loads(call(f"plan {file} --tp 4,8 --gpus 16 --format json")[1])["top"]
-    assert {plan["tp"] for plan in top} <= {4, 8}
+    assert {plan["tp"] for plan in top if plan["rank"]} <= {4, 8}
+    assert [(plan["tp"], plan["rank"]) for plan in top if plan["mark"] == "yours, not as asked"] == [
+        (2, None)
+    ]
     for pair in ("A", "=1"):
         assert f"--env: expected NAME=VALUE, got '{pair}'" in call(f"estimate {file} --env {pair}")[2]
     sweep = tmp_path / "all_reduce.log"

@@ -53,8 +53,9 @@ def test_job_file_and_several_gpu_counts(capsys, tmp_path):
     job.write_text("model: llama3-8b\ngpus: 8\nlayout: tp2 pp1\nglobal_batch: 32\nseq_len: 4096\n")
     assert main(["plan", str(job), "--gpus", "8,16", "--objective", "gpu-hours", "--format", "json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert {row["tp"] for row in record["top"]} == {2}
+    assert {row["tp"] for row in record["top"]} == {1, 2}
     assert {row["gpus"] for row in record["top"]} <= {8, 16}
+    assert (record["yours"]["tp"], record["yours"]["gpus"]) == (2, 8)
 
 
 @pytest.mark.parametrize("framework", ["megatron", "deepspeed", "torchtitan", "nemo"])
