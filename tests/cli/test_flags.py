@@ -78,7 +78,7 @@ def test_a_plan_takes_no_replicas_from_a_job_file_and_what_is_emitted_has_to_run
     code, out, err = call(f"plan {file} --emit torchtitan")
     assert (code, "tensor_parallel_degree" in out) == (0, True)
     assert "Price it alone: costmodel estimate" in err
-    code, out, _ = call(f"plan {file} --emit job --quiet")
+    code, out, _ = call(f"plan {file} --keep tp --emit job --quiet")
     assert code == 0
     assert "layout: tp2\n" in out
 
