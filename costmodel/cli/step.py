@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
 from costmodel.cli.command import command, merged_job
 from costmodel.cli.output import Target, hold, planned_figure, result_of, waiting
@@ -45,16 +46,25 @@ def estimate(
 ) -> None:
     """Price one training step: step time, MFU and memory per GPU, with the lines they add up from.
 
-    A job is given by flags, by a YAML file with the same names as keys, or by both; flags win. Where no
+    A job is given by flags, by a YAML file with the same names as keys, or by both; flags win. A file with a section
+    ``rl`` is a step of reinforcement learning: generation, log-probs, training and refit. Where no
     degree of the layout is named, the planner's best stands beside what was assumed.
     """
     import costmodel as cm
-    from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
+    from costmodel.describe.jobs.merge import assumed_recipe, is_rl, names_no_degree
+    from costmodel.describe.jobs.reading import require_complete
 
+    asked = merged_job(given, complete=False)
+    if is_rl(asked):
+        if samples or expect:
+            raise CostModelError(
+                "--samples and --expect: are of a training step; this is one of reinforcement learning"
+            )
+        return _estimate_rl(asked, target, check, plot, figure)
     draw = planned_figure("Estimate", plot, target, figure)
     for text in expect or []:
         cm.read_expected(text)
-    asked = merged_job(given)
+    require_complete(asked)
     est = cm.estimate(**asked)
     if samples:
         est = est.with_samples(samples, seed)
@@ -69,6 +79,18 @@ def estimate(
     if check and not est.fits:
         raise typer.Exit(3)
     hold(est, expect or [])
+
+
+def _estimate_rl(asked: Mapping[str, Any], target: Target, check: bool, plot: str, figure: str) -> None:
+    """Show a step of reinforcement learning: a job file with a section ``rl``."""
+    import costmodel as cm
+
+    draw = planned_figure("RLEstimate", plot, target, figure)
+    found = cm.estimate_rl(**asked)
+    target.show(found)
+    draw(found)
+    if check and not found.fits:
+        raise typer.Exit(3)
 
 
 @command(

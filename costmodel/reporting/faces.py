@@ -40,6 +40,7 @@ DRAWINGS: dict[str, Drawing] = {
         {"pareto": "other_pictures:pareto_chart", "scaling": "other_pictures:scaling_chart"},
     ),
     "ProfilePage": Drawing("lists:page_grids"),
+    "RLEstimate": Drawing("rl:rl_grids", "rl:rl_remarks", {"phases": "rl:phases_chart"}),
     "RecipePage": Drawing("lists:recipe_grids"),
     "Roofline": Drawing(
         "looks:roofline_grids",

@@ -28,9 +28,10 @@ one text; order: the axes, innermost first; switches: names and values of the re
 time: a number in SI units or a text with a unit; share: from 0 to below 1, or per cent; choices: names and values
 of searched fields; price: a number of dollars, or one a cluster."""
 
-Group = Literal["job", "layout", "search", "run", "solve", "look"]
+Group = Literal["job", "layout", "search", "run", "solve", "look", "rl"]
 """job: what is trained where; layout: how it is spread over the GPUs; search: what `plan` and `sweep` are
-told beside a job; run: what a whole run is told; solve: money and time to solve for; look: other commands."""
+told beside a job; run: what a whole run is told; solve: money and time to solve for; look: other commands; rl: what
+a step of reinforcement learning is told beside a job."""
 
 Turned = Literal["", "placement", "policy"]
 """Whether a search turns a field, and as what: a placement (where ranks sit) or a policy on top of one."""

@@ -84,6 +84,9 @@ _SOLVED_FOR = (
 BUDGET_FIELDS = tuple(field for field in FIELDS if field.name in _SOLVED_FOR or field.group == "solve")
 """What `budget` takes."""
 
+RL_FIELDS = tuple(field for field in FIELDS if field.group == "rl")
+"""What a step of reinforcement learning is told beside a job: the section `rl` of a job file."""
+
 PLACE_FIELDS = tuple(field for field in FIELDS if field.places)
 """What places ranks, and so what `mesh` takes."""
 

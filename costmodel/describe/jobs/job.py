@@ -23,7 +23,7 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import with_price
 from costmodel.describe.hardware.slices import parse_slice, slice_text, sliced
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, RL_FIELDS, names
 from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.describe.jobs.layout import (
     Layout,
@@ -478,6 +478,9 @@ def parse_job(text: str, name: str) -> dict[str, Any]:
     return _job_keys(parse_mapping(text, name, example=_JOB_EXAMPLE), name)
 
 
+RL_SECTION = "rl"
+"""Key of a job file whose values say what a step of reinforcement learning does."""
+
 MEASURED = "measured"
 """Key of a job file that says what a step took: read by ``calibrate runs``, none of the job's."""
 
@@ -499,5 +502,13 @@ def _job_keys(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
         )
     if MEASURED in raw:
         read_measured(raw[MEASURED], name)
-    fields = {key: value for key, value in raw.items() if key != MEASURED}
-    return keywords(fields, JOB_FIELDS, who=name, thing="field of a job")
+    fields = {key: value for key, value in raw.items() if key not in (MEASURED, RL_SECTION)}
+    found = keywords(fields, JOB_FIELDS, who=name, thing="field of a job")
+    section = raw.get(RL_SECTION)
+    if section is None:
+        return found
+    if not isinstance(section, Mapping):
+        raise LayoutError(
+            f"{name}: {RL_SECTION}: expected a mapping such as {{prompts: 64}}, got {shown(section)}"
+        )
+    return {**found, **keywords(section, RL_FIELDS, who=f"{name}: {RL_SECTION}")}

@@ -124,6 +124,36 @@ class RunKeywords(JobKeywords, total=False):
     context: Number
 
 
+class RLKeywords(JobKeywords, total=False):
+    """What `costmodel.estimate_rl` takes beside a job."""
+
+    algorithm: str | None
+    prompts: Number
+    samples_per_prompt: Number
+    prompt_len: Number
+    response_len: Number
+    max_response_len: Number
+    response_quantiles: str | None
+    response_file: str | None
+    rollout_factor: Number
+    optimizer_steps: Number
+    batching: str | None
+    reference: bool | str | None
+    old_logprobs: bool | str | None
+    teacher: str | Model | None
+    reward_s: Number
+    generation_gpus: Number
+    lag: Number
+    generation_layout: str | None
+    engine: str | None
+    generation_precision: str | None
+    memory_fraction: Number
+    max_running: Number
+    cuda_graphs: bool | str | None
+    refit: str | None
+    rl_framework: str | None
+
+
 class ReadKeywords(JobKeywords, total=False):
     """What `costmodel.read` may be told beside a file: keywords of a job, and what the file's shell knew."""
 

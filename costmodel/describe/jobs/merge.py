@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.describe.jobs.fields import FIELD, FIELDS, names
+from costmodel.describe.jobs.fields import FIELD, FIELDS, RL_FIELDS, names
 from costmodel.describe.jobs.job import (
     DEFAULT_RECIPE,
     layout_of_job,
@@ -101,6 +101,11 @@ def with_stragglers(switches: Mapping[str, Any] | None, stragglers: bool | None)
 def names_no_degree(asked: Mapping[str, Any]) -> bool:
     """Say whether the keywords of a job leave all degrees of its layout open."""
     return all(asked.get(name) is None for name in _DEGREES)
+
+
+def is_rl(asked: Mapping[str, Any]) -> bool:
+    """Say whether the keywords of a job describe a step of reinforcement learning."""
+    return any(asked.get(field.name) is not None for field in RL_FIELDS)
 
 
 def assumed_recipe(asked: Mapping[str, Any], named_by: str = "--recipe") -> list[str]:

@@ -1,0 +1,304 @@
+"""`costmodel.estimate_rl`: a step of reinforcement learning as a graph of phases, and the figures people ask for first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from costmodel.base.answer import Answer, columns_of
+from costmodel.base.csv_text import read_rows
+from costmodel.base.version import __version__
+from costmodel.bill.lines import TimeLine, time_line
+from costmodel.bill.quantity import Quantity, quantity
+from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
+from costmodel.describe.jobs.keywords import RLKeywords
+from costmodel.describe.jobs.signature import shows
+from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.generation.decode import decode_s
+from costmodel.generation.memory import cache_bytes, cache_room, weights_bytes
+from costmodel.generation.phases import (
+    Phase,
+    generation_phase,
+    places,
+    refit_phases,
+    rollout,
+    trainer_bytes,
+    trainer_phases,
+    training_step,
+)
+from costmodel.generation.rl_job import RLJob, rl_job_of
+from costmodel.generation.rl_warnings import rl_warnings
+from costmodel.generation.rollout import Spans
+
+_TOKENS_A_DAY_S = 86400.0
+
+OVERHEADS: dict[str, tuple[float, str]] = {
+    row["framework"]: (float(row["share"]), row["source"])
+    for row in read_rows(Path(__file__).with_name("rl_overheads.csv"))
+}
+"""Share of the phases' seconds that a framework takes beside them, by its name, with its source. [-]"""
+
+
+@dataclass(frozen=True)
+class RLEstimate(Answer):
+    """A priced step of reinforcement learning. Every figure comes from the lines of its phases."""
+
+    job: RLJob
+    training: Estimate
+    """One optimizer step."""
+    spans: Spans
+    phases: tuple[Phase, ...]
+    """What the GPUs do, phase by phase; the ones of a pool follow each other."""
+    period: Quantity
+    """Seconds from one step to the next. [s]"""
+
+    def seconds_of(self, pool: str) -> float:
+        """Return the seconds that a pool is busy in a step: ``generation`` or ``training``. [s]"""
+        return sum(phase.seconds for phase in self.phases if phase.pool == pool)
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds from one step to the next. [s]"""
+        return float(self.period.value)
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds in which the GPUs that train wait for answers; none where the same GPUs generate. [s]"""
+        return 0.0 if self.job.colocated else max(self.step_time_s - self.seconds_of("training"), 0.0)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the step in which each phase runs; with lag they overlap and sum to more than one. [-]"""
+        found: dict[str, float] = {}
+        for phase in self.phases:
+            found[phase.name] = found.get(phase.name, 0.0) + phase.seconds / self.step_time_s
+        return found
+
+    @property
+    def tokens(self) -> float:
+        """Prompt and answer tokens of a step that are trained on. [-]"""
+        return self.job.answers * (self.job.prompt_len + self.job.lengths.mean)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Those tokens a second and GPU, over all GPUs. [1/s]"""
+        return self.tokens / self.step_time_s / self.job.gpus
+
+    @property
+    def samples_per_day(self) -> float:
+        """Answers trained on in a day of such steps. [-]"""
+        return self.job.answers * _TOKENS_A_DAY_S / self.step_time_s
+
+    @property
+    def places(self) -> float:
+        """Sequences that a replica runs together at most; below 1 the model does not fit. [-]"""
+        return places(self.job)
+
+    @property
+    def fits(self) -> bool:
+        """Whether both halves fit their GPUs."""
+        return bool(self.training.fits) and (not self.job.generates or self.places >= 1.0)
+
+    @property
+    def usd_per_step(self) -> float | None:
+        """Dollars a step, where the cluster has a price. [USD]"""
+        price = self.training.job.cluster.price_usd_per_gpu_hour
+        return None if price is None else self.job.gpus * self.step_time_s / 3600.0 * price
+
+    @cached_property
+    def memory(self) -> dict[str, float]:
+        """Bytes on one GPU of each half: what trains, and of what generates the weights and the room of the cache. [B]"""
+        job = self.job
+        found = {"training": float(np.max(self.training.memory_bytes_per_gpu))}
+        if job.generates:
+            found["generation_weights"] = float(weights_bytes(job.served, job.split))
+            found["generation_cache_room"] = max(float(cache_room(job.served, job.split).value), 0.0)
+            found["cache_per_token"] = float(cache_bytes(job.served, job.split, 1.0))
+        if job.colocated and job.generates:
+            found["swapped_optimizer"] = trainer_bytes(self.training, "optimizer")
+        return found
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """Plain words about what is sick or does not fit."""
+        return rl_warnings(self)
+
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self.job.cluster.accelerator.called
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers and texts."""
+        job = self.job
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": __version__,
+            "model": job.model.name,
+            "cluster": job.cluster.name,
+            "algorithm": job.algorithm,
+            "gpus": job.gpus,
+            "train_gpus": job.train_gpus,
+            "generation_gpus": job.generation_gpus,
+            "lag": job.lag,
+            "answers": job.answers,
+            "step_time_s": self.step_time_s,
+            "waiting_s": self.waiting_s,
+            "period": {
+                "formula": self.period.formula,
+                "terms": {k: float(np.asarray(v)) for k, v in self.period.terms.items()},
+            },
+            "phases": [
+                {
+                    "phase": phase.name,
+                    "pool": phase.pool,
+                    "seconds": phase.seconds,
+                    "share": phase.seconds / self.step_time_s,
+                }
+                for phase in self.phases
+            ],
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "samples_per_day": self.samples_per_day,
+            "usd_per_step": self.usd_per_step,
+            "mean_running_batch": self.spans.mean_batch if job.generates else None,
+            "places": self.places if job.generates else None,
+            "memory_bytes": self.memory,
+            "fits": self.fits,
+            "lines": self._lines(),
+            "warnings": self.warnings,
+        }
+
+    def _lines(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "phase": phase.name,
+                "pool": phase.pool,
+                "line": line.name,
+                "axis": line.axis,
+                "category": line.toll,
+                "count": float(line.count),
+                "exposed_s": float(line.exposed_seconds),
+                "formula": line.formula,
+                "source": line.source,
+            }
+            for phase in self.phases
+            for line in phase.lines
+        ]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a line of a phase."""
+        return columns_of(self._lines())
+
+
+PERIOD_TOGETHER = "generation_s + training_s"
+PERIOD_APART = "max(training_s, throughput_s, (latency_s + training_s) / (lag + 1))"
+
+
+def step_period(job: RLJob, generation_s: float, training_s: float, spans: Spans) -> Quantity:
+    r"""Return the seconds from one step to the next. [s]
+
+    GPUs that train and generate in turn, or a trainer without lag, add up. With a lag of k steps an answer may be begun
+    as soon as weights are there and is due k steps later, so that :math:`(k + 1) T` has room for the longest answer and
+    the training; no step is shorter than the training, or than decoding its tokens at the batch that k + 1 steps' answers
+    keep full. Answers of several steps then run together: the time of a decode step is that of the batch,
+    :math:`b = n \bar l\, t(b) / T` by Little's law, and the tail of one step hides behind the next.
+    """
+    if job.colocated or not job.generates or not job.lag:
+        return quantity(PERIOD_TOGETHER, generation_s=generation_s, training_s=training_s)
+    tokens = job.answers * job.rollout_factor * job.lengths.mean / job.replicas
+    longest = float(spans.steps.sum()) if spans.batch[0] < places(job) else job.lengths.longest
+    context = job.prompt_len + job.lengths.mean_age
+    most = max(min(places(job), (1.0 + job.lag) * tokens / job.lengths.mean), 1.0)
+
+    def step_s(batch: float) -> float:
+        return float(decode_s(job.served, job.split, batch, context))
+
+    throughput_s = tokens * step_s(most) / most
+    period = max(training_s, throughput_s)
+    for _ in range(40):
+        # Each side moves the other a little: halve the step to what balances both.
+        each = step_s(min(max(tokens / longest, 1.0), most))
+        for _ in range(8):
+            each = step_s(min(max(tokens * each / min(period, longest * each), 1.0), most))
+        latency_s = longest * each
+        period = max(training_s, throughput_s, (latency_s + training_s) / (job.lag + 1.0))
+    return quantity(
+        PERIOD_APART, training_s=training_s, throughput_s=throughput_s, latency_s=latency_s, lag=job.lag
+    )
+
+
+def _framework_phase(job: RLJob, phases: list[Phase]) -> list[Phase]:
+    """Return what the framework takes beside the phases: data, advantages, messages between processes."""
+    share, source = OVERHEADS[job.framework]
+    if not share:
+        return []
+    line: TimeLine = time_line(
+        "framework.unexplained",
+        axis="compute",
+        toll="overhead",
+        phase="step",
+        cause="proportion",
+        count=1.0,
+        formula="share * phases_s",
+        terms={"share": share, "phases_s": sum(phase.seconds for phase in phases)},
+        source=source,
+    )
+    return [Phase("framework", "training", (line,))]
+
+
+def estimate_rl_job(job: RLJob) -> RLEstimate:
+    """Price a checked job of reinforcement learning."""
+    training = training_step(job)
+    spans = rollout(job)
+    generation = [generation_phase(job, spans)] if job.generates else []
+    trained = [*trainer_phases(job, training), *refit_phases(job, training)]
+    phases = [*generation, *trained]
+    phases += _framework_phase(job, phases if job.colocated or not job.lag else trained)
+    busy = {pool: sum(p.seconds for p in phases if p.pool == pool) for pool in ("generation", "training")}
+    period = step_period(job, busy["generation"], busy["training"], spans)
+    return RLEstimate(job, training, spans, tuple(phases), period)
+
+
+@shows((*JOB_FIELDS, *RL_FIELDS))
+def estimate_rl(**job: Unpack[RLKeywords]) -> RLEstimate:
+    """Price one step of reinforcement learning: answers are generated, scored and trained on.
+
+    Takes the keywords of `costmodel.estimate` for the GPUs that train, without the batch and with `seq_len` as the
+    capacity of a packed sequence, and those of the section ``rl`` of a job file.
+
+    Parameters
+    ----------
+    prompts, samples_per_prompt : int
+        Prompts a step, and answers to each. [-]
+    prompt_len, response_len, max_response_len : float
+        Mean tokens of a prompt and of an answer, and the limit of an answer. [-]
+    generation_gpus : int
+        GPUs that only generate; 0 where all train and generate in turn. [-]
+    lag : float
+        Steps by which the generating policy may be older than the trained one. [-]
+
+    Returns
+    -------
+    RLEstimate
+
+    Raises
+    ------
+    CostModelError
+        One line that names the field, the value and what is allowed.
+
+    Examples
+    --------
+    >>> import costmodel as cm
+    >>> found = cm.estimate_rl(model="llama3-8b", gpus=16, layout="pp2", recompute="full", prompts=64,
+    ...     samples_per_prompt=32, prompt_len=130, response_len=1060, max_response_len=3966, optimizer_steps=4)
+    >>> found.fits, bool(60 < found.step_time_s < 130)
+    (True, True)
+    """
+    asked: Mapping[str, Any] = job
+    return estimate_rl_job(rl_job_of(asked, who="estimate_rl"))

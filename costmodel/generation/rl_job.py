@@ -1,0 +1,233 @@
+"""A job of reinforcement learning: a training job, what generates for it, and what a step does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.base.errors import CostModelError
+from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RL_FIELDS, names
+from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.layout import parse_layout
+from costmodel.describe.jobs.reading import keywords, read
+from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import load_model
+from costmodel.generation.deployment import Deployment, Split, engine_of, number_format
+from costmodel.generation.lengths import Lengths, exponential_lengths, quantile_lengths, read_lengths
+
+_ONE_ANSWER = {"ppo": 1, "distill": 1, "ssd": 1, "dpo": 2}
+_COMPARES = ("grpo", "ppo", "dpo")
+_QUANTILE = re.compile(r"p?(\d+(?:\.\d+)?)\s*[=:]\s*([\d.]+[kKmM]?)")
+
+
+@dataclass(frozen=True)
+class RLJob:
+    """A checked job of reinforcement learning."""
+
+    training: Mapping[str, Any]
+    """Keywords of `costmodel.estimate` for the GPUs that train, without what follows from the answers."""
+    model: Model
+    cluster: Cluster
+    served: Deployment
+    split: Split
+    lengths: Lengths
+    gpus: int
+    algorithm: str
+    prompts: int
+    samples: int
+    prompt_len: float
+    rollout_factor: float
+    optimizer_steps: int
+    packs: bool
+    capacity: float
+    """Tokens of a packed sequence, or of the longest one where nothing is packed. [-]"""
+    reference: bool
+    old_logprobs: bool
+    teacher: Model | None
+    reward_s: float
+    generation_gpus: int
+    """GPUs that only generate, 0 where all train and generate in turn. [-]"""
+    lag: float
+    max_running: int
+    refit: str
+    framework: str
+
+    @property
+    def colocated(self) -> bool:
+        """Whether the same GPUs train and generate in turn."""
+        return not self.generation_gpus
+
+    @property
+    def generates(self) -> bool:
+        """Whether answers are generated in the step; those of DPO are there."""
+        return self.algorithm != "dpo"
+
+    @property
+    def train_gpus(self) -> int:
+        """GPUs that train. [-]"""
+        return self.gpus - self.generation_gpus
+
+    @property
+    def generating(self) -> int:
+        """GPUs that generate. [-]"""
+        return self.generation_gpus or self.gpus
+
+    @property
+    def answers(self) -> int:
+        """Answers of a step that are trained on. [-]"""
+        return self.prompts * self.samples
+
+    @property
+    def groups(self) -> float:
+        """Groups of a replica that attend to sequences of their own. [-]"""
+        return float(self.split.floats().dp)
+
+    @property
+    def replicas(self) -> float:
+        """Copies of the engine. [-]"""
+        return self.generating / float(self.split.gpus)
+
+
+def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
+    """Check and complete a job of reinforcement learning given under the names of the table.
+
+    Raises
+    ------
+    CostModelError
+        One line that names the field, the value and what is allowed.
+    """
+    given = spelled_out(keywords(asked, (*JOB_FIELDS, *RL_FIELDS), who=who))
+    if "global_batch" in given:
+        raise CostModelError(
+            "global_batch: follows from prompts, samples_per_prompt and optimizer_steps; leave it out"
+        )
+    missing = [
+        name for name in ("model", "gpus", "prompts", "prompt_len", "max_response_len") if name not in given
+    ]
+    algorithm = read("algorithm", given.get("algorithm", FIELD["algorithm"].default))
+    if "samples_per_prompt" not in given and algorithm not in _ONE_ANSWER:
+        missing.append("samples_per_prompt")
+    if not any(name in given for name in ("response_len", "response_quantiles", "response_file")):
+        missing.append("response_len (or response_quantiles, response_file)")
+    if missing:
+        raise CostModelError(
+            f"{who}: {', '.join(missing)} missing; a job file has them as keys, below rl: where they are its"
+        )
+
+    def one(name: str, default: Any = None) -> Any:
+        value = given.get(name, FIELD[name].default if default is None else default)
+        return None if value is None else read(name, value)
+
+    model = one("model")
+    model = load_model(model) if isinstance(model, str) else model
+    cluster = one("cluster")
+    cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    gpus, generation_gpus, optimizer_steps = one("gpus"), one("generation_gpus"), one("optimizer_steps")
+    if generation_gpus >= gpus:
+        raise CostModelError(
+            f"generation_gpus: expected fewer than the {gpus:,} gpus, got {generation_gpus:,}"
+        )
+    lag = one("lag", 1.0 if generation_gpus else 0.0)
+    if lag and not generation_gpus:
+        raise CostModelError("lag: GPUs that train and generate in turn have none; give generation_gpus")
+    samples = one("samples_per_prompt", _ONE_ANSWER.get(algorithm))
+    prompts = one("prompts")
+    if prompts * samples < optimizer_steps:
+        raise CostModelError(f"optimizer_steps: expected at most the {prompts * samples:,} answers of a step")
+    split = _split(one("generation_layout", "tp1"), generation_gpus or gpus, model)
+    prompt_len, longest = one("prompt_len"), one("max_response_len")
+    capacity = float(read("seq_len", given["seq_len"])) if "seq_len" in given else prompt_len + longest
+    taken = set(names(JOB_FIELDS)) - {"global_batch", "seq_len", "packed_len", "packed_spread"}
+    training = {name: value for name, value in given.items() if name in taken}
+    return RLJob(
+        training={**training, "model": model, "cluster": cluster, "gpus": gpus - generation_gpus},
+        model=model,
+        cluster=cluster,
+        served=Deployment(
+            model,
+            cluster,
+            number_format(one("generation_precision")),
+            engine_of(one("engine"), cluster.accelerator.generation),
+            cuda_graphs=one("cuda_graphs"),
+            memory_fraction=one("memory_fraction", 0.8 if generation_gpus else 0.6),
+        ),
+        split=split,
+        lengths=_lengths(given, longest),
+        gpus=gpus,
+        algorithm=algorithm,
+        prompts=prompts,
+        samples=samples,
+        prompt_len=prompt_len,
+        rollout_factor=one("rollout_factor"),
+        optimizer_steps=optimizer_steps,
+        packs=one("batching") == "packing",
+        capacity=capacity,
+        reference=one("reference", algorithm in _COMPARES),
+        old_logprobs=one("old_logprobs", algorithm in ("grpo", "dapo", "ppo")),
+        teacher=_teacher(one("teacher"), algorithm),
+        reward_s=one("reward_s") or 0.0,
+        generation_gpus=generation_gpus,
+        lag=lag,
+        max_running=one("max_running"),
+        refit=one("refit", "bucketed" if generation_gpus else "ipc"),
+        framework=one("rl_framework"),
+    )
+
+
+def _split(text: str, gpus: int, model: Model) -> Split:
+    """Return the GPUs of a replica.
+
+    Raises
+    ------
+    CostModelError
+        If an engine has no such degree, or replicas do not fill the GPUs.
+    """
+    degrees = parse_layout(text)
+    unknown = [name for name in degrees if name not in Split._fields]
+    if unknown:
+        raise CostModelError(
+            f"generation_layout: {unknown[0]} is no degree of an engine; expected tp, pp, ep and dp"
+        )
+    split = Split(**{name: float(degree) for name, degree in degrees.items()})
+    each = float(split.gpus)
+    if gpus % each:
+        raise CostModelError(
+            f"generation_layout: replicas of {each:.0f} GPUs do not fill the {gpus:,} that generate"
+        )
+    tp, _, ep, dp = map(float, split.floats())
+    if ep > 1 and not model.num_experts:
+        raise CostModelError(f"generation_layout: ep{ep:.0f}, but {model.name} has no experts")
+    if tp * dp % ep:
+        raise CostModelError(f"generation_layout: ep{ep:.0f} does not divide tp·dp")
+    return split
+
+
+def _lengths(given: Mapping[str, Any], longest: float) -> Lengths:
+    """Return how long answers are, from the one of three ways that is given."""
+    ways = [name for name in ("response_len", "response_quantiles", "response_file") if name in given]
+    if len(ways) > 1:
+        raise CostModelError(f"{ways[0]} and {ways[1]}: give one of them")
+    if ways[0] == "response_len":
+        return exponential_lengths(read("response_len", given["response_len"]), longest)
+    if ways[0] == "response_file":
+        return read_lengths(read("response_file", given["response_file"]))
+    text = read("response_quantiles", given["response_quantiles"])
+    points = {
+        float(share) / 100.0: float(read("response_len", tokens)) for share, tokens in _QUANTILE.findall(text)
+    }
+    if _QUANTILE.sub("", text).strip(" ,;"):
+        raise CostModelError(
+            f"response_quantiles: expected quantiles such as p50=800 p90=3000, got {text[:60]!r}"
+        )
+    return quantile_lengths(points, longest)
+
+
+def _teacher(named: Any, algorithm: str) -> Model | None:
+    """Return the teacher of a distillation, which has one as nothing else has."""
+    if (algorithm == "distill") != (named is not None):
+        raise CostModelError("teacher: goes with algorithm distill, which needs one")
+    return load_model(named) if isinstance(named, str) else named

@@ -1,0 +1,144 @@
+"""A step of reinforcement learning as tables, and its phases on a time axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from costmodel.base.grid import Grid, columns
+from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.words import plural
+from costmodel.reporting.cells import grid_of
+from costmodel.reporting.charts import Bars, Chart, Panel, rows_of
+
+if TYPE_CHECKING:
+    from costmodel.generation.rl_estimate import RLEstimate
+
+_FILLS = {"generation": "tp", "training": "math"}
+_POOLS = {"generation": "that generate", "training": "that train"}
+_COST_A_MOST = 3
+
+
+def rl_grids(found: RLEstimate) -> list[Grid]:
+    """Return what a step takes, and its phases."""
+    return [_head(found), _phases(found)]
+
+
+def rl_remarks(found: RLEstimate) -> list[str]:
+    """Return the warnings."""
+    return list(found.warnings)
+
+
+def _head(found: RLEstimate) -> Grid:
+    job, memory, lengths = found.job, found.memory, found.job.lengths
+    capacity = format_bytes(float(job.cluster.accelerator.memory_bytes))
+    usd = "" if found.usd_per_step is None else f", ${found.usd_per_step:,.2f}"
+    rows = [
+        ("where", f"{_where(found)}, {job.cluster.name}"),
+        (
+            "answers",
+            f"{job.prompts:,} prompts x {job.samples:,}, {lengths.mean:,.0f} tokens on average, at most {lengths.longest:,.0f}",
+        ),
+        ("step time", format_seconds(found.step_time_s, 4) + usd),
+        (
+            "answers a day",
+            f"{format_si(found.samples_per_day, '')}; {found.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
+        ),
+        (
+            "training half",
+            f"{format_bytes(memory['training'])} of {capacity} a GPU, "
+            f"{plural(job.optimizer_steps, 'optimizer step')} of {format_seconds(float(found.training.step_time_s))}",
+        ),
+    ]
+    if not job.colocated:
+        rows.append(("trainer waits", f"{format_seconds(found.waiting_s)} a step for answers"))
+    if job.generates:
+        weights, room = memory["generation_weights"], memory["generation_cache_room"]
+        running = (
+            f"{max(found.places, 0.0):,.0f} answers a replica, {found.spans.mean_batch:,.0f} run on average"
+        )
+        held = f"{format_bytes(weights)} of weights and {format_bytes(room)} of cache a GPU"
+        rows.append(("generating half", f"{held}: {running}"))
+    if "swapped_optimizer" in memory:
+        rows.append(
+            (
+                "swapped",
+                f"{format_bytes(memory['swapped_optimizer'])} of optimizer a GPU to main memory and back",
+            )
+        )
+    title = (
+        f"{job.model.name}, {job.algorithm} on {plural(job.gpus, 'GPU')} of {job.cluster.accelerator.name}"
+    )
+    return Grid(title, columns("", ""), rows)
+
+
+def _where(found: RLEstimate) -> str:
+    job = found.job
+    if not job.generates:
+        return f"{plural(job.gpus, 'GPU')} train"
+    if job.colocated:
+        return f"{plural(job.gpus, 'GPU')} train and generate in turn"
+    return f"{job.train_gpus:,} GPUs train, {job.generation_gpus:,} generate, lag {job.lag:g}"
+
+
+def _phases(found: RLEstimate) -> Grid:
+    def longest(phase: Any) -> str:
+        seconds: dict[str, float] = {}
+        for line in phase.lines:
+            part = line.name.split(".", 1)[1].split(".")[0:2]
+            seconds[" ".join(part)] = seconds.get(" ".join(part), 0.0) + float(line.exposed_seconds)
+        most = sorted(seconds, key=lambda name: -seconds[name])[:_COST_A_MOST]
+        return ", ".join(f"{name} {seconds[name] / max(phase.seconds, 1e-12):.0%}" for name in most)
+
+    cells = {
+        "Phase": "name",
+        "GPUs": lambda phase: "all" if found.job.colocated else _POOLS[phase.pool],
+        "Seconds >": lambda phase: format_seconds(phase.seconds),
+        "Of the step >": lambda phase: f"{phase.seconds / found.step_time_s:.1%}",
+        "Mostly": longest,
+    }
+    note = (
+        ""
+        if found.job.colocated or not found.job.lag
+        else "Phases of the two halves overlap; the step is " + found.period.formula
+    )
+    step = ["step", "", format_seconds(found.step_time_s, 4), "", ""]
+    return grid_of("Phases", found.phases, cells, sums=[step], note=note)
+
+
+def phases_chart(found: RLEstimate) -> Chart:
+    """Draw the phases of a step on a time axis, a row a pool of GPUs; white is waiting."""
+    pools = ["all GPUs"] if found.job.colocated else ["GPUs that generate", "GPUs that train"]
+    begun = dict.fromkeys(pools, 0.0)
+    if not found.job.colocated:
+        begun[pools[1]] = found.waiting_s
+    bars, parity = [], dict.fromkeys(pools, 0)
+    for phase in found.phases:
+        pool = pools[0] if phase.pool == "generation" else pools[-1]
+        if not phase.seconds:
+            continue
+        bars.append(
+            Bars(
+                label="",
+                fill=_FILLS[phase.pool],
+                at=[pools.index(pool)],
+                starts=[begun[pool]],
+                lengths=[phase.seconds],
+                texts=[phase.name if phase.seconds > 0.06 * found.step_time_s else ""],
+                inside=True,
+                about=[f"{phase.name}<br>{format_seconds(phase.seconds)}"],
+                hover="%{customdata}<extra></extra>",
+                paleness=0.35 * (parity[pool] % 2),
+            )
+        )
+        begun[pool] += phase.seconds
+        parity[pool] += 1
+    shape = rows_of(pools)
+    x = f"time [s]; a step every {format_seconds(found.step_time_s, 4)}"
+    panel = Panel(marks=bars, x=x, x_range=(0.0, 1.02 * max([*begun.values(), found.step_time_s])), **shape)
+    title = f"{found.job.model.name}, {found.job.algorithm}: {format_seconds(found.step_time_s, 4)} a step"
+    note = (
+        ""
+        if found.job.colocated
+        else "Answers of a longer rollout than the step are those of several steps together."
+    )
+    return Chart(title=title, panels=[panel], note=note, width=11.0)

@@ -1,0 +1,314 @@
+"""Steps of reinforcement learning: lengths, rollouts, refits and the graph of phases, by hand and against a simulation."""
+
+import heapq
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.generation.lengths import exponential_lengths, measured_lengths, quantile_lengths
+from costmodel.generation.phases import forward_lines, packed_sequences
+from costmodel.generation.refit import REFITS, refit_lines
+from costmodel.generation.rollout import rollout_spans
+
+SMALL = {
+    "model": "llama3-8b",
+    "gpus": 16,
+    "layout": "pp2",
+    "recompute": "full",
+    "prompts": 64,
+    "samples_per_prompt": 32,
+    "prompt_len": 130,
+    "response_len": 1000,
+    "max_response_len": 4000,
+    "optimizer_steps": 4,
+}
+APART = {**SMALL, "generation_gpus": 8, "lag": 1}
+
+
+def seconds(found):
+    return {phase.name: phase.seconds for phase in found.phases}
+
+
+# --- lengths ---------------------------------------------------------------------------------
+
+
+def test_exponential_lengths_have_their_mean_and_end_at_the_limit():
+    # Scale 1000 cut at 2000: the mean is 1000 (1 - e^-2) = 864.66, and e^-2 = 13.5 % end at the limit.
+    found = exponential_lengths(864.66, 2000.0)
+    assert found.mean == pytest.approx(864.66, rel=2e-3)
+    assert found.at_limit == pytest.approx(np.exp(-2.0), abs=2e-3)
+    assert float(found.quantile(0.5)) == pytest.approx(1000 * np.log(2), rel=5e-3)
+    # Without a limit that matters, the residual life of an exponential length is the length itself.
+    free = exponential_lengths(1000.0, 30000.0)
+    assert free.mean_age == pytest.approx(1000.0, rel=0.01)
+    assert free.remaining.mean == pytest.approx(1000.0, rel=0.02)
+    assert free.spread == pytest.approx(1.0, abs=0.01)
+
+
+def test_measured_lengths_and_quantiles_keep_what_they_were_given():
+    found = measured_lengths([10.0, 20.0, 30.0])
+    assert (float(found.quantile(0.5)), found.longest, found.mean) == (20.0, 30.0, pytest.approx(20.0))
+    # Equal lengths are half done at a random moment.
+    assert measured_lengths([100.0, 100.0]).mean_age == pytest.approx(50.0)
+    known = quantile_lengths({0.5: 800.0, 0.9: 3000.0}, 8000.0)
+    assert [float(known.quantile(level)) for level in (0.5, 0.9, 1.0)] == [800.0, 3000.0, 8000.0]
+
+
+def test_impossible_lengths_are_one_line():
+    for wrong, said in (
+        ({"response_len": 5000}, "response_len: 5,000 tokens on average, but max_response_len is 4,000"),
+        ({"response_len": None, "response_quantiles": "p50=800 p90=300"}, "tokens must rise"),
+        ({"response_len": None, "response_quantiles": "half=3"}, "expected quantiles such as"),
+        ({"response_quantiles": "p50=800"}, "give one of them"),
+        ({"response_len": None, "response_file": "/nowhere"}, "cannot be read"),
+    ):
+        with pytest.raises(cm.CostModelError, match=said) as caught:
+            cm.estimate_rl(**{**SMALL, **wrong})
+        assert "\n" not in str(caught.value)
+
+
+# --- rollout ---------------------------------------------------------------------------------
+
+
+def simulated(lengths, places, step_s):
+    """Decode token by token: as many run as there are places, the next one begins when one ends."""
+    waiting, running, clock = list(lengths), [], 0.0
+    done = 0
+    while waiting or running:
+        while waiting and len(running) < places:
+            heapq.heappush(running, done + waiting.pop())
+        steps = running[0] - done
+        clock += steps * step_s(len(running))
+        done = running[0]
+        while running and running[0] <= done:
+            heapq.heappop(running)
+    return clock
+
+
+@pytest.mark.parametrize(("mean", "longest"), [(1000, 4000), (3200, 4000), (1500, 8000)])
+def test_the_closed_form_drains_as_the_simulation_does(mean, longest):
+    lengths = exponential_lengths(mean, longest)
+    rng = np.random.default_rng(7)
+
+    def step_s(batch):
+        return 0.006 + 9e-5 * batch
+
+    for samples, places in ((64, 999), (1024, 9999), (1024, 256), (1024, 700), (300, 128)):
+        spans = rollout_spans(lengths, samples, places, 100.0)
+        mine = float((spans.steps * step_s(spans.batch)).sum())
+        runs = [
+            simulated(np.ceil(lengths.quantile(rng.random(samples))), places, step_s)
+            for _ in range(12 if samples > 100 else 60)
+        ]
+        assert mine == pytest.approx(np.mean(runs), rel=0.06), (samples, places)
+
+
+def test_a_rollout_by_hand():
+    # Equal answers of 100 tokens: 8 of them in 100 steps of 8, or, with 4 places, 200 steps of about 4.
+    equal = measured_lengths([100.0, 100.0])
+    together = rollout_spans(equal, 8.0, 8.0, 20.0)
+    assert (float(together.steps.sum()), together.mean_batch) == (pytest.approx(100.0), pytest.approx(8.0))
+    assert float(np.average(together.context, weights=together.steps)) == pytest.approx(70.0, abs=1.0)
+    two_rounds = rollout_spans(equal, 8.0, 4.0, 20.0)
+    assert two_rounds.tokens == pytest.approx(800.0, rel=0.01)
+    assert float(two_rounds.steps.sum()) == pytest.approx(200.0, rel=0.2)
+    # With k of n answers twice as long, the rest of the step runs k of them.
+    two = measured_lengths([100.0] * 500 + [200.0] * 500)
+    spans = rollout_spans(two, 64.0, 64.0, 0.0)
+    assert float(spans.steps.sum()) == pytest.approx(200.0)
+    assert float(spans.batch[spans.context > 101].mean()) == pytest.approx(32.0, rel=0.05)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    samples=st.integers(1, 5000),
+    places=st.integers(1, 5000),
+    limit=st.floats(1.05, 40.0),
+    mean=st.floats(10.0, 5000.0),
+)
+def test_a_rollout_decodes_every_token_and_never_more_answers_than_fit(samples, places, limit, mean):
+    lengths = exponential_lengths(mean, limit * mean)
+    spans = rollout_spans(lengths, samples, places, 50.0)
+    assert spans.tokens == pytest.approx(samples * lengths.mean, rel=0.35 if samples < 8 else 0.02)
+    assert np.all(spans.steps > 0)
+    assert spans.batch.max() <= min(samples, places) * (1 + 1e-9)
+    assert spans.steps.sum() >= lengths.mean * 0.99 * samples / min(samples, places) * 0.5
+
+
+# --- refit, packing --------------------------------------------------------------------------
+
+
+def test_a_refit_by_hand():
+    # 2.7 s, 400 tensors of 1 ms, and 16 GB at 5.5 GB/s; held bytes do not matter where all pass one path.
+    (line,) = refit_lines(REFITS["broadcast"], tensors=400.0, all_bytes=16e9, held_bytes=2e9)
+    assert float(line.exposed_seconds) == pytest.approx(2.7 + 0.4 + 16 / 5.5)
+    (line,) = refit_lines(REFITS["bucketed"], tensors=400.0, all_bytes=16e9, held_bytes=2e9)
+    assert float(line.exposed_seconds) == pytest.approx(0.3 + 0.08 + 0.08)
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "layout", "measured_s"),
+    [
+        ("broadcast", "qwen2.5-7b", "tp1", 5.75),
+        ("broadcast", "qwen2.5-32b", "tp1", 14.2),
+        ("broadcast", "qwen3-30b-a3b", "tp1", 32.2),
+        ("delta", "qwen2.5-32b", "tp1", 6.2),
+        ("delta", "qwen3-30b-a3b", "tp1", 7.1),
+        ("bucketed", "qwen3-30b-a3b", "tp4", 3.56),
+        ("bucketed", "deepseek-v3", "tp32", 9.25),
+        ("reshard", "qwen3-235b-a22b", "tp8", 4.7),
+        ("reshard", "deepseek-v3", "tp32", 8.8),
+        ("ipc", "qwen3-235b-a22b", "tp8", 18.4),
+        ("cpu", "llama3-8b", "tp1", 25.0),
+        ("naive", "deepseek-v3", "tp32", 420.0),
+    ],
+)
+def test_refits_lie_within_a_factor_of_two_of_published_ones(method, model, layout, measured_s):
+    found = cm.estimate_rl(
+        **{
+            **SMALL,
+            "gpus": 64,
+            "layout": "tp4",
+            "model": model,
+            "generation_gpus": 32,
+            "generation_layout": layout,
+            "refit": method,
+        }
+    )
+    assert 0.5 < seconds(found)["refit"] / measured_s < 2.0
+
+
+def test_packing_fills_sequences_and_padding_does_not():
+    # Halves of 60 % and 40 % of the capacity pair up; 60 % alone do not.
+    assert packed_sequences(measured_lengths([400.0] * 50 + [600.0] * 50), 1000.0) == pytest.approx(
+        0.5, abs=0.01
+    )
+    assert packed_sequences(measured_lengths([600.0, 600.0]), 1000.0) == 1.0
+    packed, padded = cm.estimate_rl(**SMALL), cm.estimate_rl(**SMALL, batching="padding")
+    # A mean of 1,130 tokens padded to 4,130: 3.65 times the work of training, or more for its attention.
+    assert 3.2 < seconds(padded)["train"] / seconds(packed)["train"] < 4.5
+    assert any("padded to 4,130 tokens" in said for said in padded.warnings)
+    assert not any("padded" in said for said in packed.warnings)
+
+
+# --- phases ----------------------------------------------------------------------------------
+
+
+def test_a_step_is_the_sum_of_its_lines_and_training_is_the_training_bill():
+    found = cm.estimate_rl(**SMALL)
+    record = found.to_dict()
+    assert sum(line["exposed_s"] for line in record["lines"]) == pytest.approx(found.step_time_s)
+    assert sum(phase["share"] for phase in record["phases"]) == pytest.approx(1.0)
+    assert seconds(found)["train"] == pytest.approx(4 * float(found.training.step_time_s))
+    # Tokens are conserved: 2,048 answers of 1,130 tokens over four optimizer steps.
+    trained = float(found.training.job.global_batch * found.training.job.seq_len)
+    assert trained == pytest.approx(512 * 1130, rel=0.03)
+
+
+def test_a_forward_pass_is_a_third_of_a_step_without_recomputation():
+    est = cm.estimate(model="llama3-8b", gpus=8, global_batch=64, seq_len=4096, layout="tp2 pp2")
+    forward = sum(float(line.exposed_seconds) for line in forward_lines(est))
+    assert 0.27 < forward / float(est.step_time_s) < 0.40
+    assert not any(line.phase in ("backward", "grad_sync", "optimizer") for line in forward_lines(est))
+
+
+def test_algorithms_pay_for_their_passes():
+    grpo = seconds(cm.estimate_rl(**SMALL))
+    for changed, more, fewer in (
+        ({"algorithm": "dapo"}, set(), {"ref log-probs"}),
+        ({"algorithm": "ppo"}, {"values", "train critic"}, set()),
+        (
+            {"algorithm": "ssd", "samples_per_prompt": 1},
+            set(),
+            {"old log-probs", "ref log-probs", "refit", "sleep and wake"},
+        ),
+        ({"algorithm": "dpo"}, set(), {"generate", "old log-probs", "refit", "sleep and wake"}),
+        (
+            {"algorithm": "distill", "teacher": "llama3-70b"},
+            {"teacher log-probs"},
+            {"old log-probs", "ref log-probs"},
+        ),
+        ({"old_logprobs": False}, set(), {"old log-probs"}),
+        ({"reward_s": 7}, {"reward"}, set()),
+    ):
+        assert set(seconds(cm.estimate_rl(**{**SMALL, **changed}))) == (set(grpo) | more) - fewer, changed
+    assert seconds(cm.estimate_rl(**SMALL, reward_s=7))["reward"] == 7.0
+    teacher = seconds(cm.estimate_rl(**{**SMALL, "algorithm": "distill", "teacher": "llama3-70b"}))
+    assert 6 < teacher["teacher log-probs"] / grpo["old log-probs"] < 11
+
+
+def test_halves_apart_overlap_and_a_longer_lag_is_never_slower():
+    steps = [cm.estimate_rl(**{**APART, "lag": lag}) for lag in (0, 0.25, 1, 2, 4, 8)]
+    times = [found.step_time_s for found in steps]
+    assert times == sorted(times, reverse=True)
+    assert times[0] == pytest.approx(sum(seconds(steps[0]).values()))
+    for found in steps[1:]:
+        trainer = found.seconds_of("training")
+        assert found.step_time_s >= trainer * (1 - 1e-12)
+        assert found.waiting_s == pytest.approx(found.step_time_s - trainer)
+        terms = {name: float(value) for name, value in found.period.terms.items()}
+        by_hand = max(
+            terms["training_s"], terms["throughput_s"], (terms["latency_s"] + trainer) / (terms["lag"] + 1)
+        )
+        assert found.step_time_s == pytest.approx(by_hand)
+    # With eight steps of lag the tail is gone: the step is what training or decoding takes at full batches.
+    last = {name: float(value) for name, value in steps[-1].period.terms.items()}
+    assert times[-1] == pytest.approx(max(last["training_s"], last["throughput_s"]))
+
+
+def test_more_of_everything_costs_more():
+    base = cm.estimate_rl(**SMALL).step_time_s
+    for changed in (
+        {"prompts": 128},
+        {"samples_per_prompt": 64},
+        {"response_len": 2000},
+        {"max_response_len": 8000},
+        {"rollout_factor": 1.5},
+        {"memory_fraction": 0.32},
+        {"refit": "naive"},
+    ):
+        assert cm.estimate_rl(**{**SMALL, **changed}).step_time_s > base, changed
+    assert cm.estimate_rl(**{**SMALL, "gpus": 32}).step_time_s < base
+    assert cm.estimate_rl(**SMALL, generation_precision="fp8").step_time_s < base
+
+
+def test_what_is_sick_is_said():
+    for changed, said in (
+        (
+            {"refit": "naive", "model": "qwen3-30b-a3b", "layout": "ep8", "generation_layout": "tp2"},
+            "Refit by naive takes",
+        ),
+        ({"memory_fraction": 0.1}, "does not fit"),
+        ({"cuda_graphs": False}, "no CUDA graphs"),
+        ({"response_len": 300, "max_response_len": 16000}, "waits for the longest"),
+    ):
+        found = cm.estimate_rl(**{**SMALL, **changed})
+        assert any(said in warning for warning in found.warnings), changed
+    assert not cm.estimate_rl(**SMALL, memory_fraction=0.1).fits
+    slow = cm.estimate_rl(**{**APART, "gpus": 40, "generation_gpus": 8, "layout": "pp2"})
+    assert any("wait" in warning for warning in slow.warnings)
+
+
+def test_wrong_input_is_one_line_that_names_the_field():
+    for changed, said in (
+        ({"global_batch": 8}, "global_batch: follows from prompts"),
+        ({"prompts": None}, "prompts missing"),
+        ({"samples_per_prompt": None}, "samples_per_prompt missing"),
+        ({"generation_gpus": 16}, "generation_gpus: expected fewer than the 16 gpus"),
+        ({"lag": 1}, "lag: GPUs that train and generate in turn have none"),
+        ({"generation_layout": "tp3"}, "replicas of 3 GPUs do not fill"),
+        ({"generation_layout": "cp2"}, "cp is no degree of an engine"),
+        ({"generation_layout": "tp2 ep2"}, "llama3-8b has no experts"),
+        ({"teacher": "llama3-8b"}, "teacher: goes with algorithm distill"),
+        ({"algorithm": "distill"}, "teacher: goes with algorithm distill"),
+        ({"algorithm": "reinforce"}, "algorithm: 'reinforce' is unknown"),
+        ({"refit": "fax"}, "refit: 'fax' is unknown"),
+        ({"optimizer_steps": 4000}, "optimizer_steps: expected at most the 2,048 answers"),
+        ({"sample_per_prompt": 2}, "is not a field; did you mean 'samples_per_prompt'"),
+    ):
+        with pytest.raises(cm.CostModelError, match=said) as caught:
+            cm.estimate_rl(**{**SMALL, **changed})
+        assert "\n" not in str(caught.value)

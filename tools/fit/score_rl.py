@@ -1,0 +1,130 @@
+"""Score steps of reinforcement learning against published ones: whole steps, shares of generation, sync against async.
+
+    python tools/fit/score_rl.py [--fit] [ROWS.csv]
+
+Each row of the table holds keywords of `costmodel.estimate_rl` beside what was measured. The share that a framework takes
+beside the phases is the one constant fitted to whole steps: the median of what is left, by framework, shrunk by its sources
+(one source halves it on a log scale). With ``--fit`` it is
+fitted anew and printed; the figures `left out` are those with the share of all other sources of the framework, or none.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import costmodel as cm
+
+ROWS = Path(__file__).parents[2] / "tests" / "measured" / "rl_steps.csv"
+MEASURED = ("step_time_s", "gen_s", "logprob_s", "train_s", "refit_s")
+BESIDE = ("id", "framework", "quality", "url", "inferred", *MEASURED)
+
+
+class Scored(NamedTuple):
+    """A published step beside its price."""
+
+    row: dict[str, str]
+    found: cm.RLEstimate
+
+    def measured(self, name: str) -> float | None:
+        """Return what was published, none where it was not."""
+        return float(self.row[name]) if self.row[name] else None
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured step. [-]"""
+        return self.found.step_time_s / float(self.row["step_time_s"])
+
+    @property
+    def source(self) -> str:
+        """Publication that the row is from."""
+        return self.row["id"].rsplit("-", 1)[0]
+
+    @property
+    def group(self) -> str:
+        """Source and model."""
+        return f"{self.source} {self.row['model']} {'together' if self.row['generation_gpus'] == '0' else 'apart'}"
+
+
+def job_of(row: dict[str, str], **changed: Any) -> dict[str, Any]:
+    """Return the keywords of a row."""
+    return {key: value for key, value in row.items() if key not in BESIDE and value != ""} | changed
+
+
+def scored(path: Path = ROWS, **changed: Any) -> Iterator[Scored]:
+    """Price every row."""
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            yield Scored(row, cm.estimate_rl(**job_of(row, **changed)))
+
+
+def summary(ratios: Iterable[float]) -> str:
+    """Return median and p90 of the error, and the median ratio."""
+    found = np.array(list(ratios))
+    errors = np.abs(found - 1.0)
+    return f"{np.median(errors):6.1%} {np.quantile(errors, 0.9):6.1%} {np.median(found):7.2f} {len(found):4d}"
+
+
+def phases_of(one: Scored) -> dict[str, float]:
+    """Return predicted seconds under the names of the measured ones."""
+    seconds: dict[str, float] = {}
+    for phase in one.found.phases:
+        name = {"generate": "gen_s", "train": "train_s", "refit": "refit_s"}.get(phase.name)
+        name = "logprob_s" if "log-probs" in phase.name else name
+        if name:
+            seconds[name] = seconds.get(name, 0.0) + phase.seconds
+    return seconds
+
+
+def main(arguments: list[str]) -> None:
+    """Print the tables."""
+    paths = [Path(text) for text in arguments if not text.startswith("-")]
+    rows = list(scored(*paths, **({"rl_framework": "any"} if "--fit" in arguments else {})))
+    print(f"{'':55s} median    p90   ratio rows")
+    for name, keep in (
+        ("all", rows),
+        *((g, [o for o in rows if o.group == g]) for g in dict.fromkeys(o.group for o in rows)),
+    ):
+        print(f"{name:55s} {summary(one.ratio for one in keep)}")
+    for name in MEASURED[1:]:
+        known = [
+            phases_of(one)[name] / value
+            for one in rows
+            if (value := one.measured(name)) and name in phases_of(one)
+        ]
+        if known:
+            print(f"{name:55s} {summary(known)}")
+    shares = [
+        phases_of(one)["gen_s"] / one.found.step_time_s - value / float(one.row["step_time_s"])
+        for one in rows
+        if (value := one.measured("gen_s"))
+    ]
+    print(
+        f"share of generation: off by {np.median(np.abs(shares)):.1%} (median), p90 {np.quantile(np.abs(shares), 0.9):.1%}"
+    )
+    if "--fit" in arguments:
+        for framework in dict.fromkeys(one.row["framework"] for one in rows):
+            own = [one for one in rows if one.row["framework"] == framework]
+            for left_out in (None, *dict.fromkeys(one.source for one in own)):
+                kept = [one for one in own if one.source != left_out]
+                sources = len({one.source for one in kept})
+                middle = float(np.median([-np.log(one.ratio) for one in kept])) if kept else 0.0
+                share = max(np.expm1(middle * sources / (sources + 1.0)), 0.0)
+                print(f"{framework:12s} without {left_out!s:28s} share {share:.3f}")
+    if "--rows" in arguments:
+        for one in rows:
+            row, parts = (
+                one.row,
+                {name: (round(value), one.row[name]) for name, value in phases_of(one).items()},
+            )
+            step = f"{one.ratio:5.2f} {one.found.step_time_s:7.1f} {row['step_time_s']:>7s}"
+            print(f"{row['id'][-24:]:24s} {row['model'][:12]:12s} {step} {parts}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
