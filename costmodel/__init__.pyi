@@ -51,6 +51,8 @@ from costmodel.planning.beside import named_or_planned as named_or_planned
 from costmodel.planning.plan import Plan as Plan
 from costmodel.planning.plan import plan as plan
 from costmodel.planning.planned_run import run as run
+from costmodel.planning.rl_plan import RLPlan as RLPlan
+from costmodel.planning.rl_plan import plan_rl as plan_rl
 from costmodel.planning.sweep import Sweep as Sweep
 from costmodel.planning.sweep import points_of as points_of
 from costmodel.planning.sweep import read_grid as read_grid
@@ -73,6 +75,8 @@ from costmodel.what_if.sensitivity import Sensitivity as Sensitivity
 from costmodel.what_if.sensitivity import sensitivity as sensitivity
 from costmodel.whole_run.budget import Budget as Budget
 from costmodel.whole_run.budget import budget as budget
+from costmodel.whole_run.rl_run import RLRun as RLRun
+from costmodel.whole_run.rl_run import run_rl as run_rl
 from costmodel.whole_run.run import TrainingRun as TrainingRun
 from costmodel.whole_run.watch import Watch as Watch
 from costmodel.whole_run.watch import Watcher as Watcher

@@ -12,7 +12,7 @@ import typer
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.version import install_command
 from costmodel.cli import options as opt
-from costmodel.cli.command import command, job_of_file, read_flags, with_profiles
+from costmodel.cli.command import command, job_of_file, merged_job, read_flags, with_profiles
 from costmodel.cli.output import Result, Target, planned_figure, waiting
 from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, PLAN_FIELDS
 
@@ -60,12 +60,17 @@ def plan(
     """Find the best layout: every one that divides is priced; the best, the front and the reasons are shown.
 
     Knobs that are not given take every sensible value. Wrong input and constraints that nothing
-    meets are one line that names the constraint and what would do.
+    meets are one line that names the constraint and what would do. A job file with a section ``rl`` is asked for the
+    split of its GPUs between training and generation.
     """
     import costmodel as cm
     from costmodel.base.allocator import keep_freed_memory
+    from costmodel.describe.jobs.merge import is_rl
     from costmodel.describe.jobs.reading import read
 
+    held = merged_job(given, several=True, complete=False) if given.get("job") else {}
+    if is_rl(held):
+        return target.show(cm.plan_rl(**held))
     draw = planned_figure("Plan", plot, target, figure)
     asked = _asked(given, emit)
     if start:

@@ -37,19 +37,33 @@ def run(
     start: str = opt.START,
     expect: list[str] | None = opt.EXPECT,
     check: bool = opt.CHECK,
+    steps: str = typer.Option(
+        "", "--steps", metavar="N", help="Steps of reinforcement learning, of a job file with rl."
+    ),
 ) -> None:
     """Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.
 
     The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
     say how far to train; with --tokens they are limits: what is left, and how surely they are kept. With --tokens and
     --days but without --gpus, replicas are added until it is done in time.
-    Where no degree of the layout is named, it is the planner's. Several job files are laid side by side.
+    Where no degree of the layout is named, it is the planner's. A file with
+    a section ``rl`` takes --steps. Several job files are laid side by side.
     """
     import costmodel as cm
+    from costmodel.describe.jobs.merge import is_rl
 
     for text in expect or []:
         cm.read_expected(text, whole_run=True)
     files = job or [""]
+    asked = merged_job(given, files[0], complete=False)
+    if is_rl(asked):
+        if not steps or len(files) > 1:
+            raise cm.CostModelError(
+                "--steps: a run of reinforcement learning takes one job file and its steps"
+            )
+        return target.show(cm.run_rl(steps, **asked))
+    if steps:
+        raise cm.CostModelError("--steps: goes with a job file that has a section rl; give --tokens")
     found = [cm.run(**merged_job(given, file, complete=False)) for file in files]
     dated = []
     for name, one in zip(short_names(files), found, strict=True):

@@ -41,6 +41,8 @@ DRAWINGS: dict[str, Drawing] = {
     ),
     "ProfilePage": Drawing("lists:page_grids"),
     "RLEstimate": Drawing("rl:rl_grids", "rl:rl_remarks", {"phases": "rl:phases_chart"}),
+    "RLPlan": Drawing("rl:plan_grids", "rl:plan_remarks"),
+    "RLRun": Drawing("rl:run_grids", "rl:run_remarks"),
     "RecipePage": Drawing("lists:recipe_grids"),
     "Roofline": Drawing(
         "looks:roofline_grids",

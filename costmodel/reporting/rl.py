@@ -12,10 +12,13 @@ from costmodel.reporting.charts import Bars, Chart, Panel, rows_of
 
 if TYPE_CHECKING:
     from costmodel.generation.rl_estimate import RLEstimate
+    from costmodel.planning.rl_plan import RLPlan
+    from costmodel.whole_run.rl_run import RLRun
 
 _FILLS = {"generation": "tp", "training": "math"}
 _POOLS = {"generation": "that generate", "training": "that train"}
 _COST_A_MOST = 3
+_SPLITS_SHOWN = 12
 
 
 def rl_grids(found: RLEstimate) -> list[Grid]:
@@ -103,6 +106,51 @@ def _phases(found: RLEstimate) -> Grid:
     )
     step = ["step", "", format_seconds(found.step_time_s, 4), "", ""]
     return grid_of("Phases", found.phases, cells, sums=[step], note=note)
+
+
+def plan_grids(plan: RLPlan) -> list[Grid]:
+    """Return the splits, the fastest first."""
+    cells = {
+        "Train >": lambda found: f"{found.job.train_gpus:,}",
+        "Generate >": lambda found: (
+            f"{found.job.generation_gpus:,}" if found.job.generation_gpus else "the same"
+        ),
+        "Lag >": lambda found: f"{found.job.lag:g}",
+        "Engine": lambda found: f"tp{float(found.job.split.floats().tp):.0f}",
+        "Step >": lambda found: format_seconds(found.step_time_s, 4),
+        "Training >": lambda found: format_seconds(found.seconds_of("training")),
+        "Rollout >": lambda found: format_seconds(found.seconds_of("generation")),
+        "Trainer waits >": lambda found: (
+            "" if found.job.colocated else f"{found.waiting_s / found.step_time_s:.0%}"
+        ),
+        "$ a step >": lambda found: "" if found.usd_per_step is None else f"{found.usd_per_step:,.2f}",
+    }
+    job = plan.best.job
+    title = f"{job.model.name}, {job.algorithm} on {plural(job.gpus, 'GPU')}: splits between training and generation"
+    return [grid_of(title, plan.found[:_SPLITS_SHOWN], cells)]
+
+
+def plan_remarks(plan: RLPlan) -> list[str]:
+    """Return how many were priced, and what would be sick about the best."""
+    priced = f"{plural(len(plan.found), 'split')} priced with their best engine layout; {plan.impossible:,} do not fit or divide."
+    return [priced, *plan.best.warnings]
+
+
+def run_grids(run: RLRun) -> list[Grid]:
+    """Return what a campaign takes, above the table of its step."""
+    dollars = "no price" if run.dollars is None else f"${run.dollars:,.0f}"
+    rows = [
+        ("steps", f"{run.steps:,} of {format_seconds(run.step.step_time_s, 4)}"),
+        ("days", f"{run.days:,.2f}"),
+        ("GPU-hours", f"{run.gpu_hours:,.0f}"),
+        ("dollars", dollars),
+    ]
+    return [Grid("The campaign, without what failures take", columns("", ""), rows), *rl_grids(run.step)]
+
+
+def run_remarks(run: RLRun) -> list[str]:
+    """Return the warnings of its step."""
+    return rl_remarks(run.step)
 
 
 def phases_chart(found: RLEstimate) -> Chart:

@@ -312,3 +312,66 @@ def test_wrong_input_is_one_line_that_names_the_field():
         with pytest.raises(cm.CostModelError, match=said) as caught:
             cm.estimate_rl(**{**SMALL, **changed})
         assert "\n" not in str(caught.value)
+
+
+# --- the split, the campaign -----------------------------------------------------------------
+
+
+def test_the_plan_is_the_fastest_of_all_splits_priced_alone():
+    found = cm.plan_rl(**SMALL)
+    times = [one.step_time_s for one in found.found]
+    assert times == sorted(times)
+    assert {one.job.generation_gpus for one in found.found} == {0, 4, 8, 12}
+    for gpus, tp in ((0, 1), (4, 1), (8, 2), (12, 2)):
+        alone = cm.estimate_rl(**SMALL, generation_gpus=gpus, generation_layout=f"tp{tp}")
+        assert found.best.step_time_s <= alone.step_time_s * (1 + 1e-12)
+    held = cm.plan_rl(**SMALL, generation_gpus=8, lag=4, generation_layout="tp2")
+    assert [(one.job.generation_gpus, one.job.lag) for one in held.found] == [(8, 4.0)]
+    assert held.best.step_time_s == cm.estimate_rl(**{**APART, "lag": 4}, generation_layout="tp2").step_time_s
+    with pytest.raises(cm.NoLayoutError, match="no split of 16 GPUs works"):
+        cm.plan_rl(**{**SMALL, "model": "llama3-405b"})
+
+
+def test_a_campaign_is_steps_times_the_step():
+    step, run = cm.estimate_rl(**SMALL), cm.run_rl(8640, **SMALL)
+    assert run.days == pytest.approx(step.step_time_s / 10)
+    assert run.gpu_hours == pytest.approx(run.days * 24 * 16)
+    assert run.dollars == pytest.approx(8640 * step.usd_per_step)
+    with pytest.raises(cm.CostModelError, match="steps: expected a whole number"):
+        cm.run_rl(0, **SMALL)
+
+
+def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
+    from costmodel.cli import main
+
+    rl = (
+        "prompts",
+        "samples_per_prompt",
+        "prompt_len",
+        "response_len",
+        "max_response_len",
+        "optimizer_steps",
+    )
+    lines = [f"{key}: {value}" for key, value in SMALL.items() if key not in rl]
+    text = "\n".join([*lines, "rl:", *(f"  {key}: {SMALL[key]}" for key in rl)])
+    path = tmp_path / "rl.yaml"
+    path.write_text(text)
+    for command, said in (
+        (["estimate", str(path)], "old log-probs"),
+        (["estimate", str(path), "--format", "csv"], "phase,pool,line"),
+        (["plan", str(path)], "splits between training and generation"),
+        (["run", str(path), "--steps", "100"], "The campaign"),
+    ):
+        assert main(command) == 0
+        out = capsys.readouterr().out
+        assert said in out
+        assert command[0] != "estimate" or "--format" in command or len(out.splitlines()) <= 25
+    for command, said in (
+        (["run", str(path)], "--steps"),
+        (["estimate", str(path), "--samples", "9"], "--samples and --expect"),
+    ):
+        assert main(command) == 2
+        assert said in capsys.readouterr().err
+    path.write_text(text.replace("  prompts: 64", "  promts: 64"))
+    assert main(["estimate", str(path)]) == 2
+    assert "did you mean 'prompts'" in capsys.readouterr().err

@@ -3,8 +3,8 @@
     python tools/fit/score_rl.py [--fit] [ROWS.csv]
 
 Each row of the table holds keywords of `costmodel.estimate_rl` beside what was measured. The share that a framework takes
-beside the phases is the one constant fitted to whole steps: the median of what is left, by framework, shrunk by its sources
-(one source halves it on a log scale). With ``--fit`` it is
+beside the phases is the one constant fitted to whole steps: the median of what is left, by framework, shrunk by the
+number of models that it was measured with (one halves it on a log scale, three leave three quarters). With ``--fit`` it is
 fitted anew and printed; the figures `left out` are those with the share of all other sources of the framework, or none.
 """
 
@@ -112,9 +112,9 @@ def main(arguments: list[str]) -> None:
             own = [one for one in rows if one.row["framework"] == framework]
             for left_out in (None, *dict.fromkeys(one.source for one in own)):
                 kept = [one for one in own if one.source != left_out]
-                sources = len({one.source for one in kept})
+                models = len({one.row["model"] for one in kept})
                 middle = float(np.median([-np.log(one.ratio) for one in kept])) if kept else 0.0
-                share = max(np.expm1(middle * sources / (sources + 1.0)), 0.0)
+                share = max(np.expm1(middle * models / (models + 1.0)), 0.0)
                 print(f"{framework:12s} without {left_out!s:28s} share {share:.3f}")
     if "--rows" in arguments:
         for one in rows:

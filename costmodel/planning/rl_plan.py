@@ -1,0 +1,130 @@
+"""The split of GPUs between training and generation: every one that fills whole nodes, with the engine's layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from costmodel.base.answer import Answer, columns_of
+from costmodel.base.errors import CostModelError, NoLayoutError
+from costmodel.base.version import __version__
+from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
+from costmodel.describe.jobs.keywords import RLKeywords
+from costmodel.describe.jobs.signature import shows
+from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.generation.rl_estimate import RLEstimate, estimate_rl_job
+from costmodel.generation.rl_job import RLJob, rl_job_of
+
+_ENGINE_TP = (1, 2, 4, 8, 16, 32)
+_SPLITS = 24
+
+
+@dataclass(frozen=True)
+class RLPlan(Answer):
+    """Splits of the GPUs, the fastest step first."""
+
+    found: tuple[RLEstimate, ...]
+    impossible: int
+    """Splits that were left out: they do not fit, or layouts do not divide them."""
+
+    @property
+    def best(self) -> RLEstimate:
+        """The fastest."""
+        return self.found[0]
+
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self.best.device_word
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a record a split."""
+        return [
+            {
+                "train_gpus": found.job.train_gpus,
+                "generation_gpus": found.job.generation_gpus,
+                "lag": found.job.lag,
+                "generation_tp": int(float(found.job.split.floats().tp)),
+                "step_time_s": found.step_time_s,
+                "training_s": found.seconds_of("training"),
+                "generation_s": found.seconds_of("generation"),
+                "waiting_s": found.waiting_s,
+                "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
+                "usd_per_step": found.usd_per_step,
+            }
+            for found in self.found
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the splits as plain numbers."""
+        head = {"schema_version": SCHEMA_VERSION, "version": __version__, "impossible": self.impossible}
+        return {**head, "splits": self.records()}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a split."""
+        return columns_of(self.records())
+
+
+def _splits(job: RLJob, given: Mapping[str, Any]) -> Iterator[int]:
+    """Yield how many GPUs may only generate: as given, or none and every share that fills nodes."""
+    if given.get("generation_gpus") is not None:
+        yield job.generation_gpus
+        return
+    yield 0
+    node = min(int(job.cluster.gpus_per_node), max(job.gpus // 4, 1))
+    unit = node * max(job.gpus // node // _SPLITS, 1)
+    yield from range(unit, job.gpus, unit)
+
+
+@shows((*JOB_FIELDS, *RL_FIELDS))
+def plan_rl(**job: Unpack[RLKeywords]) -> RLPlan:
+    """Find the split of the GPUs between training and generation, and the tensor parallelism of the engine.
+
+    Takes the keywords of `costmodel.estimate_rl`. What is given is held: `generation_gpus`, `generation_layout`, `lag`
+    (1 where GPUs are apart and none is given) and the layout that trains, whose replicas follow from the GPUs.
+
+    Raises
+    ------
+    NoLayoutError
+        If no split fits.
+    CostModelError
+        One line that names the field, the value and what is allowed.
+    """
+    asked: Mapping[str, Any] = job
+    lag = asked.get("lag")
+    apart = {
+        key: value
+        for key, value in asked.items()
+        if key not in ("lag", "generation_gpus", "generation_layout")
+    }
+    first = rl_job_of({**apart, **({"generation_layout": "tp1"})}, who="plan_rl")
+    layouts = (
+        [asked["generation_layout"]] if asked.get("generation_layout") else [f"tp{tp}" for tp in _ENGINE_TP]
+    )
+    given_gpus = asked.get("generation_gpus")
+    if given_gpus is not None:
+        first = rl_job_of({**apart, "generation_gpus": given_gpus}, who="plan_rl")
+    found, impossible, why = [], 0, ""
+    for gpus in _splits(first, asked):
+        best: RLEstimate | None = None
+        for layout in layouts:
+            more = {"lag": lag} if gpus and lag is not None else {}
+            try:
+                made = estimate_rl_job(
+                    rl_job_of(
+                        {**apart, **more, "generation_gpus": gpus, "generation_layout": layout}, who="plan_rl"
+                    )
+                )
+            except CostModelError as error:
+                impossible, why = impossible + 1, str(error)
+                continue
+            if not made.fits:
+                impossible, why = impossible + 1, "a half does not fit its memory"
+            elif best is None or made.step_time_s < best.step_time_s:
+                best = made
+        if best is not None:
+            found.append(best)
+    if not found:
+        raise NoLayoutError(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {why}")
+    return RLPlan(tuple(sorted(found, key=lambda one: one.step_time_s)), impossible)

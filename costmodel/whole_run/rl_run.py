@@ -1,0 +1,94 @@
+"""Days and dollars of many steps of reinforcement learning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from costmodel.base.answer import Answer
+from costmodel.base.errors import CostModelError, shown
+from costmodel.base.version import __version__
+from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
+from costmodel.describe.jobs.keywords import RLKeywords
+from costmodel.describe.jobs.reading import read
+from costmodel.describe.jobs.signature import shows
+from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.generation.rl_estimate import RLEstimate, estimate_rl
+
+_DAY_S, _HOUR_S = 86400.0, 3600.0
+
+
+@dataclass(frozen=True)
+class RLRun(Answer):
+    """A campaign: so many steps, without what failures take."""
+
+    step: RLEstimate
+    steps: int
+
+    @property
+    def days(self) -> float:
+        """Days of all steps. [d]"""
+        return self.steps * self.step.step_time_s / _DAY_S
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours of all steps, waiting included. [h]"""
+        return self.steps * self.step.step_time_s * self.step.job.gpus / _HOUR_S
+
+    @property
+    def dollars(self) -> float | None:
+        """Dollars of all steps, none where the cluster has no price. [USD]"""
+        price = self.step.training.job.cluster.price_usd_per_gpu_hour
+        return None if price is None else self.gpu_hours * price
+
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self.step.device_word
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures with those of the step."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": __version__,
+            **{name: values[0] for name, values in self.columns().items()},
+            "step": self.step.to_dict(),
+        }
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return one row."""
+        job = self.step.job
+        return {
+            "steps": [self.steps],
+            "answers": [self.steps * job.answers],
+            "generated_tokens": [self.steps * job.answers * job.rollout_factor * job.lengths.mean],
+            "step_time_s": [self.step.step_time_s],
+            "days": [self.days],
+            "gpu_hours": [self.gpu_hours],
+            "dollars": [self.dollars],
+        }
+
+
+@shows((*JOB_FIELDS, *RL_FIELDS))
+def run_rl(steps: int, **job: Unpack[RLKeywords]) -> RLRun:
+    """Price so many steps of reinforcement learning: days, GPU-hours and dollars.
+
+    Parameters
+    ----------
+    steps : int
+        Of reinforcement learning. [-]
+    **job
+        Keywords of `costmodel.estimate_rl`.
+
+    Raises
+    ------
+    CostModelError
+        One line that names the field, the value and what is allowed.
+    """
+    try:
+        count = read("prompts", steps)
+    except CostModelError:
+        raise CostModelError(
+            f"steps: expected a whole number from 1 to 100,000,000, got {shown(steps)}"
+        ) from None
+    return RLRun(estimate_rl(**job), count)
