@@ -70,7 +70,7 @@ class RLRun(Answer):
 
 
 @shows((*JOB_FIELDS, *RL_FIELDS))
-def run_rl(steps: int, **job: Unpack[RLKeywords]) -> RLRun:
+def run_rl(steps: int | str, **job: Unpack[RLKeywords]) -> RLRun:
     """Price so many steps of reinforcement learning: days, GPU-hours and dollars.
 
     Parameters
