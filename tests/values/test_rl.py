@@ -375,3 +375,25 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
     path.write_text(text.replace("  prompts: 64", "  promts: 64"))
     assert main(["estimate", str(path)]) == 2
     assert "did you mean 'prompts'" in capsys.readouterr().err
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+def test_pass_at_k_by_hand_and_against_draws():
+    from costmodel.physics.run.answers import beta_of_points, pass_at_k, pass_at_k_beta
+
+    assert np.allclose(pass_at_k([1, 2, 3], 0.5), [0.5, 0.75, 0.875])
+    # Rates spread evenly over 0 to 1: the mean of 1 - (1 - p)^k is k / (k + 1).
+    assert np.allclose(pass_at_k_beta([1, 4, 99], 1.0, 1.0), [0.5, 0.8, 0.99])
+    rates = np.random.default_rng(3).beta(0.4, 2.0, 400_000)
+    for k in (1, 8, 64):
+        assert float(pass_at_k_beta(k, 0.4, 2.0)) == pytest.approx(
+            float((1 - (1 - rates) ** k).mean()), abs=3e-3
+        )
+    for a, b in ((0.3, 2.0), (1.5, 4.0), (0.8, 0.5)):
+        points = [float(pass_at_k_beta(k, a, b)) for k in (1, 16)]
+        assert beta_of_points(1, points[0], 16, points[1]) == pytest.approx((a, b), rel=1e-3)
+    for wrong in ((1, 0.5, 4, 0.4), (1, 0.5, 2, 0.9), (4, 0.5, 1, 0.6)):
+        with pytest.raises(cm.CostModelError, match="no Beta distribution"):
+            beta_of_points(*wrong)
