@@ -16,12 +16,16 @@ import costmodel as cm
 from costmodel.base.answer import Answer, Face, to_json
 from costmodel.reporting.faces import DRAWINGS
 
+RL_SMALL = {
+    **{"model": "llama3-8b", "gpus": 8, "layout": "tp2", "prompts": 8, "samples_per_prompt": 8},
+    **{"prompt_len": 100, "response_len": 500, "max_response_len": 2000},
+}
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "costmodel"
 LOGS = ROOT / "tests" / "data" / "nccl_logs"
 SMALL = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 16, "seq_len": 8192}
-LAYERS = ["base", "bill", "physics", "describe", "step", "estimates", "interop", "trust", "whole_run"]
-LAYERS += ["planning", "what_if", "reporting", "cli : app"]
+LAYERS = ["base", "bill", "physics", "describe", "step", "estimates", "generation", "interop"]
+LAYERS += ["trust", "whole_run", "planning", "what_if", "reporting", "cli : app"]
 
 
 def lint(folder):
@@ -121,6 +125,9 @@ def answers(tmp_path_factory):
         "StepCalibration": cm.calibrate.steps({"fsdp": (est, 5.0)}),
         "RunsCalibration": cm.calibrate.runs({"fsdp": (est, 5.0)}),
         "Watch": cm.watch(log, **SMALL, tp=2),
+        "RLEstimate": cm.estimate_rl(**RL_SMALL),
+        "RLPlan": cm.plan_rl(**RL_SMALL),
+        "RLRun": cm.run_rl(10, **RL_SMALL),
         "StepTimes": cm.calibrate.step_times(log),
         "FabricCalibration": cm.calibrate.fabric(sorted(LOGS.glob("*.log")), cluster="h100-ndr"),
     }
