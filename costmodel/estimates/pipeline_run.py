@@ -87,15 +87,20 @@ def run_pipeline(est: PricedJob, *, most_tasks: int = MOST_TASKS) -> PipelineRun
     if est.job.layout.shape or est.step_time_s.shape:
         raise LayoutError("pipeline: this estimate holds several layouts; estimate one of them")
     placed, layout = est.priced.placed, est.job.layout
-    p, v, m = int(layout.pp), int(layout.vp), int(placed.micro_batches)
-    name = schedules.schedule_at(layout.schedule).name if p > 1 else "1f1b"
-    chunks = int(schedules.chunks_passed(float(layout.schedule), np.asarray(float(v))))
+    p, m = int(layout.pp), int(placed.micro_batches)
+    chunks = int(schedules.chunks_passed(float(layout.schedule), np.asarray(float(layout.vp))))
     shown = min(m, max(4 * p, most_tasks // (3 * p * chunks)))
     # Two-way schedules want an even number, interleaved ones a multiple of the stages.
-    shown = m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p)
+    return _simulated(est, m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p))
+
+
+def _simulated(est: PricedJob, micro_batches: int) -> PipelineRun:
+    """Simulate so many micro-batches of the pipeline of one layout."""
+    placed, layout = est.priced.placed, est.job.layout
+    name = schedules.schedule_at(layout.schedule).name if layout.pp > 1 else "1f1b"
     sends = [line for line in est.bill.time_lines if line.group == "pp" and line.phase == "step"]
     message_s = float(sends[0].each_s) if sends else 0.0
-    orders = schedules.task_orders(name, p, shown, v)
+    orders = schedules.task_orders(name, int(layout.pp), micro_batches, int(layout.vp))
     timeline = simulate(
         orders,
         **durations(est.priced)._asdict(),
@@ -105,18 +110,29 @@ def run_pipeline(est: PricedJob, *, most_tasks: int = MOST_TASKS) -> PipelineRun
         synchronized=placed.synchronized,
     )
     after_s = sum(float(line.exposed_seconds) for line in lines_after(est))
-    return PipelineRun(timeline, orders, m, shown, message_s, after_s)
+    return PipelineRun(timeline, orders, int(placed.micro_batches), micro_batches, message_s, after_s)
 
 
-def simulated_step_s(est: PricedJob) -> float | None:
-    """Return what the step of one layout takes if its pipeline takes what its simulation does; none if that is not whole. [s]"""
-    run = run_pipeline(est)
+def simulated_step_s(est: PricedJob) -> float:
+    """Return what the step of one layout takes if its pipeline takes what its simulation does. [s]
+
+    Of a long step four micro-batches a stage are run: from three to four it grows as it does from there on, where
+    the order of all tasks is given.
+    """
+    placed, waits = est.priced.placed, not est.priced.placed.synchronized
+    p, m = int(est.job.layout.pp), int(placed.micro_batches)
+
+    def takes_s(run: PipelineRun) -> float:
+        return run.timeline.step_s() if waits else run.timeline.makespan_s()
+
+    run = _simulated(est, min(m, 4 * p))
+    if not run.is_whole and run.orders.fill_limit:
+        run = _simulated(est, m)
+    pipeline_s = takes_s(run)
     if not run.is_whole:
-        return None
+        pipeline_s += (m - 4 * p) / p * (pipeline_s - takes_s(_simulated(est, 3 * p)))
     ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
-    after_s = run.after_s + sum(float(line.exposed_seconds) for line in ends)
-    waits = not est.priced.placed.synchronized
-    return after_s + (run.timeline.step_s() if waits else run.timeline.makespan_s())
+    return pipeline_s + run.after_s + sum(float(line.exposed_seconds) for line in ends)
 
 
 def lines_after(est: PricedJob) -> list[TimeLine]:

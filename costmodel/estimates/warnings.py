@@ -86,7 +86,7 @@ def _simulated(est: PricedJob) -> Iterator[str]:
     if not asked or est.job.micro_batches > _MOST_SIMULATED:
         return
     billed_s, took_s = float(est.step_time_s), simulated_step_s(est)
-    if took_s is not None and abs(took_s / billed_s - 1.0) > CLOSED_FORM_SHARE:
+    if abs(took_s / billed_s - 1.0) > CLOSED_FORM_SHARE:
         yield (
             f"{schedule_at(layout.schedule).name} run step by step takes {format_seconds(took_s, 4)}, "
             f"{took_s / billed_s - 1.0:+.1%} of the bill, whose closed form has no term for what these stages wait for"

@@ -158,6 +158,8 @@ def simulate(
     """
     if orders.in_unit_time:
         orders = _with_weights(orders)
+    if not orders.fill_limit:
+        return _in_order(orders, forward_s, backward_input_s, backward_weight_s, message_s, blocking)
     ranks = range(len(orders.ranks))
     found = []
     for least in (None, 0.5, 0.25) if orders.fill_limit else (None,):
@@ -173,6 +175,87 @@ def simulate(
             raise AssertionError("pipeline orders that wait for each other")
         found.append(Timeline(tuple(run.tasks), len(ranks), orders.tasks_per_stage))
     return min(found, key=Timeline.makespan_s if synchronized else Timeline.step_s)
+
+
+class _Links(NamedTuple):
+    """One task of written orders: what it is, and the tasks (numbers, less than none for none) that it waits for."""
+
+    rank: int
+    step: Step
+    before: int
+    ends: tuple[tuple[int, bool], ...]
+    sends: bool
+
+
+@lru_cache(maxsize=8)
+def _linked(orders: Orders) -> tuple[_Links, ...]:
+    """Return the tasks of orders that say all, each after those that it waits for: by rank before it, and by message.
+
+    Of two that run as one, both wait for what either needs.
+    """
+    run = _Run(orders, 0.0, 0.0, 0.0, 0.0, False)
+    number: dict[tuple[bool, int, int, int], int] = {}
+    found: list[_Links] = []
+    last, position = [-1] * len(orders.ranks), [0] * len(orders.ranks)
+
+    def needs(rank: int, step: Step) -> list[tuple[tuple[bool, int, int, int], bool]]:
+        if step.kind == "W":
+            return []
+        back, source = step.kind != "F", run.neighbour(rank, step, source=True)
+        own = [((False, rank, step.chunk, step.micro_batch), False)] if back else []
+        return own + ([((back, *source, step.micro_batch), source[0] != rank)] if source else [])
+
+    moved = True
+    while moved:
+        moved = False
+        for rank, order in enumerate(orders.ranks):
+            while position[rank] < len(order):
+                at = position[rank]
+                steps = order[at : at + 1 + order[at].joined]
+                waits = [need for step in steps for need in needs(rank, step)]
+                if any(task not in number for task, _ in waits):
+                    break
+                ends = tuple((number[task], far) for task, far in waits)
+                for step in steps:
+                    target = None if step.kind == "W" else run.neighbour(rank, step, source=False)
+                    found.append(
+                        _Links(rank, step, last[rank], ends, target is not None and target[0] != rank)
+                    )
+                    last[rank], ends = len(found) - 1, ()
+                for step in steps:
+                    if step.kind != "W":
+                        # What two passes in one produce is there when the last of them ends.
+                        number[step.kind != "F", rank, step.chunk, step.micro_batch] = last[rank]
+                position[rank] += len(steps)
+                moved = True
+    if any(at < len(order) for at, order in zip(position, orders.ranks, strict=True)):
+        raise AssertionError("pipeline orders that wait for each other")
+    return tuple(found)
+
+
+def _in_order(
+    orders: Orders,
+    forward_s: ArrayLike,
+    backward_input_s: ArrayLike,
+    backward_weight_s: ArrayLike,
+    message_s: float,
+    blocking: bool,
+) -> Timeline:
+    """Run orders that say where every task runs: each starts when the ones that it waits for have ended."""
+    run = _Run(orders, forward_s, backward_input_s, backward_weight_s, message_s, blocking)
+    duration = {kind: values.tolist() for kind, values in run.duration.items()}
+    free: list[float] = []
+    tasks: list[Task] = []
+    for rank, step, before, ends, sends in _linked(orders):
+        start = free[before] if before >= 0 else 0.0
+        for task, far in ends:
+            there = free[task] + (run.delay_s if far else 0.0)
+            start = max(start, there)
+        end = start + duration[step.kind][rank][step.chunk]
+        tasks.append(Task(rank, step.kind, step.micro_batch, step.chunk, start, end))
+        free.append(end + (run.pause_s if sends else 0.0))
+    tasks.sort(key=itemgetter(4))
+    return Timeline(tuple(tasks), len(orders.ranks), orders.tasks_per_stage)
 
 
 @lru_cache(maxsize=64)

@@ -64,6 +64,7 @@ def schedule_at(code: ArrayLike) -> Schedule:
     return list(SCHEDULES.values())[number]
 
 
+@lru_cache(maxsize=8)
 def task_orders(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> orders.Orders:
     """Return what every rank does under `schedule`, without times: what `engine.simulate` runs.
 
