@@ -202,37 +202,41 @@ class RLEstimate(Answer):
 
 
 PERIOD_TOGETHER = "generation_s + training_s"
-PERIOD_APART = "max(training_s, throughput_s, (latency_s + training_s) / (lag + 1))"
+PERIOD_APART = "max(training_s, throughput_s, (latency_s + max(1 - lag, 0) * training_s) / max(lag, 1))"
 
 
 def step_period(job: RLJob, generation_s: float, training_s: float, spans: Spans) -> Quantity:
     r"""Return the seconds from one step to the next. [s]
 
-    GPUs that train and generate in turn, or a trainer without lag, add up. With a lag of k steps an answer may be begun
-    as soon as weights are there and is due k steps later, so that :math:`(k + 1) T` has room for the longest answer and
-    the training; no step is shorter than the training, or than decoding its tokens at the batch that k + 1 steps' answers
-    keep full. Answers of several steps then run together: the time of a decode step is that of the batch,
-    :math:`b = n \bar l\, t(b) / T` by Little's law, and the tail of one step hides behind the next.
+    GPUs that train and generate in turn, or a trainer without lag, add up. With a lag of k steps the answers of k steps
+    are under way while the trainer works on earlier ones (NVIDIA-NeMo/RL's ``max_trajectory_age_steps``), so that
+    :math:`k T` has room for the longest answer, and below one step of lag for a part of the training too; no step is
+    shorter than the training, or than decoding its tokens at the batch that those answers keep full. Answers of several
+    steps then run together: the time of a decode step is that of the batch, :math:`b = n \bar l\, t(b) / T` by
+    Little's law, and the tail of one step hides behind the next. What a framework takes beside the phases lengthens both.
     """
     if job.colocated or not job.generates or not job.lag:
         return quantity(PERIOD_TOGETHER, generation_s=generation_s, training_s=training_s)
     tokens = job.answers * job.rollout_factor * job.lengths.mean / job.replicas
     longest = float(spans.steps.sum()) if spans.batch[0] < places(job) else job.lengths.longest
     context = job.prompt_len + job.lengths.mean_age
-    most = max(min(places(job), (1.0 + job.lag) * tokens / job.lengths.mean), 1.0)
+    most = max(min(places(job), max(job.lag, 1.0) * tokens / job.lengths.mean), 1.0)
 
     def step_s(batch: float) -> float:
         return float(decode_s(job.served, job.split, batch, context))
 
-    throughput_s = tokens * step_s(most) / most
+    beside = 1.0 + OVERHEADS[job.framework][0]
+    throughput_s = beside * tokens * step_s(most) / most
     period = max(training_s, throughput_s)
     for _ in range(40):
         # Each side moves the other a little: halve the step to what balances both.
         each = step_s(min(max(tokens / longest, 1.0), most))
         for _ in range(8):
             each = step_s(min(max(tokens * each / min(period, longest * each), 1.0), most))
-        latency_s = longest * each
-        period = max(training_s, throughput_s, (latency_s + training_s) / (job.lag + 1.0))
+        latency_s = beside * longest * each
+        period = max(
+            training_s, throughput_s, (latency_s + max(1.0 - job.lag, 0.0) * training_s) / max(job.lag, 1.0)
+        )
     return quantity(
         PERIOD_APART, training_s=training_s, throughput_s=throughput_s, latency_s=latency_s, lag=job.lag
     )
