@@ -10,6 +10,7 @@ from costmodel.base.answer import Answer, Listing
 from costmodel.base.errors import CostModelError
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import list_models, load_model
+from costmodel.step.anatomy.decode import kv_cache_bytes
 from costmodel.step.anatomy.params import (
     model_flops_per_token,
     num_active_params,
@@ -46,6 +47,11 @@ class ModelFacts(Answer):
         """Training FLOPs of a token: full attention matrix (PaLM, Megatron), or half of it. [FLOP]"""
         return float(model_flops_per_token(self.model, self.seq_len, causal))
 
+    @cached_property
+    def kv_cache_bytes_per_token(self) -> float:
+        """16-bit key-value cache that a token adds where no window is full; constant states are not counted. [B]"""
+        return float(kv_cache_bytes(self.model, 1.0) - kv_cache_bytes(self.model, 0.0))
+
     def to_dict(self) -> dict[str, Any]:
         """Return dimensions, exact parameter counts and FLOPs per token as plain data."""
         model = self.model
@@ -59,6 +65,7 @@ class ModelFacts(Answer):
             "layer_kinds": {
                 kind.name: model.kind_of_layer.count(i) for i, kind in enumerate(model.layer_kinds())
             },
+            "kv_cache_bytes_per_token": self.kv_cache_bytes_per_token,
             "seq_len": self.seq_len,
             "flops_per_token": self.flops_per_token(),
             "flops_per_token_causal": self.flops_per_token(causal=True),

@@ -48,6 +48,7 @@ def model_grids(found: ModelFacts) -> list[Grid]:
         ("parameters", f"{total:,.0f}"),
         ("active a token", f"{facts['num_active_params']:,.0f}"),
         ("layers", ", ".join(f"{count} {name}" for name, count in facts["layer_kinds"].items())),
+        ("KV cache a token", f"{facts['kv_cache_bytes_per_token']:,.0f} B in 16 bits"),
         (
             f"training FLOPs per token at {facts['seq_len']:,} tokens",
             f"{flops[0]}, full attention matrix (causal half: {flops[1]})",

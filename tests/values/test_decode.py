@@ -112,3 +112,11 @@ def test_the_norm_before_a_mixer(norm, fused, bytes_):
     assert found["compute.mixer.norm.forward"] == pytest.approx(
         kernels + bytes_ * 1024 * 1024 / 1e6, rel=1e-9
     )
+
+
+def test_a_model_says_what_a_token_adds_to_its_cache() -> None:
+    """80 layers of 8 heads of 128 keys and 128 values in 16 bits; MLA's 512 + 64 over 61 layers."""
+    import costmodel as cm
+
+    assert cm.model_facts("llama3-70b").kv_cache_bytes_per_token == 80 * 8 * (128 + 128) * 2
+    assert cm.model_facts("deepseek-v3").to_dict()["kv_cache_bytes_per_token"] == 61 * (512 + 64) * 2
