@@ -26,6 +26,7 @@ from costmodel.describe.jobs.fields import (
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import read, require_complete
 from costmodel.describe.models.model import Model, make_model
+from costmodel.interop.answer import JobFile
 
 MODEL_FILE = "model.yaml"
 """What commands call a model that is no preset; the page gives it out under this name."""
@@ -91,23 +92,30 @@ def laid_over(below: Texts, above: Texts) -> Texts:
     return Texts(merged, "" if "model" in above.said() else below.model)
 
 
-def plan_keywords(job: Texts, search: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keywords of `costmodel.plan`: what is trained where, and what the search is told.
+def plan_keywords(job: Texts, asked: Mapping[str, str], path: str = "") -> dict[str, Any]:
+    """Return the keywords of `costmodel.plan`: a job whose layout is free, and what is asked on top.
+
+    Parameters
+    ----------
+    job : Texts
+        The job, of a form or a file, with the layout that it has.
+    asked : mapping of str to str
+        Texts by field: values to try, constraints, and what replaces a field of the job.
+    path : str
+        What commands call the file that the job is from.
 
     Raises
     ------
     CostModelError
         As the command line has it.
     """
-    held = {name: text for name, text in job.said().items() if name in _HELD_BY_JOB}
-    asked = {name: text for name, text in search.items() if text.strip()}
-    given: dict[str, Any] = {}
-    for name, text in {**held, **asked}.items():
-        several = FIELD[name].several or FIELD[name].turned
-        given[name] = text.strip() if several else _read(name, text)
-    merged = _with_model(given, job)
-    require_complete(merged)
-    return merged
+    above: dict[str, Any] = {}
+    for name, text in asked.items():
+        if text.strip():
+            several = FIELD[name].several or FIELD[name].turned
+            above[name] = text.strip() if several else _read(name, text)
+    below = merge_jobs({}, _with_model(_values(job), job))
+    return {**above, "job": JobFile(below, path)}
 
 
 def run_keywords(job: Texts, run: Mapping[str, str]) -> dict[str, Any]:
@@ -205,6 +213,7 @@ def command(
     more: Iterable[str] = (),
     search: Mapping[str, str] | None = None,
     run: Mapping[str, str] | None = None,
+    file: str = "",
 ) -> str:
     """Return the command line that answers the same: ``costmodel NAME`` with a flag for every text.
 
@@ -218,7 +227,7 @@ def command(
     said |= {key: text for key in names(WHOLE_RUN_FIELDS) if (text := (run or {}).get(key, "").strip())}
     if job.model:
         said = {"model": MODEL_FILE, **{key: text for key, text in said.items() if key != "model"}}
-    words = ["costmodel", name]
+    words = ["costmodel", name, *([file] if file else [])]
     for key, text in said.items():
         words += _flags(FIELD[key], text, several=search is not None)
     return shlex.join([*words, *more])

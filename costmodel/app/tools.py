@@ -11,7 +11,6 @@ from typing import Any
 
 import costmodel as cm
 from costmodel.app.asked import (
-    SEARCH_FIELDS,
     Texts,
     command,
     job_keywords,
@@ -23,7 +22,7 @@ from costmodel.app.uploads import read_upload
 from costmodel.base.grid import Grid
 from costmodel.base.screen import drawn
 from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import JOB_FIELDS, PLAN_FIELDS, names
+from costmodel.describe.jobs.fields import JOB_FIELDS, PLAN_FIELDS
 from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
 from costmodel.describe.schemas import one_of_field
 from costmodel.planning.beside import Beside
@@ -99,13 +98,24 @@ def _job_of(given: Mapping[str, Any]) -> Texts:
         If a name is no field, or the file cannot be read.
     """
     told = dict(given)
-    text, called = str(told.pop("file", "") or ""), str(told.pop("file_name", "") or "")
+    below, _ = _file_of(told)
     fields = known_fields({key: value for key, value in told.items() if value is not None}, JOB_FIELDS, "job")
-    if not text:
-        return Texts(fields)
-    named = called or ("config.json" if text.lstrip().startswith("{") else "file")
-    below = read_upload(named, text.encode("utf-8", "replace")).job
     return laid_over(below, Texts(fields))
+
+
+def _file_of(told: dict[str, Any]) -> tuple[Texts, str]:
+    """Take the file out of arguments and return what it says, and what it is called.
+
+    Raises
+    ------
+    CostModelError
+        If it cannot be read.
+    """
+    text, called = str(told.pop("file", "") or ""), str(told.pop("file_name", "") or "")
+    if not text:
+        return Texts(), ""
+    named = called or ("config.json" if text.lstrip().startswith("{") else "file")
+    return read_upload(named, text.encode("utf-8", "replace")).job, named
 
 
 def estimate(given: Mapping[str, Any]) -> Reply:
@@ -201,14 +211,10 @@ def plan(given: Mapping[str, Any], *, progress: Progress) -> Reply:
     CostModelError
         As the command line has it; also where no layout is left.
     """
-    told, search = dict(given), {}
-    for name in [key for key in told if key in names(SEARCH_FIELDS)]:
-        search[name] = told.pop(name)
-    job = _job_of(told)
-    asked = known_fields(
-        {key: value for key, value in search.items() if value is not None}, SEARCH_FIELDS, "plan"
-    )
-    found = cm.plan(**plan_keywords(job, asked), progress=progress)
+    told = {name: value for name, value in given.items() if value is not None}
+    below, called = _file_of(told)
+    asked = known_fields(told, PLAN_FIELDS, "plan")
+    found = cm.plan(**plan_keywords(below, asked, called), progress=progress)
     record = found.to_dict(count=_LAYOUTS)
     kept = (
         "objective",
@@ -217,12 +223,13 @@ def plan(given: Mapping[str, Any], *, progress: Progress) -> Reply:
         "num_layouts_priced",
         "num_layouts_fit",
         "top",
+        "yours",
         "advice",
     )
     return _reply(
         found.grids(count=_LAYOUTS, commands=True),
         found.remarks(),
-        command("plan", job, search=asked),
+        command("plan", Texts(), search=asked, file=called),
         {key: record[key] for key in kept},
     )
 

@@ -177,6 +177,6 @@ def test_the_table_of_fields_lists_no_frameworks_of_its_own():
 def test_a_framework_is_planned_as_it_runs():
     """Its own recipe where none is named, and the one that is named where one is."""
     for name in FRAMEWORKS:
-        asked = {**SMALL, "framework": name, "pp": 1, "keep": 1}
+        asked = {**SMALL, "framework": name, "pp": 1, "kept": 1}
         assert cm.plan(**asked).best.job.recipe.name == FRAMEWORKS[name].recipe
         assert cm.plan(**asked, recipe="nanotron").best.job.recipe.name == "nanotron"
