@@ -77,6 +77,8 @@ class Framework:
         Types of a frozen base that it trains low-rank adapters on; none where it trains no adapters.
     zero_stage, pipeline_layouts
         As in `Launches`.
+    recompute_modules : tuple of str
+        Modules of a layer that its selective recomputation takes one by one; none where it has no such list.
     switches : mapping
         Values of a recipe's switches that its users choose by a setting.
     axis_orders : tuple of str
@@ -100,6 +102,7 @@ class Framework:
     adapters: tuple[str, ...]
     zero_stage: tuple[int, ...]
     pipeline_layouts: bool
+    recompute_modules: tuple[str, ...]
     switches: Mapping[str, tuple[object, ...]]
     axis_orders: tuple[str, ...]
     leaves: tuple[str, ...]
@@ -142,6 +145,7 @@ _MEGATRON_SWITCHES: dict[str, tuple[object, ...]] = {
     "ep_overlap": (False, True),
     "cuda_graphs": (False, True),
 }
+_MEGATRON_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 _MEGATRON_ORDERS = ("tp cp dp pp", "tp cp pp dp")
 
 # The tensor parallelism of transformers' plans is not sequence-parallel; layers are recomputed whole.
@@ -175,6 +179,7 @@ _RECORDS = (
         # Megatron-FSDP, which has ZeRO-2 and 3, asks for settings of its own (checkpoint format, connections).
         zero_stage=(0, 1),
         pipeline_layouts=True,
+        recompute_modules=_MEGATRON_MODULES,
         switches=_MEGATRON_SWITCHES,
         axis_orders=_MEGATRON_ORDERS,
         leaves=(
@@ -208,6 +213,7 @@ _RECORDS = (
         adapters=(),
         zero_stage=(0, 3),
         pipeline_layouts=False,
+        recompute_modules=(),
         leaves=(
             "data: config.dataloader",
             "tokenizer: config.hf_assets_path",
@@ -232,6 +238,7 @@ _RECORDS = (
         adapters=(),
         zero_stage=(0, 1, 2, 3),
         pipeline_layouts=False,
+        recompute_modules=(),
         switches={},
         axis_orders=("tp cp dp pp",),
         leaves=(
@@ -263,6 +270,7 @@ _RECORDS = (
         adapters=("bf16",),
         zero_stage=(0, 1),
         pipeline_layouts=True,
+        recompute_modules=_MEGATRON_MODULES,
         switches=_MEGATRON_SWITCHES,
         axis_orders=_MEGATRON_ORDERS,
         leaves=(
@@ -287,6 +295,7 @@ _RECORDS = (
         adapters=("bf16", "fp8", "nf4"),
         zero_stage=(0, 2, 3),
         pipeline_layouts=False,
+        recompute_modules=(),
         switches={"cp_method": ("ring", "all-gather")},
         axis_orders=("tp cp dp pp",),
         leaves=(
@@ -309,6 +318,7 @@ _RECORDS = (
         adapters=("bf16", "fp8", "nf4"),
         zero_stage=(0, 2, 3),
         pipeline_layouts=False,
+        recompute_modules=(),
         switches={"cp_method": ("ring",)},
         axis_orders=("tp cp dp pp",),
         leaves=(

@@ -226,5 +226,5 @@ def _conditions(job: Job, choice: Choice) -> list[_Condition]:
     return [
         _CONDITIONS[family, name, value]
         for name, value in choice.switches.items()
-        if name != "cuda_graph_scope" and (name, value) not in _FREE
+        if name not in ("cuda_graph_scope", "selective_modules") and (name, value) not in _FREE
     ]

@@ -40,6 +40,8 @@ from costmodel.step.price import price_unsharded
 
 Array = NDArray[np.float64]
 
+WORTH_MEMORY = 0.05
+"""What a layout that does not fit may be slower than the best that does, for its memory to be worth a second look. [-]"""
 PLACEMENTS_KEPT = 1024
 """Best placements of a job that are priced again with other choices."""
 
@@ -235,6 +237,8 @@ class Tally:
     """Best layout of each job, a row."""
     placements: dict[int, Columns] = field(default_factory=dict)
     """Best placements of each job that hold a layout that fits, with their scores."""
+    cramped: dict[int, Columns] = field(default_factory=dict)
+    """Placements of each job whose fastest layout does not fit, with the scores that those would have."""
 
     def add(self, question: Question, part: Part, count: int) -> None:
         """Keep the best and the front of one more part."""
@@ -248,6 +252,7 @@ class Tally:
         self.best_in_device[part.job] = min(self.best_in_device.get(part.job, np.inf), in_device)
         fits = part.fits(question.limit_bytes(job))
         fit = np.flatnonzero(fits)
+        self._note_cramped(part, weight * step_s, fits)
         if not fit.size:
             self._note_leanest(part, np.broadcast_to(part.possible, part.slab.shape))
             return
@@ -308,11 +313,21 @@ class Tally:
     def _note_placements(self, part: Part, score: Array) -> None:
         """Remember the best placements of a job, each with its best policies."""
         self.best_score[part.job] = min(self.best_score.get(part.job, np.inf), float(score.min()))
-        best = smallest_indices(score, PLACEMENTS_KEPT)
-        new = {"score": score[best], **{knob: part.slab.placements[knob][best] for knob in PLACEMENT_KNOBS}}
-        old = self.placements.get(part.job)
-        both = new if old is None else {name: np.concatenate([old[name], new[name]]) for name in new}
-        self.placements[part.job] = taken(both, smallest_indices(both["score"], PLACEMENTS_KEPT))
+        self.placements[part.job] = _best_placements(part, score, self.placements.get(part.job))
+
+    def _note_cramped(self, part: Part, score: Array, fits: NDArray[np.bool_]) -> None:
+        """Remember the placements that would be faster with more memory, the best first."""
+        free = score.min(axis=(0, 1, 2))
+        fitting = np.where(fits, score, np.inf).min(axis=(0, 1, 2))
+        found = _best_placements(part, np.where(free < fitting, free, np.inf), self.cramped.get(part.job))
+        self.cramped[part.job] = taken(found, np.flatnonzero(np.isfinite(found["score"])))
+
+    def worth_memory(self, job: int, best: float) -> Columns | None:
+        """Return the placements of a job that with more memory would score near the best, None for none."""
+        near = best * (1.0 + WORTH_MEMORY)
+        found = self.cramped.get(job)
+        rows = np.empty(0) if found is None else np.flatnonzero(found["score"] <= near)
+        return taken(found, rows) if found is not None and rows.size else None
 
     def _note_leanest(self, part: Part, possible: NDArray[np.bool_]) -> None:
         """Remember the layout of least memory, for the message when none fits."""
@@ -322,6 +337,14 @@ class Tally:
         least = float(part.memory_bytes.reshape(-1)[at])
         if self.leanest is None or least < self.leanest[0]:
             self.leanest = (least, rows_of(part, np.asarray([at]), np.zeros(1)))
+
+
+def _best_placements(part: Part, score: Array, before: Columns | None) -> Columns:
+    """Return the best placements of a part and of those before."""
+    best = smallest_indices(score, PLACEMENTS_KEPT)
+    new = {"score": score[best], **{knob: part.slab.placements[knob][best] for knob in PLACEMENT_KNOBS}}
+    both = new if before is None else {name: np.concatenate([before[name], new[name]]) for name in new}
+    return taken(both, smallest_indices(both["score"], PLACEMENTS_KEPT))
 
 
 def rows_of(part: Part, flat: NDArray[np.int64], score: Array) -> Columns:

@@ -11,13 +11,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import value_text
 from costmodel.planning.best import Columns
 from costmodel.planning.choices import Choice, choices_of
-from costmodel.planning.search import Pass, Question, Tally, space_of
+from costmodel.planning.ladder import RUNG, ladder_of, neighbours, selective
+from costmodel.planning.search import PLACEMENTS_KEPT, Pass, Question, Tally, space_of
 from costmodel.planning.space import PLACEMENT_KNOBS
 
 LEAST_GAIN = 0.0005
@@ -49,6 +52,11 @@ def asked_passes(question: Question) -> tuple[list[Pass], Counter[str]]:
     return passes, rejected
 
 
+def _is_rung(choices: tuple[Choice, ...]) -> bool:
+    """Return whether recomputed modules are among some choices."""
+    return any(choice.turned == RUNG for choice in choices)
+
+
 class Tuned:
     """The passes of choices beside the layout, priced into a tally.
 
@@ -76,15 +84,23 @@ class Tuned:
 
     def tune(self, base: Pass) -> Iterator[int]:
         """Choose for one job, best first; yields layouts priced so far."""
-        placements = self.tally.placements.get(base.number)
-        if placements is None:
+        climbed, ladder = [base], ladder_of(self.question, base.job)
+        for rung in ladder:
+            best = min(self.tally.best_score.get(one.number, float("inf")) for one in climbed)
+            cramped = self.tally.worth_memory(base.number, best)
+            if cramped is not None:
+                climbed.append(self._chosen(base, rung, cramped))
+                yield from self.price(climbed[-1])
+        found = [one for one in climbed if one.number in self.tally.placements]
+        if not found:
             return
-        current, score = base, self.tally.best_score[base.number]
-        held = self.question.held | {_OWN_SPACE}
-        candidates = choices_of(base.job, held)
+        placements = _best_of([self.tally.placements[one.number] for one in found])
+        current = min(found, key=lambda one: self.tally.best_score[one.number])
+        score = self.tally.best_score[current.number]
+        candidates = choices_of(base.job, self.question.held | {_OWN_SPACE})
         while candidates:
             tried = []
-            for choice in candidates:
+            for choice in (*candidates, *neighbours(ladder, current.choices)):
                 after = self._chosen(current, choice, placements)
                 for _ in self.price(after):
                     pass
@@ -107,11 +123,22 @@ class Tuned:
     def _chosen(self, before: Pass, choice: Choice, placements: Columns) -> Pass:
         """Return the pass of one choice more over some placements, as the last one."""
         job = choice.applied(before.job)
-        slabs = tuple(space_of(self.question, job, placements).slabs)
-        one = Pass(len(self.passes), job, slabs, before.origin, (*before.choices, choice))
+        choices = (*(one for one in before.choices if one.turned != RUNG or choice.turned != RUNG), choice)
+        question = selective(self.question) if _is_rung(choices) else self.question
+        slabs = tuple(space_of(question, job, placements).slabs)
+        one = Pass(len(self.passes), job, slabs, before.origin, choices)
         self.question = replace(self.question, jobs=(*self.question.jobs, job))
         self.passes.append(one)
         return one
+
+
+def _best_of(found: list[Columns]) -> Columns:
+    """Return the best placements of several passes, each once."""
+    both = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+    order = np.argsort(both["score"], kind="stable")
+    keys = np.stack([both[knob][order] for knob in PLACEMENT_KNOBS], axis=1)
+    first = np.sort(np.unique(keys, axis=0, return_index=True)[1])[:PLACEMENTS_KEPT]
+    return {name: values[order][first] for name, values in both.items()}
 
 
 def _by_placement(found: Columns | None) -> dict[tuple[float, ...], float]:
@@ -130,12 +157,12 @@ def searched(question: Question) -> dict[str, str]:
         for knob, values in question.values(first).items()
     }
     if question.chooses:
-        for choice in choices_of(first, question.held):
+        for choice in (*choices_of(first, question.held), *ladder_of(question, first)):
             for name in choice.switches or ("axis_order",):
                 own = " ".join(first.axis_order) if name == "axis_order" else first.switches[name]
                 said = " ".join(choice.axis_order) or switch_text(choice.switches[name])
-                values = found.get(name, switch_text(own)).split(", ")
-                found[name] = ", ".join(dict.fromkeys((*values, said)))
+                values = found.get(name, switch_text(own)).split(" | " if name == RUNG else ", ")
+                found[name] = (" | " if name == RUNG else ", ").join(dict.fromkeys((*values, said)))
     return found
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.describe.frameworks import MEGATRON_2026
+from costmodel.describe.frameworks import FRAMEWORKS, MEGATRON_2026
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.models.mixers import GatedDelta, Indexed
 from costmodel.interop.assertions.record import WORDS, Arguments
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LONGEST = 2**17
 """Positions that are written where the model has no table of them."""
 
-MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
+MODULES = FRAMEWORKS["megatron"].recompute_modules
 """What ``--recompute-modules`` takes, of the modules that a recipe can name."""
 
 _DISPATCHERS = {"all-to-all": "alltoall", "all-gather": "allgather", "deep-ep": "flex", "hybrid-ep": "flex"}
