@@ -324,19 +324,21 @@ class Tally:
 
     def worth_memory(self, job: int, best: float) -> Columns | None:
         """Return the placements of a job that with more memory would score near the best, None for none."""
-        near = best * (1.0 + WORTH_MEMORY)
         found = self.cramped.get(job)
-        rows = np.empty(0) if found is None else np.flatnonzero(found["score"] <= near)
-        return taken(found, rows) if found is not None and rows.size else None
+        if found is None:
+            return None
+        rows = np.flatnonzero(found["score"] <= best * (1.0 + WORTH_MEMORY))
+        return taken(found, rows) if rows.size else None
 
-    def _note_leanest(self, part: Part, possible: NDArray[np.bool_]) -> None:
-        """Remember the layout of least memory, for the message when none fits."""
-        if self.kept is not None:
-            return
-        at = int(np.argmin(np.where(possible, part.memory_bytes, np.inf)))
-        least = float(part.memory_bytes.reshape(-1)[at])
-        if self.leanest is None or least < self.leanest[0]:
-            self.leanest = (least, rows_of(part, np.asarray([at]), np.zeros(1)))
+
+def _note_leanest(self, part: Part, possible: NDArray[np.bool_]) -> None:
+    """Remember the layout of least memory, for the message when none fits."""
+    if self.kept is not None:
+        return
+    at = int(np.argmin(np.where(possible, part.memory_bytes, np.inf)))
+    least = float(part.memory_bytes.reshape(-1)[at])
+    if self.leanest is None or least < self.leanest[0]:
+        self.leanest = (least, rows_of(part, np.asarray([at]), np.zeros(1)))
 
 
 def _best_placements(part: Part, score: Array, before: Columns | None) -> Columns:
