@@ -330,15 +330,14 @@ class Tally:
         rows = np.flatnonzero(found["score"] <= best * (1.0 + WORTH_MEMORY))
         return taken(found, rows) if rows.size else None
 
-
-def _note_leanest(self, part: Part, possible: NDArray[np.bool_]) -> None:
-    """Remember the layout of least memory, for the message when none fits."""
-    if self.kept is not None:
-        return
-    at = int(np.argmin(np.where(possible, part.memory_bytes, np.inf)))
-    least = float(part.memory_bytes.reshape(-1)[at])
-    if self.leanest is None or least < self.leanest[0]:
-        self.leanest = (least, rows_of(part, np.asarray([at]), np.zeros(1)))
+    def _note_leanest(self, part: Part, possible: NDArray[np.bool_]) -> None:
+        """Remember the layout of least memory, for the message when none fits."""
+        if self.kept is not None:
+            return
+        at = int(np.argmin(np.where(possible, part.memory_bytes, np.inf)))
+        least = float(part.memory_bytes.reshape(-1)[at])
+        if self.leanest is None or least < self.leanest[0]:
+            self.leanest = (least, rows_of(part, np.asarray([at]), np.zeros(1)))
 
 
 def _best_placements(part: Part, score: Array, before: Columns | None) -> Columns:

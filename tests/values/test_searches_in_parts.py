@@ -41,8 +41,11 @@ def test_a_search_in_parts_keeps_what_it_keeps_at_once(objective, chunk, count):
             tally.add(question, part, count)
     assert len(priced) > 3
     assert parts.num_fit == whole.num_fit < whole.num_priced == parts.num_priced
+    assert parts.kept.top["score"].tolist() == pytest.approx(whole.kept.top["score"].tolist(), rel=1e-12)
+    # Of layouts that tie with the last, either may be the one that is kept.
+    sure = whole.kept.top["score"] < whole.kept.top["score"].max() * (1.0 - 1e-12)
     for name, column in whole.kept.top.items():
-        assert parts.kept.top[name].tolist() == pytest.approx(column.tolist(), rel=1e-12)
+        assert parts.kept.top[name][sure].tolist() == pytest.approx(column[sure].tolist(), rel=1e-12)
     assert len(whole.kept.top["score"]) == count
     for name in ("score", "memory_bytes"):
         assert parts.kept.front[name].tolist() == pytest.approx(whole.kept.front[name].tolist(), rel=1e-12)
