@@ -172,11 +172,11 @@ def _wrapped(grid: Grid) -> str:
 
 _MINOR = frozenset(
     (
-        "Toll",
+        "Category",
         "Count",
         "Busy",
         "Tier",
-        "Beside the recipe",
+        "Non-default settings",
         "GPUs",
         "Micro-batch",
         "ZeRO",

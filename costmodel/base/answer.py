@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 _DRAWN_BY = "costmodel.reporting.faces"
 
 
+class Summary(NamedTuple):
+    """An answer in twenty lines: the answer as the title of the first table, then sentences below the tables."""
+
+    grids: Sequence[Grid]
+    remarks: Sequence[str] = ()
+
+
 class Drawing(NamedTuple):
     """Where the functions are that draw answers of one kind, as ``module:name`` inside `costmodel.reporting`.
 
@@ -39,11 +46,14 @@ class Drawing(NamedTuple):
         Returns the sentences below them, none where it is empty.
     figures : mapping
         By name, what returns each figure as a chart.
+    summary : str
+        Returns the `Summary` of an answer whose tables are long; none where it is empty.
     """
 
     grids: str
     remarks: str = ""
     figures: Mapping[str, str] = MappingProxyType({})
+    summary: str = ""
 
 
 class Face:
@@ -65,6 +75,13 @@ class Face:
     def remarks(self) -> list[str]:
         """Return sentences that stand below the tables."""
         return list(self._call(self._drawing.remarks)) if self._drawing.remarks else []
+
+    def brief(self, **options: Any) -> Summary | None:
+        """Return the answer in twenty lines; None where its tables are short already."""
+        found: Summary | None = (
+            self._call(self._drawing.summary, **options) if self._drawing.summary else None
+        )
+        return found
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the figures."""
@@ -148,6 +165,14 @@ class Answer(ABC):
     def remarks(self) -> list[str]:
         """Return what the command line says below the tables."""
         return [called(remark, self.device_word) for remark in self.plot.remarks()]
+
+    def brief(self, **options: Any) -> Summary | None:
+        """Return the answer in twenty lines, as the command line prints it; None where its tables are short already."""
+        found, device = self.plot.brief(**options), self.device_word
+        if found is None:
+            return None
+        grids = [grid_called(grid, device) for grid in found.grids]
+        return Summary(grids, [called(remark, device) for remark in found.remarks])
 
     def _repr_html_(self) -> str:
         first, *rest = map(html_table, self.grids())

@@ -28,7 +28,9 @@ _NARROWEST = 20
 PIPE_WIDTH = 10_000
 _NOTE_WIDTH = 120
 """Cells of a line of text where no terminal limits it. [-]"""
-_ALARMS = r"does not fit|too much|no layout fits"
+COMMAND = "  costmodel "
+"""What a line begins with that is a command to copy."""
+_ALARMS = r"DOES NOT FIT|does not fit|too much|no layout fits|only \d+% likely to fit|< 1% likely to fit"
 
 
 def drawn(grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = None) -> str:
@@ -55,14 +57,17 @@ def drawn(grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = 
     if remarks:
         console.print()
     for remark in remarks:
-        console.print(_text(remark))
+        # A command is one line, whatever the terminal: wrapped by us it could not be copied.
+        console.print(_text(remark), soft_wrap=remark.startswith(COMMAND))
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 def _print(console: Console, grid: Grid) -> None:
     """Print one table in the form that fits."""
     if grid.title:
-        console.print(Text(grid.title, style="bold"))
+        title = _text(grid.title)
+        title.stylize_before("bold")
+        console.print(title)
     titled = any(column.title for column in grid.columns)
     gap = _gap(grid, console.width)
     if gap is None and titled and (same := _same_in_all(grid)):

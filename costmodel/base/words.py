@@ -63,6 +63,15 @@ def plural(count: float, noun: str, *, several: str = "", form: str = ",.0f") ->
     return f"{count:{form}} {noun if count == 1 else several or noun + 's'}"
 
 
+def chance_text(share: float) -> str:
+    """Return a probability; none is certain.
+
+    >>> chance_text(0.97), chance_text(1.0), chance_text(0.001)
+    ('97%', '> 99%', '< 1%')
+    """
+    return "> 99%" if share > 0.99 else "< 1%" if share < 0.01 else f"{share:.0%}"
+
+
 def ordinal(number: int) -> str:
     """Return the number of a place.
 

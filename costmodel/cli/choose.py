@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
+from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,17 @@ import typer
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.version import install_command
 from costmodel.cli import options as opt
-from costmodel.cli.command import command, job_of_file, merged_job, read_flags, with_profiles
-from costmodel.cli.output import Result, Target, planned_figure, waiting
+from costmodel.cli.command import (
+    DETAILED,
+    assumed,
+    command,
+    command_with,
+    job_of_file,
+    merged_job,
+    read_flags,
+    with_profiles,
+)
+from costmodel.cli.output import Result, Target, planned_figure, shortened, waiting
 from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, PLAN_FIELDS
 
 if TYPE_CHECKING:
@@ -35,6 +45,7 @@ _WRITTEN = ", ".join((*(name for name in FIELD["framework"].words if name != ANY
     """,
     fields=PLAN_FIELDS,
     several=True,
+    output=DETAILED,
 )
 def plan(
     given: Mapping[str, Any],
@@ -42,7 +53,7 @@ def plan(
     why_not: list[str] | None = typer.Option(
         None, "--why-not", metavar="LAYOUT", help="Explain why this is not the plan."
     ),
-    top: int = typer.Option(10, "--top", min=1, help="Layouts to show."),
+    top: int | None = typer.Option(None, "--top", min=1, help="Show so many of the best layouts."),
     emit: str = typer.Option(
         "", "--emit", help=f"Print the best layout for a framework, or as a job file: {_WRITTEN}."
     ),
@@ -95,13 +106,12 @@ def plan(
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(3) from None
     answers = [(text, found.why_not(text, job=found.asked_job(found.pick))) for text in why_not or []]
-    remarks = [
-        *found.remarks(),
-        f"Price it alone: {found.commands(1)[0]}",
+    asked_of = [
         *(found.finished(start) if start else []),
         *(found.in_time(within) if within is not None else []),
         *(f"Why not {text}: {answer}" for text, answer in answers),
     ]
+    remarks = [*found.remarks(), "Reproduce:", f"  {found.commands(1)[0]}", *asked_of]
     if emit:
         target.put(found.job_file() if emit == _JOB else cm.emit(found.best, emit, given.get("job") or ""))
         target.note("\n".join(remarks))
@@ -109,15 +119,25 @@ def plan(
     if target.out is not None and target.out.suffix.lower() == ".parquet":
         _write_parquet(found, target)
         target = target._replace(out=None)
-    gains = found.gains()
-    target.show(
-        Result(
-            grids=lambda: found.grids(count=top, gains=gains, commands=commands, start=start),
-            record=lambda: found.to_dict(count=top, gains=gains, answers=answers),
-            table=found.columns,
-            remarks=remarks,
-        )
+    count = top or 10
+    gains = cache(found.gains)
+    result = Result(
+        grids=lambda: found.grids(count=count, gains=gains(), commands=commands, start=start),
+        record=lambda: found.to_dict(count=count, gains=gains(), answers=answers),
+        table=found.columns,
+        remarks=remarks,
     )
+    following = (found.commands(1)[0], command_with("plan", given, PLAN_FIELDS, "--details"))
+    result = shortened(
+        result,
+        found,
+        *following,
+        before=asked_of,
+        assumed=assumed(asked) - {"layout"},
+        count=top,
+        commands=commands,
+    )
+    target.show(result)
     draw(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _Command = Callable[..., Any]
 OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet")
+DETAILED = (*OUTPUT_FLAGS, "details")
+"""Of commands that print twenty lines unless more are asked for."""
 
 
 def command_group(name: str) -> typer.Typer:
@@ -39,6 +42,7 @@ def _with_output(
     csv: str = opt.CSV,
     force: bool = opt.FORCE,
     quiet: bool = opt.QUIET,
+    details: bool = opt.DETAILS,
 ) -> None:
     """Hold the flags of the output."""
 
@@ -111,7 +115,7 @@ def command(
     job_file : bool
         Whether fields may come from a job file as well.
     output : iterable of str
-        Which of `OUTPUT_FLAGS` it takes.
+        Which of `DETAILED` it takes.
     group, name : typer.Typer, str
         Where it belongs to a group of commands: which, and what it is called there.
 
@@ -255,6 +259,43 @@ def job_of_file(path: str, given: Mapping[str, Any], *, layout: bool = True) -> 
     for remark in found.remarks:
         typer.echo(f"Warning: {remark}", err=True)
     return found._replace(words=(*found.words, *folders))
+
+
+def assumed(asked: Mapping[str, Any]) -> set[str]:
+    """Return what of a job nobody named, of the fields that change the answer most."""
+    from costmodel.describe.jobs.merge import names_no_degree
+
+    open_layout = {"layout"} if names_no_degree(asked) else set()
+    return open_layout | {name for name in ("cluster", "recipe", "precision") if asked.get(name) is None}
+
+
+def command_with(name: str, given: Mapping[str, Any], fields: Iterable[Field], *more: str) -> str:
+    """Return another command for the same job, as a person would type it: the flags that it takes, and some more.
+
+    >>> command_with("plan", {"job": "job.yaml", "gpus": "8", "layout": "tp2"}, [FIELD["gpus"]], "--details")
+    'costmodel plan job.yaml -n 8 --details'
+    """
+    job = given.get("job") or []
+    words = ["costmodel", name, *([job] if isinstance(job, str) else job)]
+    for field in fields:
+        value = given.get(field.name)
+        flag = field.short or field.flags[0]
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
+        elif value is not None:
+            words += [
+                part for one in (value if isinstance(value, list) else [value]) for part in (flag, str(one))
+            ]
+    for name, flag in _SURROUNDINGS.items():
+        value = given.get(name)
+        if value is not None:
+            words += [
+                part for one in (value if isinstance(value, list) else [value]) for part in (flag, str(one))
+            ]
+    return shlex.join([*words, *more])
+
+
+_SURROUNDINGS = {"profiles": "--profiles", "kind": "--from", "vocab_size": "--vocab-size", "env": "--env"}
 
 
 def _is_one(value: Any) -> bool:

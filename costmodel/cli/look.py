@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from costmodel.cli import options as opt
-from costmodel.cli.command import command, merged_job, short_names
-from costmodel.cli.output import Result, Target, planned_figure, result_of, waiting
+from costmodel.cli.command import DETAILED, command, command_with, merged_job, short_names
+from costmodel.cli.output import Result, Target, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
 
 _SMALL_SHARE = 0.002
@@ -24,6 +24,7 @@ _SMALL_SHARE = 0.002
         --global-batch 2048 --seq-len 8192 --tree
     """,
     fields=JOB_FIELDS,
+    output=DETAILED,
 )
 def explain(
     given: Mapping[str, Any],
@@ -47,7 +48,15 @@ def explain(
     est = cm.estimate(**merged_job(given))
     if tree:
         return result_of(est.tree(), least_share=0.0 if every_line else _SMALL_SHARE)
-    return result_of(est.explain(line))
+    lines = est.explain(line)
+    if line:
+        return result_of(lines)
+    largest = max((one for one in lines if one.bill == "time"), key=lambda one: one.total)
+    following = (
+        command_with("explain", given, JOB_FIELDS, "--line", largest.name),
+        command_with("explain", given, JOB_FIELDS, "--tree"),
+    )
+    return shortened(result_of(lines), lines, *following)
 
 
 @command(
@@ -59,6 +68,7 @@ def explain(
     costmodel compare job.yaml --vary zero=0,1,2,3 --plot zero.svg
     """,
     fields=JOB_FIELDS,
+    output=DETAILED,
 )
 def compare(
     given: Mapping[str, Any],
@@ -90,7 +100,13 @@ def compare(
     comparison = cm.compare(*found.values(), labels=list(found))
     if start and any(est.job.tokens is None for est in comparison.estimates):
         raise cm.CostModelError("start: needs --tokens, for a run that ends")
-    target.show(comparison, every_line=every_line, start=start)
+    result = result_of(comparison, every_line=every_line, start=start)
+    if not every_line:
+        more = [part for one in vary or [] for part in ("--vary", one)]
+        result = shortened(
+            result, comparison, command_with("compare", {**given, "job": job}, JOB_FIELDS, *more, "--details")
+        )
+    target.show(result)
     draw(comparison)
 
 
@@ -101,14 +117,15 @@ def compare(
     costmodel sensitivity job.yaml --by 0.5 --format csv
     """,
     fields=JOB_FIELDS,
+    output=DETAILED,
 )
 def sensitivity(
     given: Mapping[str, Any],
     target: Target,
     by: float = typer.Option(0.1, "--by", help="How much less and more of each number."),
     plot: str = opt.PLOT,
-    top: int = typer.Option(
-        15, "--top", min=1, help="Numbers, and switches, to list: those that move, or save, most."
+    top: int | None = typer.Option(
+        None, "--top", min=1, help="List so many numbers, and switches: those that move, or save, most."
     ),
     every_one: bool = typer.Option(False, "--all", help="List all, also what moves nothing."),
 ) -> None:
@@ -124,7 +141,14 @@ def sensitivity(
     est = cm.estimate(**merged_job(given))
     with waiting("pricing variants", quiet=target.quiet) as progress:
         found = cm.sensitivity(est, change=by, progress=progress)
-    target.show(found, every_one=every_one, top=top)
+    result = result_of(found, every_one=every_one, top=top or 15)
+    if not every_one and top is None:
+        best = found.best_switch
+        turned = [] if best is None else ["--vary", f"{best.name}={best.before},{best.after}"]
+        following = [command_with("sensitivity", given, JOB_FIELDS, "--details")]
+        following += [command_with("compare", given, JOB_FIELDS, *turned)] if turned else []
+        result = shortened(result, found, *following)
+    target.show(result)
     draw(found)
 
 
@@ -134,6 +158,7 @@ def sensitivity(
     costmodel roofline -m llama3-70b -n 512 -l "tp8 pp4" --global-batch 512 --seq-len 8192 --all
     """,
     fields=JOB_FIELDS,
+    output=DETAILED,
 )
 def roofline(
     given: Mapping[str, Any],
@@ -146,7 +171,15 @@ def roofline(
     """
     import costmodel as cm
 
-    return result_of(cm.roofline(cm.estimate(**merged_job(given))), every_operator=every_operator)
+    found = cm.roofline(cm.estimate(**merged_job(given)))
+    result = result_of(found, every_operator=every_operator)
+    if every_operator:
+        return result
+    following = (
+        command_with("roofline", given, JOB_FIELDS, "--details"),
+        command_with("explain", given, JOB_FIELDS, "--line", f"compute.{found.operators[0].name}"),
+    )
+    return shortened(result, found, *following)
 
 
 @command(

@@ -126,6 +126,7 @@ OUT = typer.Option(
 )
 CSV = typer.Option("", "--csv", metavar="FILE", help="Write the CSV here as well.")
 FORCE = typer.Option(False, "--force", help="Replace files that exist.")
+DETAILS = typer.Option(False, "--details", help="Print everything: all tables, lines and notes.")
 QUIET = typer.Option(False, "--quiet", "-q", help="Say nothing on stderr but errors.")
 
 # Flags of several commands.

@@ -14,7 +14,7 @@ from costmodel.base.files import write_whole
 from costmodel.cli.options import Format
 
 if TYPE_CHECKING:
-    from costmodel.base.answer import Answer
+    from costmodel.base.answer import Answer, Summary
     from costmodel.base.grid import Grid
 
 _PATIENCE_S = 1.0
@@ -30,6 +30,8 @@ class Result(NamedTuple):
     """Sentences below the tables; with CSV they go to stderr."""
     json_text: Callable[[], str] | None = None
     """JSON in a form of its own instead of `record`, for files that other programs read."""
+    summary: Callable[[], Summary | None] | None = None
+    """The answer in twenty lines, which a terminal or a pipe gets unless details are asked for."""
 
 
 def result_of(answer: Answer, **options: Any) -> Result:
@@ -42,6 +44,35 @@ def result_of(answer: Answer, **options: Any) -> Result:
     )
 
 
+def shortened(
+    result: Result, answer: Answer, *commands: str, before: Sequence[str] = (), **options: Any
+) -> Result:
+    """Return a result that is shown in twenty lines, with commands to run next.
+
+    Parameters
+    ----------
+    result : Result
+        In full.
+    answer : Answer
+        What is summed up.
+    *commands : str
+        To run next.
+    before : sequence of str
+        Sentences before those of the summary.
+    **options
+        Of the summary.
+    """
+
+    def summary() -> Summary | None:
+        found = answer.brief(**options)
+        if found is None:
+            return None
+        following = ["Next:", *(f"  {command}" for command in commands)] if commands else []
+        return found._replace(remarks=[*before, *found.remarks, *following])
+
+    return result._replace(summary=summary)
+
+
 class Target(NamedTuple):
     """Where a result goes and in which format, decided before any work is done."""
 
@@ -50,6 +81,12 @@ class Target(NamedTuple):
     csv: Path | None
     quiet: bool
     force: bool
+    details: bool = False
+
+    @property
+    def is_short(self) -> bool:
+        """Whether an answer is shown in twenty lines: in no file, and without details."""
+        return self.format is Format.table and self.out is None and not self.details
 
     @classmethod
     def of(
@@ -59,6 +96,7 @@ class Target(NamedTuple):
         csv: str = "",
         force: bool = False,
         quiet: bool = False,
+        details: bool = False,
     ) -> Target:
         """Decide format and files from the flags.
 
@@ -73,7 +111,7 @@ class Target(NamedTuple):
         endings = {".csv": Format.csv, ".json": Format.json}
         if format is None:
             format = endings.get(path.suffix.lower(), Format.table) if path is not None else Format.table
-        return cls(format, path, csv_path, quiet, force)
+        return cls(format, path, csv_path, quiet, force, details)
 
     def file(self, name: str) -> Path | None:
         """Check another file to write; none where none is named."""
@@ -84,7 +122,14 @@ class Target(NamedTuple):
         result = found if isinstance(found, Result) else result_of(found, **options)
         if self.csv is not None:
             self.write(self.csv, _text(result, Format.csv))
-        self.put(_text(result, self.format, width=_terminal_width() if self.out is None else None))
+        width = _terminal_width() if self.out is None else None
+        short = result.summary() if self.is_short and result.summary is not None else None
+        if short is not None:
+            from costmodel.base.screen import drawn
+
+            self.put(drawn(*short, width=width))
+        else:
+            self.put(_text(result, self.format, width=width))
         if self.format is Format.csv:
             for remark in result.remarks:
                 self.note(remark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,9 +10,9 @@ import typer
 
 from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
-from costmodel.cli.command import command, merged_job
-from costmodel.cli.output import Target, hold, planned_figure, result_of, waiting
-from costmodel.describe.jobs.fields import JOB_FIELDS, PLACE_FIELDS, names
+from costmodel.cli.command import DETAILED, assumed, command, command_with, merged_job
+from costmodel.cli.output import Target, hold, planned_figure, result_of, shortened, waiting
+from costmodel.describe.jobs.fields import JOB_FIELDS, LAYOUT_FIELDS, PLACE_FIELDS, PLAN_FIELDS, names
 
 
 @command(
@@ -25,6 +25,7 @@ from costmodel.describe.jobs.fields import JOB_FIELDS, PLACE_FIELDS, names
     costmodel estimate job.yaml --expect "mfu > 0.3, memory < 78 GiB" --format json | jq .mfu
     """,
     fields=JOB_FIELDS,
+    output=DETAILED,
 )
 def estimate(
     given: Mapping[str, Any],
@@ -70,11 +71,21 @@ def estimate(
         est = est.with_samples(samples, seed)
     result = result_of(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
     remarks = [*(assumed_recipe(asked) if target.format is opt.Format.table else []), *result.remarks]
+    before: Sequence[str] = ()
     # Asked here, since a search is twice as much to import as an estimate.
     if names_no_degree(asked) and (planned := cm.beside(est, asked)) is not None:
         result = result._replace(record=lambda: {**est.to_dict(), "planned": planned.record()})
         remarks = [*planned.sentences, *remarks]
-    target.show(result._replace(remarks=remarks))
+        before = [planned.short, *([f"  {planned.command}"] if planned.command else [])]
+    result = result._replace(remarks=remarks)
+    if not every_line:
+        open_fields = [field for field in PLAN_FIELDS if field.name not in names(LAYOUT_FIELDS)]
+        following = (
+            command_with("plan", given, open_fields),
+            command_with("estimate", given, JOB_FIELDS, "--details"),
+        )
+        result = shortened(result, est, *following, before=before, assumed=assumed(asked))
+    target.show(result)
     draw(est)
     if check and not est.fits:
         raise typer.Exit(3)

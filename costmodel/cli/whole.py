@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from costmodel.cli import options as opt
-from costmodel.cli.command import command, merged_job, short_names
-from costmodel.cli.output import Target, hold, result_of
+from costmodel.cli.command import DETAILED, assumed, command, command_with, merged_job, short_names
+from costmodel.cli.output import Target, hold, result_of, shortened
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, JOB_FIELDS, RUN_FIELDS
 
 if TYPE_CHECKING:
     from costmodel.whole_run.watch import Watch, Watcher
+
+
+_RUN = (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"])
 
 
 @command(
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     costmodel run job.yaml --budget 5e6 --expect "days_p90 < 60"
     costmodel run job.yaml --tokens 2e12 --failures-per-node-day 0.01 --spare-nodes 4 --format json
     """,
-    fields=(*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"]),
+    fields=_RUN,
+    output=DETAILED,
 )
 def run(
     given: Mapping[str, Any],
@@ -55,23 +59,30 @@ def run(
     for text in expect or []:
         cm.read_expected(text, whole_run=True)
     files = job or [""]
-    asked = merged_job(given, files[0], complete=False)
-    if is_rl(asked):
+    jobs = [merged_job(given, file, complete=False) for file in files]
+    if is_rl(jobs[0]):
         if not steps or len(files) > 1:
             raise cm.CostModelError(
                 "--steps: a run of reinforcement learning takes one job file and its steps"
             )
-        return target.show(cm.run_rl(steps, **asked))
+        return target.show(cm.run_rl(steps, **jobs[0]))
     if steps:
         raise cm.CostModelError("--steps: goes with a job file that has a section rl; give --tokens")
-    found = [cm.run(**merged_job(given, file, complete=False)) for file in files]
+    found = [cm.run(**one) for one in jobs]
     dated = []
     for name, one in zip(short_names(files), found, strict=True):
         if start:
             days = ", ".join(f"{percent} {day}" for percent, day in one.finishing_dates(start).items())
             dated.append(f"{name + ': ' if len(files) > 1 else ''}started on {start}, done by {days}.")
     result = result_of(found[0] if len(found) == 1 else cm.runs(*found, labels=short_names(files)))
-    target.show(result._replace(remarks=[*result.remarks, *dated]))
+    result = result._replace(remarks=[*result.remarks, *dated])
+    if len(found) == 1:
+        following = (
+            command_with("run", {**given, "job": job}, _RUN, "--details"),
+            command_with("estimate", {**given, "job": job}, JOB_FIELDS),
+        )
+        result = shortened(result, found[0], *following, before=dated, assumed=assumed(jobs[0]))
+    target.show(result)
     if check and not all(one.est.fits for one in found):
         raise typer.Exit(3)
     for one in found:

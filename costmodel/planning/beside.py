@@ -81,6 +81,17 @@ class Beside(NamedTuple):
             return [*said, f"The planner finds nothing that is {TIE_SHARE:.1%} faster."]
         return [*said, f"{best}, {1.0 - theirs / ours:.1%} less: {self.command}"]
 
+    @property
+    def short(self) -> str:
+        """The planner's best against what was assumed, or why there is none."""
+        if self.pick is None:
+            return f"Nor does another layout fit: {self.refusal}." if self.refusal else "No plan was made."
+        theirs, ours = float(self.pick.step_time_s), float(self.assumed.step_time_s)
+        held = format_bytes(float(self.pick.memory_bytes_per_gpu))
+        fits = "" if self.assumed.fits else ", and fits"
+        best = f"{format_seconds(theirs, 4)} a step ({theirs / ours - 1.0:+.1%}), {held}{fits}"
+        return f"No layout was named. Best: {best}:"
+
     def record(self) -> dict[str, Any] | None:
         """Return the pick as numbers and texts, none where there is none."""
         if self.pick is None:

@@ -12,7 +12,7 @@ from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_days
 from costmodel.base.version import __version__
-from costmodel.base.words import common_device, errors_called
+from costmodel.base.words import chance_text, common_device, errors_called
 from costmodel.describe.jobs.fields import PLAN_FIELDS
 from costmodel.describe.jobs.keywords import PlanKeywords
 from costmodel.describe.jobs.signature import shows
@@ -170,7 +170,7 @@ class Plan(Found, Answer):
             gpus, cluster = float(run.est.job.layout.gpus), run.est.job.cluster
             said.append(
                 f"Deadline {format_days(days)} on {gpus:,.0f} of {cluster.name}: expected {format_days(kept.expected)}, "
-                f"kept in {kept.probability:.0%} of the runs drawn."
+                f"{chance_text(kept.probability)} likely to meet it."
             )
         return said
 
@@ -247,7 +247,7 @@ def plan(
         Also turn the switches and axis orders that the recipe's framework leaves to its users (overlaps,
         dispatcher, graphs, context method), where they are not given; not with ``framework="any"``.
     pipeline_layout : str
-        ``balanced`` deals layers so that the stage with the head does no more than the others, ``even``
+        ``balanced`` balances layers to offset the LM head, ``even``
         as the recipe does. Default: balanced where the framework lets a user choose.
     tp, sequence_parallel, cp, ep, etp, micro_batch, pp, vp, schedule, recompute, zero_stage, shard_group
         Values to try of a knob, numbers or names; every sensible one where not given, or ``"any"``.

@@ -62,7 +62,7 @@ REASONS = {
     "heads_not_divisible_by_a2a": "what a2a+p2p swaps inside a node divides cp or the heads of keys not",
     "shard_group_not_divisible": "shard_group does not divide dp·cp",
     "vp_without_pp": "virtual stages without a pipeline",
-    "vp_not_divisible": "chunks of a rank that do not hold as many layers each",
+    "vp_not_divisible": "layers not divisible by pp x vp",
     "sequence_parallel_without_tp": "sequence parallelism without tp",
     "not_along_the_torus": "groups that do not lie along the sides of the slice",
     "tp_beyond_domain": "tp leaves the scale-up domain",

@@ -171,7 +171,7 @@ def held(question: Question) -> str:
     first = question.jobs[0]
     launches = first.recipe.launches
     framework = launches.framework if launches else "none"
-    said = f"as recipe {first.recipe.name} has it: every other switch"
+    said = f"All other settings: defaults of {first.recipe.name}"
     if not question.launchable:
         said += (
             ", overlaps, dispatcher, graphs and the order of the axes with them (framework any: layouts alone are "
@@ -183,5 +183,5 @@ def held(question: Question) -> str:
         said += ", overlaps, dispatcher, graphs and the order of the axes with them (it is what somebody ran)"
     if question.held:
         said += f"; as given: {', '.join(sorted(question.held))}"
-    chunks = "balanced, so that the stage with the head does no more than the others"
-    return f"{said}; layers over stages: {chunks if first.balanced_stages else 'as the recipe deals them'}"
+    chunks = "balanced to offset the LM head"
+    return f"{said}; layers over stages: {chunks if first.balanced_stages else 'as the recipe splits them'}"

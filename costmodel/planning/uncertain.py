@@ -8,7 +8,7 @@ they see what any two layouts of a sweep differ by besides, which nothing predic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -182,6 +182,20 @@ class Odds:
                 break
             found.append(column)
             open_samples &= ~best[:, column]
+        return found
+
+    def apart(self, keys: Sequence[Hashable], count: int = MOST_TRIALS) -> list[int]:
+        """Return the columns of a few candidates whose keys differ, such as their parallel layouts.
+
+        The plan's pick, then one after the other that which lowers the expected loss most; none that rather does not fit.
+        """
+        found = [0]
+        while len(found) < count:
+            seen = {keys[column] for column in found}
+            others = [at for at, key in enumerate(keys) if key not in seen and self.fits[:, at].mean() >= 0.5]
+            if not others:
+                break
+            found.append(min(others, key=lambda at: self.regret([*found, at])))
         return found
 
     def holds(self, columns: Sequence[int]) -> float:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, timedelta
+from functools import partial
 from math import ceil
 
+from costmodel.base.answer import Summary
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_days, format_figure, format_seconds, format_si
-from costmodel.base.words import plural
+from costmodel.base.words import chance_text, plural
+from costmodel.describe.jobs.layout_text import degrees_of, degrees_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.tree import slowest_stage
 from costmodel.reporting.cells import figures_of, grid_of
-from costmodel.reporting.tables import job_text
+from costmodel.reporting.tables import CATEGORY, job_text
 from costmodel.what_if.compare import SAMPLES, Comparison, Spent
 from costmodel.whole_run.run import first_day
 
@@ -23,17 +26,19 @@ _SAME = 1e-9
 
 
 def compare_remarks(comparison: Comparison) -> list[str]:
-    """Say of each job in one sentence how it differs from the first, and which tolls it is."""
+    """Say of each job in one sentence how it differs from the first, and in which categories."""
     first, remarks = comparison.estimates[0], []
     for job, est in enumerate(comparison.estimates[1:], start=1):
         before, after = float(first.step_time_s), float(est.step_time_s)
         word = "slower" if after > before else "faster"
-        tolls: dict[str, float] = {}
+        moved: dict[str, float] = {}
         for line in comparison.lines:
             if line.bill == "time":
-                tolls[line.toll] = tolls.get(line.toll, 0.0) + line.difference(job)
-        largest = sorted(tolls.items(), key=lambda item: -abs(item[1]))[:3]
-        parts = ", ".join(f"{toll} {_signed_seconds(seconds)}" for toll, seconds in largest if seconds)
+                moved[line.toll] = moved.get(line.toll, 0.0) + line.difference(job)
+        largest = sorted(moved.items(), key=lambda item: -abs(item[1]))[:3]
+        parts = ", ".join(
+            f"{CATEGORY[name]} {_signed('time', seconds)}" for name, seconds in largest if seconds
+        )
         change = f"{format_seconds(abs(after - before))} ({abs(after / before - 1):.1%}) {word} a step"
         a, b = comparison.labels[0], comparison.labels[job]
         remarks.append(
@@ -43,19 +48,62 @@ def compare_remarks(comparison: Comparison) -> list[str]:
         if after != before and odds.high - odds.low > _SAME:
             chance = odds.probability if after < before else 1.0 - odds.probability
             remarks[-1] += (
-                f" That it is {word} is {chance:.0%} sure: {odds.low:.2f} to {odds.high:.2f} times as long "
-                f"(p10 to p90 of {SAMPLES} common samples)."
+                f" {chance_text(chance)} confidence: {odds.low:.2f} to {odds.high:.2f} times as long "
+                f"(p10 to p90, {SAMPLES} common samples)."
             )
         remarks[-1] += _stages_moved(first, est)
     return remarks
 
 
-def _signed_seconds(value: float) -> str:
-    return ("−" if value < 0 else "+") + format_seconds(abs(value))
+_ROWS = 8
+"""Jobs of a summary, and lines that move most. [-]"""
 
 
-def _signed_bytes(value: float) -> str:
-    return ("−" if value < 0 else "+") + format_bytes(abs(value))
+def compare_summary(comparison: Comparison, *, start: str = "") -> Summary:
+    """Return the fastest job against the first in a sentence, a row a job, and the lines that differ most."""
+    ests, said = comparison.estimates, compare_remarks(comparison)
+    times = [float(est.step_time_s) for est in ests]
+    others = sorted(range(1, len(ests)), key=lambda job: (not ests[job].fits, times[job]))
+    if not others:
+        return Summary(compare_grids(comparison, start=start)[:1])
+    listed = [0, *others][:_ROWS]
+    cells = {
+        "Job": lambda job: comparison.labels[job],
+        "Layout": lambda job: degrees_text(degrees_of(ests[job].job.layout)),
+        "Step time >": lambda job: format_seconds(times[job], 4),
+        "vs first >": lambda job: f"{times[job] / times[0] - 1.0:+.1%}" if job else "",
+        "MFU >": lambda job: f"{float(ests[job].mfu):.1%}",
+        "Memory >": lambda job: format_bytes(float(ests[job].memory_bytes_per_gpu)),
+        "Fits >": lambda job: (
+            chance_text(float(ests[job].fits_probability)) if ests[job].fits else "does not fit"
+        ),
+    }
+    if all(one is not None for one in comparison.spent):
+        cells["Days >"] = lambda job: f"{comparison.spent[job].days:,.1f}"
+        cells["Dollars >"] = lambda job: dollars_of(comparison.spent[job].dollars)
+    note = f"the {len(ests) - len(listed)} slowest: --details" if len(listed) < len(ests) else ""
+    best = others[0]
+    lines = [*comparison.largest("time", best)[:5], *comparison.largest("memory", best)[:2]]
+    moved = {
+        "Line": "name",
+        f"{comparison.labels[0]} >": lambda line: _plain(line.bill, line.values[0]),
+        f"{comparison.labels[best]} >": lambda line: _plain(line.bill, line.values[best]),
+        "Difference >": lambda line: _signed(line.bill, line.difference(best)),
+    }
+    return Summary([grid_of(said[best - 1], listed, cells, note=note), grid_of("", lines, moved)])
+
+
+def dollars_of(usd: float | None) -> str:
+    """Return dollars, or that there is no price."""
+    return "no price" if usd is None else f"${usd:,.0f}"
+
+
+def _plain(bill: str, value: float) -> str:
+    return format_seconds(value) if bill == "time" else format_bytes(value)
+
+
+def _signed(bill: str, value: float) -> str:
+    return ("−" if value < 0 else "+") + _plain(bill, abs(value))
 
 
 def compare_grids(comparison: Comparison, *, every_line: bool = False, start: str = "") -> list[Grid]:
@@ -180,7 +228,7 @@ def _dates(first: date, days: Sequence[float]) -> list[str]:
 
 def _difference_grid(comparison: Comparison, bill: str, job: int, every_line: bool) -> Grid:
     """Return what moved between the first job and another on one bill."""
-    plain, signed = (format_seconds, _signed_seconds) if bill == "time" else (format_bytes, _signed_bytes)
+    plain, signed = partial(_plain, bill), partial(_signed, bill)
     moved = comparison.largest(bill, job)
     totals = [sum(line.values[i] for line in comparison.lines if line.bill == bill) for i in (0, job)]
     least = 0.0 if every_line else _SMALL_SHARE * max(totals)

@@ -13,7 +13,10 @@ DRAWINGS: dict[str, Drawing] = {
         "collective:cost_grids", "collective:cost_remarks", {"time": "other_pictures:collective_chart"}
     ),
     "Comparison": Drawing(
-        "comparison:compare_grids", "comparison:compare_remarks", {"bars": "pictures:comparison_chart"}
+        "comparison:compare_grids",
+        "comparison:compare_remarks",
+        {"bars": "pictures:comparison_chart"},
+        "comparison:compare_summary",
     ),
     "Estimate": Drawing(
         "tables:estimate_grids",
@@ -27,8 +30,9 @@ DRAWINGS: dict[str, Drawing] = {
             "mesh": "pictures:mesh_chart",
             "tornado": "pictures:tornado_of",
         },
+        "summaries:estimate_summary",
     ),
-    "Explanation": Drawing("looks:explain_grids"),
+    "Explanation": Drawing("looks:explain_grids", summary="looks:explain_summary"),
     "FabricCalibration": Drawing("calibration:fit_grids", figures={"sweeps": "other_pictures:fit_chart"}),
     "KernelCalibration": Drawing("calibration:kernel_grids"),
     "Listing": Drawing("lists:list_grids"),
@@ -38,6 +42,7 @@ DRAWINGS: dict[str, Drawing] = {
         "plans:plan_grids",
         "plans:plan_remarks",
         {"pareto": "other_pictures:pareto_chart", "scaling": "other_pictures:scaling_chart"},
+        "plans:plan_summary",
     ),
     "ProfilePage": Drawing("lists:page_grids"),
     "RLEstimate": Drawing("rl:rl_grids", "rl:rl_remarks", {"phases": "rl:phases_chart"}),
@@ -48,6 +53,7 @@ DRAWINGS: dict[str, Drawing] = {
         "looks:roofline_grids",
         "looks:roofline_remarks",
         {"compute": "pictures:compute_chart", "communication": "pictures:communication_chart"},
+        "looks:roofline_summary",
     ),
     "Runs": Drawing("training_runs:runs_grids"),
     "RunsCalibration": Drawing("calibration:runs_grids", "calibration:runs_remarks"),
@@ -55,6 +61,7 @@ DRAWINGS: dict[str, Drawing] = {
         "sensitivity:sensitivity_grids",
         "sensitivity:sensitivity_remarks",
         {"tornado": "pictures:tornado_chart"},
+        "sensitivity:sensitivity_summary",
     ),
     "StepCalibration": Drawing("calibration:step_grids", "calibration:step_remarks"),
     "StepTimes": Drawing("calibration:step_time_grids"),
@@ -66,7 +73,9 @@ DRAWINGS: dict[str, Drawing] = {
         "profiles:profile_remarks",
         {"classes": "other_pictures:classes_chart", "beside": "other_pictures:beside_chart"},
     ),
-    "TrainingRun": Drawing("training_runs:run_grids", "training_runs:run_remarks"),
+    "TrainingRun": Drawing(
+        "training_runs:run_grids", "training_runs:run_remarks", summary="training_runs:run_summary"
+    ),
     "Validation": Drawing(
         "validation:validation_grids",
         "validation:validation_remarks",

@@ -51,7 +51,7 @@ def model_grids(found: ModelFacts) -> list[Grid]:
         ("KV cache a token", f"{facts['kv_cache_bytes_per_token']:,.0f} B in 16 bits"),
         (
             f"training FLOPs per token at {facts['seq_len']:,} tokens",
-            f"{flops[0]}, full attention matrix (causal half: {flops[1]})",
+            f"{flops[0]}, full attention matrix (causal-masked: {flops[1]})",
         ),
         ("source", facts["source"]),
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid
-from costmodel.base.units import format_seconds, format_si
+from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.estimates.explain import Explanation, headline, where_text, with_unit
 from costmodel.estimates.roofline import OperatorRow, Roofline
 from costmodel.estimates.trace import Trace
@@ -14,6 +15,7 @@ from costmodel.estimates.tree import StepTree, tree_rows
 from costmodel.physics.network.comm_roofline import ridge_points
 from costmodel.reporting.cells import cell, grid_of
 from costmodel.reporting.series import bubble_text
+from costmodel.reporting.summaries import LINES, machine_text
 
 _SMALL_SHARE = 0.001
 
@@ -32,6 +34,32 @@ def explain_grids(lines: Explanation) -> list[Grid]:
         last = frozenset({len(line.steps) - 1})
         grids.append(grid_of(headline(line), line.steps, cells, strong=last, note=note))
     return grids
+
+
+def explain_summary(lines: Explanation) -> Summary | None:
+    """Return the ten largest lines of time and the largest of memory; None for few lines, which are opened."""
+    time, memory = (
+        sorted((line for line in lines if line.bill == bill), key=lambda line: -line.total)
+        for bill in ("time", "memory")
+    )
+    if len(time) + len(memory) <= 10:
+        return None
+    cells = {
+        "Line": "name",
+        "Category": "toll",
+        "Count >": "times:,.6g",
+        "Each >": "each:s",
+        "Exposed >": "total:s",
+        "Share >": "share:.1%",
+    }
+    step_s = sum(line.total for line in time)
+    shown = time[:10]
+    title = (
+        f"A step of {format_seconds(step_s, 4)} in {len(time)} lines; the ten largest are "
+        f"{sum(line.total for line in shown) / step_s:.0%} of it"
+    )
+    held = ", ".join(f"{line.name} {format_bytes(line.total)}" for line in memory[:LINES])
+    return Summary([grid_of(title, shown, cells)], [f"Memory, the largest of {len(memory)} lines: {held}."])
 
 
 def tree_grids(found: StepTree, *, least_share: float = 0.0) -> list[Grid]:
@@ -123,8 +151,8 @@ def roofline_grids(found: Roofline, *, every_operator: bool = False) -> list[Gri
     ]
 
 
-def _operator_grid(rows: list[OperatorRow], every_operator: bool) -> Grid:
-    """Return the operators under their roofs; what computes nothing has no roof but the memory's."""
+def operator_cells() -> dict[str, Any]:
+    """Return the columns of operators; what computes nothing has no roof but the memory's."""
 
     def of_flops(form: str) -> Callable[[Any], str]:
         return lambda row: cell(row, form) if row.flops else ""
@@ -136,7 +164,7 @@ def _operator_grid(rows: list[OperatorRow], every_operator: bool) -> Grid:
             else format_si(row.moved_bytes / row.seconds, "B/s")
         )
 
-    cells = {
+    return {
         "Operator and pass": "name",
         "FLOPs >": of_flops("flops:FLOP"),
         "HBM >": "moved_bytes:B",
@@ -147,12 +175,16 @@ def _operator_grid(rows: list[OperatorRow], every_operator: bool) -> Grid:
         "Bound by": "bound",
         "Of step >": "share:.1%",
     }
+
+
+def _operator_grid(rows: list[OperatorRow], every_operator: bool) -> Grid:
+    """Return the operators under their roofs."""
     shown = [row for row in rows if every_operator or row.share >= _SMALL_SHARE]
     left = len(rows) - len(shown)
     note = (
         f"{left} passes below {_SMALL_SHARE:.1%} of the step are left out; --all shows them." if left else ""
     )
-    return grid_of("Operators of one micro-batch on one GPU", shown, cells, note=note)
+    return grid_of("Operators of one micro-batch on one GPU", shown, operator_cells(), note=note)
 
 
 def roofline_remarks(found: Roofline) -> list[str]:
@@ -166,3 +198,34 @@ def roofline_remarks(found: Roofline) -> list[str]:
         f"Critical batch of data parallelism: {batch:,.0f} sequences ({batch * float(found.est.job.seq_len):,.3g} tokens); "
         f"this job's {now:,.0f} are {relation}."
     ]
+
+
+def roofline_summary(found: Roofline) -> Summary:
+    """Return what operators reach of their roofs, and which axes are bound by their links."""
+    est, cells = found.est, operator_cells()
+    bound: dict[str, float] = {}
+    for row in found.operators:
+        bound[row.bound] = bound.get(row.bound, 0.0) + row.share
+    parts = ", ".join(
+        f"{share:.0%} {name}-bound"
+        for name, share in sorted(bound.items(), key=lambda at: -at[1])
+        if share >= 0.005
+    )
+    title = f"{machine_text(est)}: {float(est.mfu):.1%} MFU; kernels are {sum(bound.values()):.0%} of the step: {parts}"
+    operators = {
+        name: cells[name]
+        for name in ("Operator and pass", "Time >", "Achieved >", "Of roof >", "Bound by", "Of step >")
+    }
+    axes = {
+        "Axis": "axis",
+        "Slowest tier": "tier",
+        "FLOP/B >": "intensity:,.0f",
+        "Ridge >": "ridge:,.0f",
+        "Exposed >": "exposed:.1%",
+        "Regime": "regime",
+        "To move it": "advice",
+    }
+    return Summary(
+        [grid_of(title, found.operators[:8], operators), grid_of("", found.axes[:4], axes)],
+        roofline_remarks(found),
+    )

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_days, format_figure, format_seconds, format_si
-from costmodel.base.words import ordinal, plural
+from costmodel.base.words import chance_text, plural
 from costmodel.describe.factors import factors
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import DEGREES
-from costmodel.describe.jobs.layout_text import degrees_text, layout_text
+from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, layout_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.samples import QUANTILES, Samples
+from costmodel.planning.advice import simplest, yours_text
 from costmodel.planning.machines import Machine
 from costmodel.planning.plan import Plan
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
-from costmodel.planning.uncertain import NOISE
+from costmodel.planning.uncertain import NOISE, Odds
 from costmodel.reporting.cells import cell, figures_of, grid_of
-from costmodel.reporting.tables import off_middle
+from costmodel.reporting.comparison import dollars_of
+from costmodel.reporting.summaries import answer_text, job_rows, largest_memory, spent_text
+from costmodel.reporting.tables import breakdown_text, off_middle
 from costmodel.reporting.training_runs import (
     AT_LISTS,
     PERCENTILE_TITLE,
@@ -55,6 +61,128 @@ def plan_grids(
     if gains:
         grids.append(_gains_grid(gains))
     return [*grids, trials_grid(plan)]
+
+
+_PARALLEL = ("gpus", "tp", "cp", "ep", "etp", "pp")
+"""What makes a parallel layout; the rest of a layout is tuned in each benchmark of it."""
+
+
+def plan_summary(
+    plan: Plan, *, assumed: Collection[str] = (), count: int | None = None, commands: bool = False
+) -> Summary:
+    """Return a plan in twenty lines: the best, three parallel layouts to benchmark, and what is gained by that.
+
+    Below it stand the best layouts and their commands where they are asked for.
+    """
+    short = _machines_summary(plan) if plan.has_machines else _single_summary(plan, assumed)
+    asked = [
+        *([top_grid(plan, count)] if count is not None else []),
+        *([commands_grid(plan, count or 10)] if commands else []),
+    ]
+    return short._replace(grids=[*short.grids, *asked])
+
+
+def _single_summary(plan: Plan, assumed: Collection[str]) -> Summary:
+    """Return the plan of one machine in twenty lines."""
+    best, choices = plan.best, plan.columns(1)["choices"][0]
+    layout, *job = job_rows(best, assumed)
+    held = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest_memory(best)[:3])
+    rows = [
+        layout,
+        *([("set", choices)] if choices else []),
+        *job,
+        ("time", breakdown_text(best)),
+        ("memory", held),
+    ]
+    if best.job.tokens is not None:
+        rows.append(("tokens", spent_text(best, best.job.tokens)))
+    remarks = [said for said in (yours_text(plan), simplest(plan)) if said]
+    return Summary([Grid(answer_text(best), columns("", ""), rows), try_grid(plan)], remarks)
+
+
+def try_grid(plan: Plan) -> Grid:
+    """Return three parallel layouts to benchmark: the best, then those that lower the expected loss most."""
+    found, top = plan.odds, plan.kept.top
+    keys = [tuple(float(top[name][row]) for name in _PARALLEL) for row in found.rows]
+    chosen = found.apart(keys)
+    trials = [found.trial(column, chosen[0]) for column in chosen]
+    table = plan.columns_of([int(row) for row in found.rows[chosen]])
+    shown = _row_cells(plan, table)
+    names = ["# >", "Layout", "MBS >", *(["Recompute"] if len(set(table["recompute"])) > 1 else [])]
+    shown["MBS >"] = shown["Micro-batch >"]
+    cells = {name: shown[name] for name in names} | {
+        "Step >": lambda row: format_seconds(table["step_time_s"][row], 4),
+        "p10 to p90 >": lambda row: " to ".join(
+            format_seconds(end, 3).removesuffix(" s" if not at else "")
+            for at, end in enumerate((trials[row].low_s, trials[row].high_s))
+        ),
+        "MFU >": lambda row: f"{table['mfu'][row]:.1%}",
+        "Memory >": lambda row: format_bytes(table["memory_bytes_per_gpu"][row]),
+        "Fits >": lambda row: chance_text(table["fits_probability"][row]),
+        "Fastest >": lambda row: chance_text(trials[row].best_probability),
+    }
+    said = _odds_text(found, chosen)
+    shared = found.rests_on()
+    if shared is not None:
+        said += f" All rely on {shared.switch}: without it the best takes {shared.slower:.0%} longer."
+    title = f"{'Three to try' if len(chosen) == 3 else 'To try'}, of {plan.num_fit:,} layouts that fit"
+    return grid_of(f"{title} ({plan.num_priced:,} priced)", range(len(chosen)), cells, note=said)
+
+
+def _odds_text(found: Odds, chosen: Sequence[int]) -> str:
+    """Say how likely the fastest layout is among a few, and what benchmarking them gains."""
+    said = f"{found.holds(chosen):.0%} chance that the fastest layout (within {NOISE:.0%}) is one of these."
+    if len(chosen) < 2:
+        return said
+    every = "both" if len(chosen) == 2 else f"all {len(chosen)}"
+    return (
+        f"{said} Benchmark {every}: expected loss vs. the true optimum drops from {found.regret([0]):.1%} to "
+        f"{found.regret(chosen):.1%}; tune micro-batch and virtual stages in each benchmark."
+    )
+
+
+def _machines_summary(plan: Plan) -> Summary:
+    """Return the best layout of each machine, a row each, and which is the fastest and which the cheapest."""
+    found = [one for one in plan.machines if one.est is not None]
+
+    def of_est(form: str) -> Callable[[Machine], str]:
+        return lambda one: "" if one.est is None else cell(one.est, form)
+
+    several = len({float(one.job.layout.gpus) for one in plan.machines}) > 1
+    cells: Cells = {
+        "Machine": lambda one: one.job.cluster.name,
+        **({"GPUs >": lambda one: f"{float(one.job.layout.gpus):,.0f}"} if several else {}),
+        "Layout": lambda one: (
+            "no layout fits" if one.est is None else degrees_text(degrees_of(one.est.job.layout))
+        ),
+        "Step >": of_est("step_time_s:s4"),
+        "MFU >": of_est("mfu:.1%"),
+        "Memory >": of_est("memory_bytes_per_gpu:B"),
+        "Fits >": lambda one: "" if one.est is None else chance_text(float(one.est.fits_probability)),
+    }
+    if len({one.job.precision.name for one in plan.machines}) > 1:
+        cells["Precision"] = lambda one: one.job.precision.name
+    if any(one.run is not None for one in found):
+        cells["Days >"] = lambda one: "" if one.run is None else f"{one.run.days:,.1f}"
+        cells["Dollars >"] = lambda one: "" if one.run is None else dollars_text(one.run)
+        note = "days and dollars with failures"
+    else:
+        cells["$ per 1T tokens >"] = lambda one: dollars_of(one.usd_per_trillion_tokens) if one.est else ""
+        note = "dollars without failures"
+    prices = ", ".join(f"{one.job.cluster.name} {_price_of(one.job.cluster)}" for one in plan.machines)
+
+    def name(one: Machine) -> str:
+        return f"{one.job.cluster.name} ({float(one.job.layout.gpus):,.0f}, {one.job.precision.name})"
+
+    fastest = min(found, key=lambda one: float(one.est.step_time_s) if one.est else np.inf)
+    priced = [one for one in found if one.usd_per_trillion_tokens is not None]
+    title = f"Fastest: {name(fastest)}, {cell(fastest.est, 'step_time_s:s4')} a step, {cell(fastest.est, 'mfu:.1%')} MFU"
+    if priced:
+        cheapest = min(priced, key=lambda one: float(one.usd_per_trillion_tokens or 0.0))
+        title += (
+            f"; cheapest: {name(cheapest)}, {dollars_of(cheapest.usd_per_trillion_tokens)} a trillion tokens"
+        )
+    return Summary([grid_of(title, plan.machines, cells, note=f"{note}; a GPU-hour: {prices}")])
 
 
 def plan_remarks(plan: Plan) -> list[str]:
@@ -169,8 +297,8 @@ def trials_grid(plan: Plan) -> Grid:
     def decides(row: int) -> str:
         trial = trials[row][0]
         if trial.without:
-            return f"whether {trial.without} saves what is priced: the others all rest on it"
-        return factors()[trial.settles].scales if trial.settles else "the layouts themselves" if row else ""
+            return f"hedge: does not rely on {trial.without}"
+        return factors()[trial.settles].scales if trial.settles else "parallel layout" if row else ""
 
     def ends(row: int) -> str:
         trial = trials[row][0]
@@ -182,20 +310,15 @@ def trials_grid(plan: Plan) -> Grid:
         "Best >": lambda row: f"{trials[row][0].best_probability:.0%}",
         "Regret >": lambda row: f"{trials[row][0].regret:.1%}",
         "Fits >": lambda row: f"{table['fits_probability'][row]:.0%}",
-        "What decides between it and the first": decides,
+        "Main difference from #1": decides,
     }
-    number = {1: "This one holds", 2: "These two hold", 3: "These three hold"}.get(
-        len(trials), "These four hold"
-    )
-    settled = (
-        f"{number} the best, or one within {NOISE:.0%} of it, with {found.holds(chosen):.0%}; measuring them and "
-        f"keeping the fastest lowers the expected regret from {found.regret([0]):.1%} (of the plan as it is) to "
-        f"{found.regret(chosen):.1%}. {len(found.cost)} common samples of {len(found.rows)} layouts; "
-        "micro-batch and virtual stages are turned within a trial"
-    )
+    settled = f"{_odds_text(found, chosen)} {len(found.cost)} common samples of {len(found.rows)} layouts"
     shared = found.rests_on()
     if shared is not None and not shared.in_band:
-        settled += f"; all rest on {shared.switch}, without which the best takes {shared.slower:.0%} more: see first that it runs"
+        settled += (
+            f"; all rely on {shared.switch}, without which the best takes {shared.slower:.0%} longer: "
+            "verify first that it runs"
+        )
     return grid_of("Try these", range(len(trials)), cells, note=settled)
 
 
@@ -231,7 +354,7 @@ def _also_differing(plan: Plan, table: Mapping[str, list[Any]]) -> Cells:
         "Precision": ("precision", {job.precision.name for job in jobs}),
         "Optimizer": ("optimizer", {job.optimizer.name for job in jobs}),
         "Batch >": ("global_batch", {float(job.global_batch) for job in jobs}),
-        "Beside the recipe": ("choices", {"", *table["choices"]}),
+        "Non-default settings": ("choices", {"", *table["choices"]}),
         "Slice": ("slice", {job.slice for job in jobs}),
         "Axis order": ("axis_order", {job.axis_order for job in jobs}),
         "Offload": ("offload_optimizer", {job.recipe.host.offload_optimizer for job in jobs}),
@@ -276,7 +399,7 @@ def _top_note(table: Mapping[str, list[Any]]) -> str:
     said = []
     if any(table["num_alike"]):
         said.append(
-            f"rows that differ by less than {TIE_SHARE:.1%} in vp, shard group or switches only are one"
+            f"near-duplicates (< {TIE_SHARE:.1%} apart, differing in vp, shard group or switches only) merged"
         )
     if table["days"][0] is not None:
         said.append("days and dollars: nothing lost to failures (costmodel run has them)")
@@ -287,7 +410,7 @@ def commands_grid(plan: Plan, count: int) -> Grid:
     """Return the command line of each of the best layouts."""
     ranks = [str(plan.ranks[row] or "") for row in plan.shown(count)]
     rows = [list(row) for row in zip(ranks, plan.commands(count), strict=True)]
-    return Grid("What prices them", columns("# >", "Command"), rows)
+    return Grid("Reproduce", columns("# >", "Command"), rows)
 
 
 def front_grid(plan: Plan) -> Grid:
@@ -300,9 +423,9 @@ def front_grid(plan: Plan) -> Grid:
         "MFU >": lambda row: f"{table['mfu'][row]:.1%}",
         "Memory >": lambda row: format_bytes(table["memory_bytes_per_gpu"][row]),
     }
-    note = f"every {ordinal(step)} of {total} layouts; --format json has all" if step > 1 else ""
+    note = f"showing {len(range(0, total, step))} of {total}; --format json has all" if step > 1 else ""
     return grid_of(
-        f"Front of {plan.question.objective} against memory", range(0, total, step), cells, note=note
+        f"Pareto front: {plan.question.objective} vs. memory", range(0, total, step), cells, note=note
     )
 
 
@@ -343,7 +466,7 @@ def _scaling_grid(plan: Plan) -> Grid:
 def searched_grid(plan: Plan) -> Grid:
     """Return what was searched, and what was not."""
     rows = [[name, said] for name, said in plan.searched.items()]
-    return Grid("Searched", columns("Knob", "Values"), rows, note=f"Held {plan.held}.")
+    return Grid("Searched", columns("Knob", "Values"), rows, note=f"{plan.held}.")
 
 
 def rejected_grid(plan: Plan) -> Grid:
@@ -352,13 +475,13 @@ def rejected_grid(plan: Plan) -> Grid:
     rows.append(["priced", f"{plan.num_priced:,}"])
     rows.append(["fit", f"{plan.num_fit:,}"])
     title = f"{plan.num_considered:,} combinations considered"
-    return Grid(title, columns("Why out", "Layouts >"), rows, strong=frozenset({len(rows) - 1}))
+    return Grid(title, columns("Rejected layouts", "Layouts >"), rows, strong=frozenset({len(rows) - 1}))
 
 
 def _gains_grid(gains: Sequence[tuple[str, float]]) -> Grid:
     """Return what dropping each constraint would save."""
     rows = [[name, f"{gain:.1%}"] for name, gain in gains]
-    return Grid("What relaxing a constraint would save", columns("Constraint", "Shorter by >"), rows)
+    return Grid("Gain from lifting each constraint", columns("Constraint", "Step time saved >"), rows)
 
 
 _SPENT = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid
 from costmodel.base.units import format_seconds, format_si
 from costmodel.describe.jobs.switches import NUMERIC
 from costmodel.reporting.cells import grid_of
+from costmodel.reporting.summaries import LINES
 from costmodel.what_if.sensitivity import Effect, Sensitivity
 
 _SMALL = 5e-5
@@ -101,13 +103,44 @@ def sensitivity_remarks(found: Sensitivity) -> list[str]:
     )
     if parts:
         remarks.append(f"The step waits for {parts}.")
-    helps = [effect for effect in found.effects if effect.kind == "switch" and effect.more < -0.001]
-    if helps:
-        best = min(helps, key=lambda effect: (effect.name in NUMERIC, effect.more))
+    best = found.best_switch
+    if best is not None:
         grown = f", and {best.created} grows" if best.created else ""
-        numerics = ", and changes numerics" if best.name in NUMERIC else ""
-        saved = f"{best.name}={best.after} would save {-best.more:.1%} of the step{numerics}"
+        saved = f"{best.name}={best.after} would save {-best.more:.1%} of the step"
         remarks.append(f"{saved}: {best.removed} shrinks{grown}.")
     if found.refused:
         remarks.append("Not possible here: " + ", ".join(name for name, _ in found.refused) + ".")
     return remarks
+
+
+def sensitivity_summary(found: Sensitivity) -> Summary:
+    """Return the numbers that move the step most, and the switches that save most and train the same model."""
+    numbers = sorted((one for one in found.effects if one.kind != "switch"), key=lambda one: -one.reach)[
+        :LINES
+    ]
+    switches = [one for one in found.effects if one.kind == "switch" and one.name not in NUMERIC]
+    worth = sorted((one for one in switches if one.more < 0 or one.memory_more < 0), key=_saved)[:LINES]
+    said = sensitivity_remarks(found)
+    by = f"+{found.change:.0%}"
+    of_number = {
+        "Number": "name",
+        "Now >": _value,
+        "Step time per 1% >": lambda one: f"{one.elasticity:+.2f}%",
+        f"Step time at {by} >": "more:+.1%",
+        f"Memory at {by} >": "memory_more:+.1%",
+    }
+    of_switch = {
+        "Switch": "name",
+        "Now": "before",
+        "Then": "after",
+        "Step time >": "more:+.1%",
+        "Memory >": "memory_more:+.1%",
+    }
+    return Summary(
+        [grid_of(said[0] if said else "", numbers, of_number), grid_of("", worth, of_switch)], said[1:2]
+    )
+
+
+def _saved(effect: Effect) -> float:
+    """Return the change of step time, that of memory where the step stays as it is."""
+    return effect.more if effect.more < -0.0005 else 1.0 + effect.memory_more

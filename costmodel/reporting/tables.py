@@ -9,7 +9,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import format_bytes, format_days, format_figure, format_seconds, format_si
 from costmodel.base.words import plural
-from costmodel.bill.lines import AXES
+from costmodel.bill.lines import AXES, TOLLS
 from costmodel.describe.factors import NOMINAL
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 
 SMALL_SHARE = 0.005
 _MANY_LAYOUTS = 20
+CATEGORY = {
+    "math": "GEMM+attention",
+    "hbm": "memory-bound",
+    "communication": "exposed communication",
+    "bubble": "pipeline bubble",
+    "state": "optimizer",
+    "activation": "activations",
+    "overhead": "overhead",
+}
+"""What the categories of a bill are called in sentences."""
+
 PLANNED = " (the planner's: none was named)"
 """What stands behind a layout that no job names."""
 
@@ -68,7 +79,9 @@ def causes_grid(samples: Samples) -> Grid:
         for cause in causes[:CAUSES]
     ]
     return Grid(
-        "What makes the width", columns("Of", "Factor", "From its p10 to its p90 >", "Known from"), rows
+        "Main sources of uncertainty",
+        columns("Of", "Factor", "From its p10 to its p90 >", "Known from"),
+        rows,
     )
 
 
@@ -139,12 +152,12 @@ def headline_grid(est: Estimate) -> Grid:
         (
             "MFU",
             f"{float(est.mfu):.1%} of {peak} dense {job.precision.name}, full attention matrix "
-            f"(causal half: {float(est.mfu_causal):.1%}){_printed_text(est)}",
+            f"(causal-masked MFU {float(est.mfu_causal):.1%}){_printed_text(est)}",
         ),
         ("HFU", f"{float(est.hfu):.1%}, recomputation counted too"),
         ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.1f}"),
         ("model TFLOP/s/GPU", f"{float(est.model_tflops_per_gpu):,.1f}"),
-        ("paid to", tolls_text(est)),
+        ("breakdown", breakdown_text(est)),
         ("memory", memory_text(est)),
     ]
     if est.bill.host_lines:
@@ -217,12 +230,14 @@ def job_text(est: Estimate) -> str:
     )
 
 
-def tolls_text(est: Estimate) -> str:
-    """Say in one line where the step goes, largest first."""
+def breakdown_text(est: Estimate) -> str:
+    """Say in one line what categories take of the step, largest first."""
     step = float(est.step_time_s)
-    shares = {toll: float(seconds) / step for toll, seconds in est.exposed_by("toll").items()}
-    largest_first = sorted(shares.items(), key=lambda item: -item[1])
-    return ", ".join(f"{toll} {share:.1%}" for toll, share in largest_first if abs(share) >= 0.0005)
+    shares = {name: float(seconds) / step for name, seconds in est.exposed_by("toll").items()}
+    largest = sorted(TOLLS, key=lambda name: -shares.get(name, 0.0))
+    return ", ".join(
+        f"{CATEGORY[name]} {shares[name]:.0%}" for name in largest if shares.get(name, 0.0) >= 0.005
+    )
 
 
 def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
@@ -253,7 +268,7 @@ def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     keys.append("")
     rows.append(["step time", "", "", "", format_seconds(step, 4), "100.0%", ""])
     note = "Busy: on the critical rank. Exposed: what the step waits for; only this adds up to the step time."
-    titles = columns("Time", "Toll", "Count >", "Busy >", "Exposed >", "Share >", "Tier")
+    titles = columns("Time", "Category", "Count >", "Busy >", "Exposed >", "Share >", "Tier")
     return Grid("Time bill", titles, rows, frozenset(strong), note, keys)
 
 
@@ -293,7 +308,7 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     stages = float(est.job.layout.pp)
     where = f" of stage {est.worst_stage} (of 0 … {stages - 1:.0f}), the worst" if stages > 1 else ""
     strong = frozenset(range(first_sum, len(rows)))
-    titles = columns("Memory", "Toll", "Size >", "Of the GPU >")
+    titles = columns("Memory", "Category", "Size >", "Of the GPU >")
     keys += [""] * (len(rows) - len(keys))
     return Grid(f"Memory bill{where}", titles, rows, strong, keys=keys)
 
@@ -307,7 +322,7 @@ def host_grid(est: Estimate) -> Grid:
     rows.append(["memory per host", "", format_bytes(total), f"{total / have:.1%}"])
     rows.append([word, "", format_bytes(abs(have - total)), f"{abs(have - total) / have:.1%}"])
     strong = frozenset(range(len(records), len(rows)))
-    return Grid("Memory of a host", columns("Memory", "Toll", "Size >", "Of the host >"), rows, strong)
+    return Grid("Memory of a host", columns("Memory", "Category", "Size >", "Of the host >"), rows, strong)
 
 
 def layouts_grid(est: Estimate) -> Grid:

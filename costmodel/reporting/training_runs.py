@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import (
@@ -12,9 +15,16 @@ from costmodel.base.units import (
     format_seconds,
     format_si,
 )
-from costmodel.base.words import plural
+from costmodel.base.words import chance_text, plural
 from costmodel.reporting.cells import figures_of
-from costmodel.reporting.tables import PLANNED, job_text, memory_text
+from costmodel.reporting.summaries import (
+    band_row,
+    first_warning,
+    job_rows,
+    machine_text,
+    of_text,
+)
+from costmodel.reporting.tables import PLANNED, breakdown_text, job_text, memory_text
 from costmodel.what_if.compare import Runs
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
@@ -35,18 +45,8 @@ def run_grids(run: TrainingRun) -> list[Grid]:
 def _headline(run: TrainingRun) -> Grid:
     """Return what people ask first."""
     est, given, checkpoint = run.est, run.reliability, run.checkpoint
-    mean = run.mean_time_between_failures_s
-    often = (
-        f"{run.interruptions:,.0f} unexpected, one in {mean / 3600:,.1f} h" if run.failures_per_s else "none"
-    )
-    planned = f", {run.planned_stops:,.0f} planned" if given.planned_stops_per_day else ""
     found = run.intervals_s if run.failures_per_s else {}
     rules = "; ".join(f"{name} {format_duration(seconds)}" for name, seconds in found.items())
-    cost = (
-        f"no price: {run.price_note}"
-        if run.dollars is None
-        else f"${run.dollars:,.0f} at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour ({run.price_note}){_at_lists(run)}"
-    )
     whose = PLANNED if run.is_planned else ""
     rows = [
         ("layout", f"{job_text(est)}{whose}"),
@@ -61,19 +61,15 @@ def _headline(run: TrainingRun) -> Grid:
             f"{run.effective_training_time_ratio:.1%} of it; MFU {float(est.mfu):.1%} in the "
             f"step, {float(est.mfu) * run.effective_training_time_ratio:.1%} of the calendar",
         ),
-        (
-            "GPU-hours",
-            f"{_hours_text(run.gpu_hours, run)}, and {run.spare_gpu_hours:,.0f} of {plural(run.spare_nodes, 'spare node')}"
-            + ("" if run.pays_spares or not run.spare_nodes else ", not billed (--spare-nodes bills them)"),
-        ),
-        ("cost", cost),
+        ("GPU-hours", _spares_text(run)),
+        ("cost", _cost_text(run)),
         *limits(run),
         (
             "energy",
             f"{_megawatt_hours(run.energy_kwh)} at {run.gpu_power_w:,.0f} W a GPU and host, PUE {run.pue:.2f} "
             f"(boards alone at their limit: {_megawatt_hours(run.energy_at_tdp_kwh)})",
         ),
-        ("interruptions", f"{often}{planned} (rates: {given.name})"),
+        ("interruptions", f"{_failures_text(run)} (rates: {given.name})"),
         (
             "checkpoint",
             f"{format_bytes(checkpoint.size_bytes)}, {given.checkpointing}: written in "
@@ -84,6 +80,43 @@ def _headline(run: TrainingRun) -> Grid:
     ]
     title = f"{est.job.model.name} on {plural(run.gpus, 'GPU')} of {est.job.cluster.name}, the whole run"
     return Grid(title, columns("", ""), rows)
+
+
+def _spares_text(run: TrainingRun) -> str:
+    """Say how many GPU-hours are used, and how many hot spares stand ready and who pays them."""
+    hours = f"{_hours_text(run.gpu_hours, run)} GPU-hours"
+    if not run.spare_nodes:
+        return hours
+    billed = "" if run.pays_spares else ", not billed at cloud prices (--spare-nodes bills them)"
+    return f"{hours} (+ {run.spare_gpu_hours:,.0f} for {plural(run.spare_nodes, 'hot spare')}{billed})"
+
+
+def _cost_text(run: TrainingRun) -> str:
+    """Say what a run costs, and at which price."""
+    if run.dollars is None:
+        return f"no price: {run.price_note}"
+    return f"${run.dollars:,.0f} at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour ({run.price_note}){_at_lists(run)}"
+
+
+def _failures_text(run: TrainingRun) -> str:
+    """Say how often a run is interrupted, expected or not."""
+    if not run.failures_per_s:
+        often = "none"
+    else:
+        often = (
+            f"{_count(run.interruptions)} unexpected, one in {run.mean_time_between_failures_s / 3600:,.1f} h"
+        )
+    planned = f", {_count(run.planned_stops)} planned" if run.reliability.planned_stops_per_day else ""
+    return often + planned
+
+
+def _count(expected: float) -> str:
+    """Return an expected number of events, small ones with two digits.
+
+    >>> _count(45.3), _count(0.234)
+    ('45', '0.23')
+    """
+    return f"{expected:,.0f}" if expected >= 10.0 else f"{expected:.2g}"
 
 
 def _middle(run: TrainingRun) -> str:
@@ -215,6 +248,46 @@ def _factor(error: float) -> str:
 def _megawatt_hours(energy_kwh: float) -> str:
     """Write an energy in MWh, small ones with three digits."""
     return f"{energy_kwh / 1e3:,.0f} MWh" if energy_kwh >= 1e5 else f"{energy_kwh / 1e3:.3g} MWh"
+
+
+def run_summary(run: TrainingRun, *, assumed: Collection[str] = ()) -> Summary:
+    """Return a run in twenty lines: days and dollars with p10 and p90, whether it fits, where the GPU-hours go."""
+    est, spread = run.est, run.spread(10, 90)
+    need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+    chance = f"{of_text(need, have)}, {chance_text(float(est.fits_probability))} likely to fit"
+    cost = "" if run.dollars is None else f", ${run.dollars:,.0f}"
+    title = (
+        f"{machine_text(est)}, {format_si(run.tokens, '')} tokens: {format_days(run.days)}{cost}; {chance}"
+    )
+    if not est.fits:
+        title = f"DOES NOT FIT ({of_text(need, have)}): {title}"
+    low, high = spread["days"]
+    ends = f"{format_days(float(low))} to {format_days(float(high))}"
+    if run.dollars is not None:
+        ends += ", ${:,.0f} to ${:,.0f}".format(*spread["dollars"])
+    hours = [(name.replace("_", " "), spent) for name, spent in run.lost_gpu_hours().items() if spent > 0]
+    largest = sorted(hours, key=lambda item: -item[1])[:3]
+    lost = ", ".join(f"{name} {spent / run.gpu_hours:.1%}" for name, spent in largest)
+    steps = f"{plural(run.steps, 'step')} of {format_seconds(run.step_time_s, 4)}"
+    rows = [
+        *job_rows(est, {*assumed, *(["layout"] if run.is_planned else [])}),
+        ("spread", f"{ends} (p10 to p90)"),
+        (
+            "steps",
+            f"{steps} at {float(est.mfu):.1%} MFU, {run.effective_training_time_ratio:.1%} of the time effective",
+        ),
+        *band_row(est),
+        ("time", breakdown_text(est)),
+        ("lost", lost or "nothing"),
+        ("cost", _cost_text(run)),
+        *limits(run),
+        ("energy", f"{_megawatt_hours(run.energy_kwh)}, PUE {run.pue:.2f}"),
+        ("faults", _failures_text(run)),
+    ]
+    return Summary(
+        [Grid(title, columns("", ""), rows)],
+        first_warning([said.removeprefix("Warning: ") for said in run_remarks(run)]),
+    )
 
 
 # --- several runs side by side ---

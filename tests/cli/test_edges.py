@@ -158,7 +158,7 @@ def test_what_a_recipe_is_called_otherwise_leads_to_an_answer(capsys, kind):
         if "lora" in kind
         else ["-r", error.partition("did you mean '")[2].partition("'")[0]]
     )
-    assert "step time" in said(capsys, "estimate", *DENSE.split(), "--tp", "2", *flags).out
+    assert " a step, " in said(capsys, "estimate", *DENSE.split(), "--tp", "2", *flags).out
 
 
 @pytest.mark.parametrize(

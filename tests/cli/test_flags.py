@@ -77,7 +77,7 @@ def test_a_plan_takes_no_replicas_from_a_job_file_and_what_is_emitted_has_to_run
     assert {(plan["tp"], plan["gpus"]) for plan in top} == {(2, 16)}
     code, out, err = call(f"plan {file} --emit torchtitan")
     assert (code, "tensor_parallel_degree" in out) == (0, True)
-    assert "Price it alone: costmodel estimate" in err
+    assert "Reproduce:\n  costmodel estimate" in err
     code, out, _ = call(f"plan {file} --keep tp --emit job --quiet")
     assert code == 0
     assert "layout: tp2\n" in out

@@ -112,8 +112,11 @@ def test_compare_takes_several_files_and_flags_on_top(run, tmp_path):
         file.write_text(f"model: llama3-8b\ngpus: 16\ntp: {tp}\nglobal_batch: 64\nseq_len: 8192\n")
     code, out, _ = run("compare", first, second, "--seq-len", "4096")
     assert code == 0
-    assert "wide against narrow: time" in out
-    assert "64 sequences of 4,096 tokens" in out
+    assert out.startswith("wide is ")
+    assert "a step than narrow: " in out.splitlines()[0]
+    assert (
+        "64 sequences of 4,096 tokens" in run("compare", first, second, "--seq-len", "4096", "--details")[1]
+    )
     record = json.loads(run("compare", first, second, "--vary", "micro_batch=1,2", "--format", "json")[1])
     labels = [job["label"] for job in record["jobs"]]
     assert labels == [

@@ -13,12 +13,12 @@ SMALL = ["plan", "-m", "llama3-8b", "-n", "8", "--global-batch", "32", "--seq-le
 
 
 def test_table_has_best_front_and_reasons(capsys):
-    assert main([*SMALL, "--top", "3", "--why-not", "tp3"]) == 0
+    assert main([*SMALL, "--top", "3", "--details", "--why-not", "tp3"]) == 0
     out, err = capsys.readouterr()
     for words in (
         "Best by step-time",
-        "Front of step-time against memory",
-        "Why out",
+        "Pareto front: step-time vs. memory",
+        "Rejected layouts",
         "does not fit the memory",
         "Why not tp3",
     ):

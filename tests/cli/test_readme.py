@@ -83,14 +83,14 @@ def test_shown_output_has_the_lines_the_program_prints(capsys):
     command = setup.partition("bin/costmodel ")[2].partition("\n\n")[0]
     assert main(shlex.split(command.replace("\\\n", " "))) == 0
     printed = capsys.readouterr().out
-    shown = re.search(r"output:begin head -10 -->\n```\n(.*?)```", README, flags=re.DOTALL)[1]
+    shown = re.search(r"output:begin -->\n```\n(.*?)```", README, flags=re.DOTALL)[1]
 
     def labels(text):
-        return [line[:18].strip() for line in text.splitlines() if re.match(r"\S.{17,18}  ?\S", line)]
+        return [line.split()[0] for line in text.splitlines() if re.match(r"[a-z]\S* ", line)]
 
-    head = [line for line in shown.splitlines() if not line.startswith(("$", "   "))]
-    assert len(head) == 10
-    assert labels("\n".join(head[1:])) == labels("\n".join(printed.splitlines()[1:10]))
+    answer = [line for line in shown.splitlines() if not line.startswith(("$", "   "))]
+    assert len(labels(printed)) > 8
+    assert labels("\n".join(answer)) == labels(printed)
 
 
 def test_markers_of_generated_tables_are_there_once():

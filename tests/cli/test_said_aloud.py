@@ -29,8 +29,8 @@ def test_bill_figure_and_trace_have_one_bubble(layout):
     plt.close(figure)
     assert set(shares(title)) == {said}
     assert shares(cm.trace(est).grids()[0].note) == [said]
-    paid = next(cells for cells in est.grids()[0].rows if cells[0].strip() == "paid to")[1]
-    assert f"bubble {said}" in paid
+    paid = next(cells for cells in est.grids()[0].rows if cells[0].strip() == "breakdown")[1]
+    assert f"pipeline bubble {float(sum_exposed([line])) / float(est.step_time_s):.0%}" in paid
 
 
 def test_a_profile_is_shown_with_the_constants_of_its_kernels(capsys):

@@ -146,7 +146,8 @@ def test_a_real_terminal_shows_what_a_pipe_has(command, width):
     shown, code = on_a_terminal(command, width)
     assert code == 0
     assert "\x1b[1" in shown
-    lines = plain(shown).splitlines()
+    # A command to copy is one line, which the terminal breaks without cutting it.
+    lines = [line for line in plain(shown).splitlines() if not line.startswith("  costmodel ")]
     assert max(map(cell_len, lines)) <= width
     wanted = "$20,167,187" if command[0] == "budget" else "119,"
     assert wanted in plain(shown) or command[0] == "estimate"

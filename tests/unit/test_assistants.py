@@ -86,7 +86,7 @@ def test_estimate_answers_as_estimate(talk, capsys):
     assert answer.structured_content["step_time_s"] == float(est.step_time_s)
     assert answer.structured_content["memory_bytes_per_gpu"] == float(est.memory_bytes_per_gpu)
     assert "step time" in text(answer)
-    assert "Nobody named a recipe" in text(answer)
+    assert "Recipe: megatron-core (default" in text(answer)
     assert main([*shlex.split(answer.structured_content["command"])[1:], "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == float(est.step_time_s)
 

@@ -120,7 +120,7 @@ def test_the_price_of_the_profile_given_as_a_price_changes_no_dollar():
     assert listed.spare_nodes > 0
     assert given.dollars == listed.dollars == pytest.approx(2.95 * listed.gpu_hours)
     said = dict(given.grids()[0].rows)["GPU-hours"]
-    assert said.endswith("not billed (--spare-nodes bills them)")
+    assert said.endswith("not billed at cloud prices (--spare-nodes bills them))")
     # Who asks for spare nodes pays for them, at any price.
     for price in (None, 2.95):
         asked = cm.run(**JOB, price=price, changes=changes, spare_nodes=2)

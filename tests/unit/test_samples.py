@@ -89,7 +89,7 @@ def test_samples_widen_the_tables_of_an_estimate(est):
     assert said.to_dict()["uncertainty"]["seed"] == 4
     assert "uncertainty" not in est.to_dict()
     titles = [grid.title for grid in said.grids()]
-    assert "What makes the width" in titles
+    assert "Main sources of uncertainty" in titles
     assert "What makes the width" not in [grid.title for grid in est.grids()]
 
 

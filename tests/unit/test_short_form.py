@@ -326,11 +326,9 @@ def test_whether_degrees_and_a_recipe_are_named():
     assert not names_no_degree({"pipeline_layout": "balanced"})
     assert assumed_recipe({"recipe": "llama3"}) == []
     assert assumed_recipe({}) == [
-        "Nobody named a recipe: megatron-core is the default; --recipe names another (costmodel recipe list)."
+        "Recipe: megatron-core (default; change with --recipe, see costmodel recipe list)."
     ]
-    assert assumed_recipe({"cluster": "tpu-v5p"})[0].startswith(
-        "Nobody named a recipe: maxtext-tpu is the default here;"
-    )
+    assert assumed_recipe({"cluster": "tpu-v5p"})[0].startswith("Recipe: maxtext-tpu (default")
 
 
 def test_what_places_ranks():

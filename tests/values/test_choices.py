@@ -264,7 +264,7 @@ def test_what_was_searched_and_held_is_said(capsys):
     assert record["searched"]["tp_overlap"] == "weight-grad, pipelined"
     assert record["searched"]["axis_order"] == "tp cp dp pp, tp cp pp dp"
     assert record["searched"]["zero_stage"] == "0, 1"
-    assert record["held"].startswith("as recipe megatron-core has it: every other switch")
+    assert record["held"].startswith("All other settings: defaults of megatron-core")
     assert main(["plan", *flags, "--no-choose", "--format", "json", "--top", "1"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert "tp_overlap" not in record["searched"]

@@ -202,7 +202,7 @@ def time_spreads(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
         {role: of_role(gpu, role) for role in roles},
         family_weights(gpu),
     )
-    how = f"squared family-out residuals of {len(gpu)} runs by how much they depend on it"
+    how = f"estimated from {len(gpu)} published runs, each family left out"
     for role, names in (
         ("launch", ["launch"]),
         ("memory_kernels", [f"memory_kernels.{OTHER}"]),
@@ -364,7 +364,7 @@ def memory_spreads(runs: Runs) -> dict[str, Said]:
     reach = (memory.residual.abs() / np.sqrt(variance)).to_numpy(np.float64)
     tail = tail_of(reach)
     wider = float(np.quantile(reach, SHARE) / with_tail(np.asarray(ndtri(0.5 + 0.5 * SHARE)), tail))
-    how = f"squared residuals of {len(memory)} measured peaks by how much they depend on it"
+    how = f"estimated from {len(memory)} measured memory peaks"
     found = {role: Said(0.0, wider * told[role], tail, len(memory), how) for role in on}
     spreads = {role: one.spread for role, one in found.items()}
     return found | {f"room.{name}": room(runs, name, one, spreads) for name, one in fit_odds(runs).items()}

@@ -44,14 +44,12 @@ def shell_text(arguments: Iterable[str]) -> str:
     return "\n".join(lines)
 
 
-def output_block(num_lines: int | None) -> str:
-    """Return the first command and its real output, cut to `num_lines` as ``head`` would."""
-    printed = io.StringIO()
+def output_block(more: list[str]) -> str:
+    """Return the first command with `more` flags and its real output."""
+    printed, arguments = io.StringIO(), [*first_command(), *more]
     with contextlib.redirect_stdout(printed):
-        costmodel(first_command())
-    lines = printed.getvalue().splitlines()
-    pipe = f" | head -{num_lines}" if num_lines else ""
-    return "\n".join(["```", f"$ {shell_text(first_command())}{pipe}", *lines[:num_lines], "```"])
+        costmodel(arguments)
+    return "\n".join(["```", f"$ {shell_text(arguments)}", printed.getvalue().rstrip(), "```"])
 
 
 def column_block(columns: Iterable[ColumnDoc]) -> str:
@@ -79,11 +77,10 @@ def field_block() -> str:
 
 
 def with_outputs(texts: dict[Path, str]) -> dict[Path, str]:
-    """Write the output of the first command wherever a page shows it, cut where the page cuts it."""
+    """Write the output of the first command wherever a page shows it, with the flags that the page names."""
 
     def output(match: re.Match[str]) -> str:
-        cut = re.search(r"head -(\d+)", match[1])
-        return f"{match[1]}\n{output_block(int(cut[1]) if cut else None)}\n{match[2]}"
+        return f"{match[1]}\n{output_block(re.findall(r'--[a-z]+(?= )', match[1]))}\n{match[2]}"
 
     shown = re.compile(r"(<!-- output:begin.*?-->).*?(<!-- output:end -->)", re.DOTALL)
     return {page: shown.sub(output, text) for page, text in texts.items()}

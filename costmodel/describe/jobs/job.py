@@ -79,7 +79,7 @@ class Job:
     tokens: float | None = None
     pipeline_layout: tuple[Chunk, ...] = ()
     balanced_stages: bool = False
-    """Layers are dealt so that the stage with the head does no more than the others."""
+    """Layers are balanced over stages to offset the LM head."""
     policy: Policy = field(default_factory=Policy)
     health: Health = field(default_factory=Health)
     tuning: Tuning = field(default_factory=Tuning)

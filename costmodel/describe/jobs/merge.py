@@ -115,9 +115,7 @@ def assumed_recipe(asked: Mapping[str, Any], named_by: str = "--recipe") -> list
     named = asked.get("cluster", FIELD["cluster"].default)
     default = usual_recipe(named if isinstance(named, Cluster) else load_cluster(named))
     where = "" if default == DEFAULT_RECIPE else " here"
-    return [
-        f"Nobody named a recipe: {default} is the default{where}; {named_by} names another (costmodel recipe list)."
-    ]
+    return [f"Recipe: {default} (default{where}; change with {named_by}, see costmodel recipe list)."]
 
 
 def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:

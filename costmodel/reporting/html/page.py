@@ -264,13 +264,13 @@ def headline(est: Estimate, whose: str = "") -> str:
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     cards = [
         ("step time", format_seconds(float(est.step_time_s), 4), tables.band_text(est)),
-        ("MFU", f"{float(est.mfu):.1%}", f"causal half: {float(est.mfu_causal):.1%}"),
+        ("MFU", f"{float(est.mfu):.1%}", f"causal-masked: {float(est.mfu_causal):.1%}"),
         (
             "memory of a GPU",
             format_bytes(need),
             f"of {format_bytes(have)}: {_fits_text(est)}, {float(est.fits_probability):.0%} likely to fit",
         ),
-        ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.0f}", tables.tolls_text(est)),
+        ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.0f}", tables.breakdown_text(est)),
     ]
     if est.job.tokens is not None:
         tokens = f"for {format_si(est.job.tokens, '')} tokens, no failures{tables.spent_text(est.samples)}"

@@ -1,0 +1,151 @@
+"""Answers in twenty lines: the answer as a sentence, what was assumed, how sure it is, and the largest lines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from costmodel.base.answer import Summary
+from costmodel.base.grid import Grid, columns
+from costmodel.base.units import format_bytes, format_days, format_seconds, format_si
+from costmodel.base.words import chance_text
+from costmodel.describe.hardware.cluster import Accelerator
+from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.frame import line_records
+from costmodel.reporting.tables import breakdown_text, sampled_text
+
+LINES = 5
+"""Largest lines that a summary shows of each bill."""
+_PASSES = ("forward", "backward", "backward_input", "backward_weight", "recompute")
+
+
+def device_name(accelerator: Accelerator) -> str:
+    """Return what people call an accelerator: its profile's name up to the first number.
+
+    >>> from costmodel.describe.hardware.hardware import load_accelerator
+    >>> device_name(load_accelerator("h100-sxm-80gb")), device_name(load_accelerator("tpu-v5p"))
+    ('H100', 'TPU V5P')
+    """
+    parts = accelerator.name.split("-")
+    numbered = [at for at, part in enumerate(parts) if any(map(str.isdigit, part))]
+    return " ".join(parts[: numbered[0] + 1]).upper() if numbered else accelerator.name
+
+
+def of_text(need: float, have: float) -> str:
+    """Return what of a memory is used, the unit once where both have the same.
+
+    >>> of_text(63.9 * 2**30, 79.2 * 2**30)
+    '63.9 of 79.2 GiB'
+    """
+    used, whole = format_bytes(need), format_bytes(have)
+    unit = whole.rpartition(" ")[2]
+    return f"{used.removesuffix(f' {unit}')} of {whole}"
+
+
+def machine_text(est: Estimate) -> str:
+    """Return model and machine of a job.
+
+    A machine is named by its accelerators; its cluster stands below.
+    """
+    return f"{est.job.model.name} on {float(est.job.layout.gpus):,.0f} {device_name(est.job.cluster.accelerator)}"
+
+
+def answer_text(est: Estimate) -> str:
+    """Say how long a step takes, what MFU that is, and whether it fits; first of all where it does not."""
+    step = f"{format_seconds(float(est.step_time_s), 4)} a step, {float(est.mfu):.1%} MFU"
+    need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+    if not est.fits_gpu:
+        over = format_bytes(need - have)
+        return f"DOES NOT FIT: {machine_text(est)} needs {of_text(need, have)} a GPU, {over} too much ({step} if it did fit)"
+    if not est.fits_host:
+        host = of_text(float(est.host_memory_bytes), est.host_memory_capacity_bytes)
+        return f"DOES NOT FIT: {machine_text(est)} needs {host} of host memory ({step} if it did fit)"
+    chance = float(est.fits_probability)
+    only = "only " if chance < 0.75 else ""
+    return f"{machine_text(est)}: {step}, {of_text(need, have)}; {only}{chance_text(chance)} likely to fit"
+
+
+def job_rows(est: Estimate, assumed: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Return layout and setting of a job; what nobody named (`assumed`, names of fields) has a star."""
+    job = est.job
+    star = {name: "*" if name in assumed else "" for name in ("layout", "cluster", "recipe", "precision")}
+    setting = (
+        f"{job.cluster.name}{star['cluster']}, {job.recipe.name}{star['recipe']}, "
+        f"{job.precision.name}{star['precision']}, batch {float(job.global_batch):,.0f} x {float(job.seq_len):,.0f}"
+    )
+    return [
+        ("layout", layout_text(job.layout) + star["layout"]),
+        ("job", setting + (" (*assumed)" if any(star.values()) else "")),
+    ]
+
+
+def band_row(est: Estimate) -> list[tuple[str, str]]:
+    """Return where time and memory may lie, and from what that is known."""
+    band, held = est.error_band, est.memory_error_band
+    if est.samples is not None or est.job.belief.names:
+        samples = est.samples if est.samples is not None else est.sample()
+        return [("range", sampled_text(samples))]
+    if band is None:
+        return [("range", "unknown: too few published runs of such models and accelerators")]
+    step_s, need = float(est.step_time_s), float(est.memory_bytes_per_gpu)
+    time_s = " to ".join(format_seconds(step_s * end, 3) for end in (band.low, band.high))
+    memory = " to ".join(format_bytes(need * end) for end in (held.low, held.high))
+    return [("range", f"{time_s}, {memory} (80% of {band.runs} published runs lie within)")]
+
+
+def largest_time(est: Estimate) -> list[tuple[str, float]]:
+    """Return exposed seconds by line, the passes of one operator together, largest first; `explain` opens each name."""
+    found: dict[str, float] = {}
+    for line in est.bill.time_lines:
+        head, _, last = line.name.rpartition(".")
+        name = head if last in _PASSES else line.name
+        found[name] = found.get(name, 0.0) + float(line.exposed_seconds)
+    return sorted(found.items(), key=lambda item: -item[1])
+
+
+def largest_memory(est: Estimate) -> list[tuple[str, float]]:
+    """Return bytes of the worst stage by line, optimizer states together, largest first."""
+    found: dict[str, float] = {}
+    for record in line_records(est, "memory"):
+        name = ".".join(record["name"].split(".")[:3])
+        found[name] = found.get(name, 0.0) + record["bytes"]
+    return sorted(found.items(), key=lambda item: -item[1])
+
+
+def largest_grid(est: Estimate, count: int = LINES) -> Grid:
+    """Return the largest lines of both bills side by side."""
+    step_s = float(est.step_time_s)
+    time = [
+        (name, format_seconds(spent), f"{spent / step_s:.1%}") for name, spent in largest_time(est)[:count]
+    ]
+    memory = [(name, format_bytes(held)) for name, held in largest_memory(est)[:count]]
+    rows = [[*one, *other] for one, other in zip(time, memory, strict=False)]
+    return Grid("", columns("Largest lines of time", "Exposed >", "Share >", "Of memory", "Size >"), rows)
+
+
+def first_warning(warnings: Sequence[str]) -> list[str]:
+    """Return the most important warning, and how many more there are."""
+    more = f" ({len(warnings) - 1} more: --details)" if len(warnings) > 1 else ""
+    return [f"Warning: {warnings[0]}{more}"] if warnings else []
+
+
+def estimate_summary(est: Estimate, *, assumed: Collection[str] = ()) -> Summary | None:
+    """Return one layout in twenty lines; None for many, whose table is short."""
+    if est.shape:
+        return None
+    rows = [*job_rows(est, assumed), *band_row(est), ("time", breakdown_text(est))]
+    if est.job.tokens is not None:
+        rows.append(("tokens", spent_text(est, est.job.tokens)))
+    return Summary(
+        [Grid(answer_text(est), columns("", ""), rows), largest_grid(est)], first_warning(est.warnings)
+    )
+
+
+def spent_text(est: Estimate, tokens: float) -> str:
+    """Say how long training takes and what it costs, nothing lost to failures."""
+    hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
+    cost = "" if price is None else f", ${price * hours:,.0f} at ${price:,.2f} a GPU-hour"
+    days = format_days(float(est.days(tokens)))
+    return (
+        f"{format_si(tokens, '')} in {days}, {hours:,.0f} GPU-hours{cost} (without failures: costmodel run)"
+    )
