@@ -269,7 +269,7 @@ def test_what_was_searched_and_held_is_said(capsys):
     record = json.loads(capsys.readouterr().out)
     assert "tp_overlap" not in record["searched"]
     assert "choose is off" in record["held"]
-    assert main(["plan", *flags, "--top", "1"]) == 0
+    assert main(["plan", *flags, "--top", "1", "--details"]) == 0
     out = capsys.readouterr().out
     assert "Searched" in out
     assert "Held as recipe megatron-core has it" in out
