@@ -272,7 +272,7 @@ def test_what_was_searched_and_held_is_said(capsys):
     assert main(["plan", *flags, "--top", "1", "--details"]) == 0
     out = capsys.readouterr().out
     assert "Searched" in out
-    assert "Held as recipe megatron-core has it" in out
+    assert "All other settings: defaults of megatron-core" in out
 
 
 @pytest.mark.parametrize("switches", [dict([pair]) for pair in _FREE])
