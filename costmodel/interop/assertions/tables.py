@@ -59,10 +59,11 @@ def table_of(framework: str, job: Job) -> Table:
 
     One whose assertions nobody has read yet is held to what the methods themselves need.
     """
+    known = TABLES.get(framework, TABLES["none"])
     if framework not in FRAMEWORKS:
-        return TABLES.get(framework, TABLES["none"])
+        return known
     release = launched_by(framework, job.recipe.launches).release
-    return TABLES[framework].of("own" if release == FRAMEWORKS[framework].release else release)
+    return known.of("own" if release == FRAMEWORKS[framework].release else release)
 
 
 def broken(framework: str, job: Job, given: Arguments | None = None) -> list[tuple[Assertion, str]]:
