@@ -367,7 +367,9 @@ class TrainingRun(Answer):
             "spare_gpu_hours": self.spare_gpu_hours,
             "pays_spares": self.pays_spares,
             "dollars": self.dollars,
-            "dollars_at_list_prices": self.dollars_at_list_prices,
+            "dollars_at_list_prices": None
+            if self.dollars_at_list_prices is None
+            else list(self.dollars_at_list_prices),
             "price_usd_per_gpu_hour": self.price_usd_per_gpu_hour,
             "price_note": self.price_note,
             "within": {name: kept._asdict() for name, kept in self.within().items()},

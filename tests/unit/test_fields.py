@@ -82,7 +82,7 @@ def test_typed_keywords_are_the_table():
     assert {*typed.JobKeywords.__annotations__} == held(JOB_FIELDS)
     assert {*typed.PlanKeywords.__annotations__} == held(SWEEP_FIELDS)
     assert {*typed.RunKeywords.__annotations__} == held((*JOB_FIELDS, *solved))
-    beside = {"env", "vocab_size", "collective", "ranks", "nodes"}
+    beside = {"allow_source", "env", "vocab_size", "collective", "ranks", "nodes"}
     assert {*typed.ReadKeywords.__annotations__} == held(JOB_FIELDS) | beside
 
 

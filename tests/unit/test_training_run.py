@@ -187,7 +187,7 @@ def test_command(capsys):
     run = price(seed=7)
     assert record["days"] == pytest.approx(run.days)
     assert record["spread"]["days"]["p50"] == pytest.approx(run.spread()["days"][1])
-    assert main(["run", *FLAGS, "--tokens=1e12"]) == 0
+    assert main(["run", *FLAGS, "--tokens=1e12", "--details"]) == 0
     shown = capsys.readouterr().out
     for words in ("Where the GPU-hours go", "rework", "checkpoint pause", "p90", "$"):
         assert words in shown

@@ -271,8 +271,8 @@ def test_two_jobs_of_one_machine_err_together():
     alone = first.interval(0.8)
     assert alike.high / alike.low - 1.0 < 0.2 * (alone.high / alone.low - 1.0)
     assert found.to_dict()["jobs"][2]["faster_than_first"]["probability"] == odds_of_slow.probability
-    assert "sure" in found.remarks()[1]
-    assert "sure" not in found.remarks()[0]
+    assert "confidence" in found.remarks()[1]
+    assert "confidence" not in found.remarks()[0]
 
 
 def test_where_nothing_fits_nothing_is_best():

@@ -204,7 +204,7 @@ def test_money_of_jobs_of_which_one_has_no_price():
     spent = [Spent(10.0, 1200.0, 5000.0, dollars, 0.9, 1.0, 1.2, 0.5) for dollars in (3000.0, None, 4800.0)]
     rows = {row[0].strip(): row[1:] for row in _money_rows(SimpleNamespace(estimates=ests, spent=spent), "")}
     assert rows["dollars"] == ["$3,000 ($2.50/h, 2026-01)", "no price", "$4,800 ($4.00/h, given)"]
-    assert rows["days"] == ["10.0"] * 3
+    assert rows["calendar time"] == ["10.0 days"] * 3
     assert rows["GPU-hours"] == ["1,200"] * 3
     assert rows["energy, MWh"] == ["5"] * 3
     assert rows["p10 / p50 / p90"] == ["$2,700 / $3,000 / $3,600", "", "$4,320 / $4,800 / $5,760"]

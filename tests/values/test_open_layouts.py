@@ -24,7 +24,7 @@ def test_what_names_no_degree():
 
 def test_the_planner_stands_beside_an_open_estimate(capsys):
     """107 GiB on a GPU of 79: said, and what fits, with its command."""
-    assert main(["estimate", *FLAGS]) == 0
+    assert main(["estimate", *FLAGS, "--details"]) == 0
     out = capsys.readouterr().out
     assert (
         "No layout is named; assumed: tp1 dp8, micro-batch 1, ZeRO-1, no recompute, which does not fit."
@@ -96,7 +96,7 @@ def test_a_run_that_solves_for_gpus_does_not_assume_what_does_not_fit():
 
 
 def test_a_run_shows_its_layout_and_memory(capsys):
-    assert main(["run", *FLAGS, "--tokens", "1e12"]) == 0
+    assert main(["run", *FLAGS, "--tokens", "1e12", "--details"]) == 0
     out = capsys.readouterr().out
     layout, memory = out.splitlines()[1:3]
     assert layout.startswith("layout ")
@@ -109,4 +109,4 @@ def test_a_run_shows_its_layout_and_memory(capsys):
     assert record["memory_bytes_per_gpu"] > record["memory_capacity_bytes"]
     assert record["warnings"][0].startswith("does not fit")
     assert main(["run", *FLAGS, "--tokens", "1e12", "-l", "dp8"]) == 0
-    assert "does not fit" in capsys.readouterr().out.splitlines()[2]
+    assert "DOES NOT FIT" in capsys.readouterr().out.splitlines()[0].upper()
