@@ -135,8 +135,8 @@ def test_a_job_beside_itself_is_two_jobs(tmp_path, capsys):
         (f"estimate {DENSE} --recipe megatron", "'megatron' is unknown; did you mean 'megatron-core'?"),
         (f"estimate {DENSE} --recipe fsdp", "did you mean 'torchtitan'?"),
         (f"estimate {DENSE} --recipe QLoRA", "--lora-rank 16 --base-dtype nf4"),
-        (f"estimate {DENSE} -c h100", "'h100' is no cluster, but accelerators h100-"),
-        (f"estimate {DENSE} -c h100x8", "'h100' is no cluster, but accelerators h100-"),
+        (f"estimate {DENSE} -c tpu", "'tpu' is no cluster, but accelerators tpu-v4"),
+        (f"estimate {DENSE} -c a100-sxm-40gb", "clusters of it: p4d-efa and polaris; name one of them"),
         (
             f"estimate {DENSE} -s optimizer=adafactor",
             "'optimizer' is no switch but a field of the job: --optimizer",

@@ -516,7 +516,9 @@ def test_a_parent_lends_what_its_child_does_not_say(tmp_path):
     assert profile_files.find_profile("cluster", "SAME", folders) == tmp_path / "clusters" / "same.yaml"
     with pytest.raises(
         ProfileError,
-        match=r"cluster: 'h100-sxm-80gb' is an accelerator, no cluster; clusters of it: .* and same; name",
+        match=r"cluster: 'a100-sxm-40gb' is an accelerator, no cluster; clusters of it: .* and polaris; name",
     ):
-        profile_files.find_profile("cluster", "h100-sxm-80gb", folders)
+        profile_files.find_profile("cluster", "a100-sxm-40gb", folders)
+    # Its child is none, though it inherits from the reference.
+    assert profile_files.find_profile("cluster", "h100-sxm-80gb", folders).stem == "dgx-h100-ndr"
     assert profile_files.find_profile("cluster", "mi355x", folders).stem == "mi355x-roce400"

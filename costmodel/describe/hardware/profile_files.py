@@ -138,7 +138,9 @@ def _only(known: Mapping[str, Path], met: Callable[[str], bool]) -> Path | None:
 
 
 def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[Path, ...]) -> Path | None:
-    """Return the one cluster that has an accelerator of that name, or that begins so; none where it is no such name.
+    """Return the cluster that an accelerator of that name, or that begins so, means; none where it is no such name.
+
+    That is the one that has it, or of several the vendor's reference machine.
 
     Raises
     ------
@@ -158,8 +160,10 @@ def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[
     if not meant:
         return None
     holders = {name: path for name, path in known.items() if accelerator_of(path, folders) in meant}
-    if len(holders) == 1 and not halves:
-        return next(iter(holders.values()))
+    meaning = [path for path in holders.values() if at_a_glance(path, "reference") == "True"]
+    for only in (meaning, list(holders.values())):
+        if len(only) == 1 and not halves:
+            return only[0]
     what = (
         f"{wanted!r} is an accelerator, no cluster"
         if wanted in accelerators
@@ -230,7 +234,7 @@ def _merged(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
         parent = dict(read_yaml(parent_path))
         check_header(parent, parent_path, kind)
         merged_sources = {**_mapping(parent.get("sources")), **_mapping(content.get("sources"))}
-        parent.pop("aliases", None)
+        parent = {key: value for key, value in parent.items() if key not in ("aliases", "reference")}
         if "price_usd_per_gpu_hour" in content or content.get("accelerator") not in (
             None,
             parent.get("accelerator"),

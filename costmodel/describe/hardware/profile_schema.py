@@ -283,6 +283,8 @@ class ClusterFile(_Profile):
     """An accelerator and the tiers that join many of it, innermost first."""
 
     accelerator: str
+    reference: Annotated[bool, Field(strict=True)] = False
+    """Whether its accelerator's name, given as a cluster, means it: the vendor's reference machine of several."""
     gpus_per_node: Sourced[Positive]
     host: HostFile
     tiers: tuple[TierEntry, ...] = Field(min_length=1)
