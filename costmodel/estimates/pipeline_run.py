@@ -31,6 +31,9 @@ STREAMS = ("compute", *COMMUNICATING)
 MOST_TASKS = 40_000
 """Tasks of all ranks together beyond which fewer micro-batches are simulated."""
 
+_SOON_FILLED = 256
+"""Micro-batches on all ranks up to which filled gaps are found in a tenth of a second. [-]"""
+
 
 class Durations(NamedTuple):
     """Seconds of one micro-batch by pass: one a rank, or (ranks, chunks)."""
@@ -113,11 +116,21 @@ def _simulated(est: PricedJob, micro_batches: int) -> PipelineRun:
     return PipelineRun(timeline, orders, int(placed.micro_batches), micro_batches, message_s, after_s)
 
 
+def is_soon_simulated(est: PricedJob) -> bool:
+    """Return whether `simulated_step_s` takes milliseconds: where weight gradients fill gaps it tries whole steps."""
+    layout = est.job.layout
+    p, m = int(layout.pp), int(est.priced.placed.micro_batches)
+    orders = schedules.task_orders(
+        schedules.schedule_at(layout.schedule).name, p, min(m, 4 * p), int(layout.vp)
+    )
+    return not (orders.fill_limit or orders.in_unit_time) or p * m <= _SOON_FILLED
+
+
 def simulated_step_s(est: PricedJob) -> float:
     """Return what the step of one layout takes if its pipeline takes what its simulation does. [s]
 
     Of a long step four micro-batches a stage are run: from three to four it grows as it does from there on, where
-    the order of all tasks is given.
+    the order of all tasks is given. A port that is busy for longer than that still is.
     """
     placed, waits = est.priced.placed, not est.priced.placed.synchronized
     p, m = int(est.job.layout.pp), int(placed.micro_batches)
@@ -132,7 +145,15 @@ def simulated_step_s(est: PricedJob) -> float:
     if not run.is_whole:
         pipeline_s += (m - 4 * p) / p * (pipeline_s - takes_s(_simulated(est, 3 * p)))
     ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
-    return pipeline_s + run.after_s + sum(float(line.exposed_seconds) for line in ends)
+    ports = floors_of_ports(est)
+    beside_s = run.after_s - sum(float(line.exposed_seconds) for line in ports)
+    step_s = pipeline_s + beside_s + sum(float(line.exposed_seconds) for line in ends)
+    return max([step_s, *(float(np.asarray(line.terms["port_busy_s"])) for line in ports)])
+
+
+def floors_of_ports(est: PricedJob) -> list[TimeLine]:
+    """Return the time lines of ports that are busy for longer than all that the step takes besides."""
+    return [line for line in est.bill.time_lines if line.name.startswith("overhead.port.")]
 
 
 def lines_after(est: PricedJob) -> list[TimeLine]:

@@ -245,13 +245,14 @@ def _limits(plan: Found) -> str:
 def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     """Return each of the user's constraints with the share of step time that dropping it would save."""
     # Other choices are left out on both sides: what a constraint costs does not hang on them.
-    question, score = replace(plan.question, chooses=False), plan.asked_score
+    question = replace(plan.question, chooses=False)
     jobs: Sequence[int] = range(len(question.jobs))
+    score = plan.billed_score(jobs)
     if not np.isfinite(score):
         # Nothing that was asked for starts with the recipe's own switches: those of the fastest stand on both sides.
         jobs = (int(plan.kept.top["job"][0]),)
         question = replace(question, jobs=(plan.jobs[jobs[0]],))
-        score = float(plan.kept.top["score"][0])
+        score = plan.billed_score(jobs)
     gains = [
         (f"{knob} = {', '.join(value_text(knob, v) for v in values)}", question.without(knob))
         for knob, values in question.given.items()

@@ -13,6 +13,7 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.describe.odds import odds
 from costmodel.planning.best import Kept
+from costmodel.planning.finalists import SIMULATED
 from costmodel.planning.search import Pass, peak_flops_per_s
 from costmodel.step.anatomy.trained import job_flops_per_token
 
@@ -35,6 +36,7 @@ def plan_columns(passes: Sequence[Pass], kept: Kept, rows: Mapping[str, Array]) 
     keys = list(zip(*(rows[name].tolist() for name in ("job", *KNOBS)), strict=True))
     columns: dict[str, list[Any]] = {
         "step_time_s": step_s.tolist(),
+        SIMULATED: [None if np.isnan(took_s) else took_s for took_s in rows[SIMULATED].tolist()],
         "mfu": (flops / step_s / gpus / peak).tolist(),
         "tokens_per_s_per_gpu": (tokens / step_s / gpus).tolist(),
         "memory_bytes_per_gpu": rows["memory_bytes"].tolist(),

@@ -19,6 +19,7 @@ from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.planning.best import Columns, Kept, best_rows, joined, taken, with_firsts
 from costmodel.planning.choices import Choice
 from costmodel.planning.columns import plan_columns
+from costmodel.planning.finalists import LONGER, best_by_value, ranked, unsimulated, with_simulation
 from costmodel.planning.no_layout import explain_empty
 from costmodel.planning.preference import TIE_SHARE, Indices, listed
 from costmodel.planning.request import Request
@@ -129,7 +130,7 @@ class Own(NamedTuple):
             "gpus": job.layout.gpus,
         }
         numbers = {**figures, **{knob: getattr(job.layout, knob) for knob in KNOBS}}
-        row = {name: np.asarray([float(number)]) for name, number in numbers.items()}
+        row = unsimulated({name: np.asarray([float(number)]) for name, number in numbers.items()})
         # What a recipe's framework usually starts binds no layout that somebody starts; what is asked for does.
         asked = question.given if request.framework else question.named
         unasked = [knob for knob in asked if float(row[knob][0]) not in question.given[knob]]
@@ -140,7 +141,7 @@ class Own(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Less is better."""
+        """By its bill; less is better."""
         return float(self.row["score"][0])
 
     def as_pass(self, question: Question) -> Pass:
@@ -168,19 +169,36 @@ class Own(NamedTuple):
             choices.append(Choice(axis_order=self.job.axis_order))
         return Pass(self.number, self.job, (), origin, tuple(choices))
 
-    def among(self, kept: Kept) -> Kept:
-        """Return what was kept with its row, in its place where it runs, and otherwise as the last one."""
+    def among(self, kept: Kept, estimate_of: Callable[[Columns, int], Estimate]) -> Kept:
+        """Return what was kept with its row, simulated, in its place where it runs, and otherwise as the last one."""
         row = {**self.row, "job": np.asarray([float(self.number)])}
+        row = with_simulation(row, [0], [estimate_of(row, 0)])
         if not self.runs:
             return kept._replace(top=joined([kept.top, row]))
-        same = np.isclose(kept.top["score"], self.score, rtol=1e-9) & np.isclose(
-            kept.top["memory_bytes"], row["memory_bytes"], rtol=1e-9
-        )
+        same = np.ones(kept.top["score"].size, dtype=bool)
+        for name in ("step_time_s", "memory_bytes"):
+            same &= np.isclose(kept.top[name], row[name], rtol=1e-9)
         for name in ("gpus", *KNOBS):
             same &= kept.top[name] == row[name]
         top = taken(kept.top, np.flatnonzero(~same))
         few = top["score"].size + 1
         return Kept(top, kept.front).merged(Kept(row, row), few)
+
+
+class Estimates:
+    """The estimates of rows of a search; of one layout there is one."""
+
+    def __init__(self, passes: Sequence[Pass]) -> None:
+        self._passes = passes
+        self._known: dict[tuple[float, ...], Estimate] = {}
+
+    def of(self, columns: Mapping[str, Array], row: int) -> Estimate:
+        """Return the estimate of one row."""
+        key = tuple(float(columns[name][row]) for name in ("job", "gpus", *KNOBS))
+        if key not in self._known:
+            job = self._passes[int(key[0])].job
+            self._known[key] = estimate_job(replace(job, layout=layout_of(columns, row)))
+        return self._known[key]
 
 
 class Found:
@@ -200,6 +218,7 @@ class Found:
         best_score: Mapping[int, float],
         best_in_device: Mapping[int, float],
         by_value: Mapping[str, Mapping[float, float]],
+        estimates: Estimates,
         own: Own | None = None,
         own_problem: str = "",
         num_better_than_own: int = 0,
@@ -218,7 +237,7 @@ class Found:
         self._own = own
         self.own_problem = own_problem
         self._num_better_than_own = num_better_than_own
-        self._estimates: dict[tuple[float, ...], Estimate] = {}
+        self.estimate_of = estimates.of
 
     @classmethod
     def search(cls, asked: Question | Request, *, kept: int = KEPT, progress: Progress | None = None) -> Self:
@@ -268,11 +287,16 @@ class Found:
         if own is not None:
             own = own._replace(number=len(tuned.passes))
             tuned.passes.append(own.as_pass(question))
-            tally.kept = own.among(tally.kept)
             if own.runs:
                 for knob, values in tally.by_value.items():
                     value = float(own.row[knob][0])
                     values[value] = min(values.get(value, np.inf), own.score)
+        estimates = Estimates(tuned.passes)
+        jobs, origins = [one.job for one in tuned.passes], [one.origin for one in tuned.passes]
+        tally.kept = ranked(tally.kept, jobs, origins, estimates.of)
+        if own is not None:
+            tally.kept = own.among(tally.kept, estimates.of)
+        by_value = best_by_value(tally.kept.top, tally.by_value)
         if share is not None:
             tally.kept = by_quantile(tally.kept, tuned.passes, share, question, own)
         out = sum(count for reason, count in rejected.items() if reason != "does_not_fit")
@@ -287,7 +311,8 @@ class Found:
             fastest_s=tally.fastest_s,
             best_score=tally.best_score,
             best_in_device=tally.best_in_device,
-            by_value=tally.by_value,
+            by_value=by_value,
+            estimates=estimates,
             own=own,
             own_problem=request.problem,
             num_better_than_own=tally.num_better,
@@ -304,14 +329,6 @@ class Found:
 
     def __len__(self) -> int:
         return int(self.kept.top["score"].size)
-
-    def estimate_of(self, columns: Mapping[str, Array], row: int) -> Estimate:
-        """Return the estimate of one kept row; of one layout there is one estimate."""
-        key = tuple(float(columns[name][row]) for name in ("job", "gpus", *KNOBS))
-        if key not in self._estimates:
-            job = self.jobs[int(key[0])]
-            self._estimates[key] = estimate_job(replace(job, layout=layout_of(columns, row)))
-        return self._estimates[key]
 
     @cached_property
     def _listed(self) -> tuple[Indices, Indices]:
@@ -356,7 +373,7 @@ class Found:
 
     @cached_property
     def fastest(self) -> Estimate:
-        """The estimate of the layout with the least score."""
+        """The estimate of the layout with the least score, by the simulation of its pipeline."""
         return self.estimate_of(self.kept.top, 0)
 
     def top(self, count: int = 10) -> list[Estimate]:
@@ -398,9 +415,11 @@ class Found:
         ranks: list[int | None] = [row + 1 + (row < self.pick) for row in range(count)]
         ranks[self.pick] = 1
         if self.own_row is not None and self.own_row != self.pick:
-            # It may stand behind what is not kept.
-            last = max(ranks[self.own_row] or 0, self._num_better_than_own + 1)
-            ranks[self.own_row] = last if self._own_runs else None
+            if self.own_row == count - 1:
+                # It may stand behind what is not kept.
+                ranks[self.own_row] = max(count, self._num_better_than_own + 1)
+            if not self._own_runs:
+                ranks[self.own_row] = None
         return ranks
 
     def marks(self, row: int) -> str:
@@ -436,21 +455,26 @@ class Found:
         plain = self.asked_job(self.pick)
         return plain if plain in self._fastest_s else int(self.kept.top["job"][self.pick])
 
-    @property
-    def asked_score(self) -> float:
-        """Best score of the jobs as they were asked, before other choices; less is better."""
-        return min(self._best_score.get(index, np.inf) for index in range(len(self.question.jobs)))
+    def billed_score(self, jobs: Sequence[int]) -> float:
+        """Best score of some jobs by their bills; less is better."""
+        return min(self._best_score.get(index, np.inf) for index in jobs)
 
     def score_in_device(self, jobs: Sequence[int]) -> float:
         """Best score of some jobs were none of the device's memory kept free; less is better."""
         return min(self._best_in_device.get(index, np.inf) for index in jobs)
 
     def better_than(self, score: float) -> int:
-        """Count the layouts that fit and score better (the rank of one is one more)."""
-        count = 0
+        """Count the layouts that fit and score better (the rank of one is one more).
+
+        Those that were kept by their simulation, the others by their bills.
+        """
+        kept, least = self.kept.top, score * (1.0 - 1e-12)
+        found = kept["job"] != (np.inf if self._own is None else self._own.number)
+        billed = kept["score"] / kept[LONGER]
+        count = int(np.sum(found & (kept["score"] < least)) - np.sum(found & (billed < least)))
         for part in (part for one in self.passes for part in one.parts()):
             job = self.jobs[part.job]
-            better = part.step_time_s * self.question.weight(job) < score * (1.0 - 1e-12)
+            better = part.step_time_s * self.question.weight(job) < least
             count += int(
                 np.sum(np.broadcast_to(better & part.fits(self.question.limit_bytes(job)), part.slab.shape))
             )

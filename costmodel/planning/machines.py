@@ -34,12 +34,15 @@ class Machine(NamedTuple):
         The whole run of it; none without tokens, or where it cannot be priced.
     problem : str
         Why there is none, in one line.
+    score : float
+        Of the best layout, its pipeline simulated; less is better.
     """
 
     job: Job
     est: Estimate | None = None
     run: TrainingRun | None = None
     problem: str = ""
+    score: float = float("inf")
 
     @property
     def usd_per_trillion_tokens(self) -> float | None:
@@ -61,10 +64,10 @@ def machines(plan: Found) -> tuple[Machine, ...]:
         groups.setdefault(_machine_of(job), []).append(job)
     own = _machine_of(plan.best.job)
     found = [
-        _priced(jobs[0], plan.best) if key == own else _searched(plan.question, jobs)
+        _priced(jobs[0], plan) if key == own else _searched(plan.question, jobs)
         for key, jobs in groups.items()
     ]
-    return tuple(sorted(found, key=lambda one: _score(plan.question, one)))
+    return tuple(sorted(found, key=lambda one: one.score))
 
 
 def several_machines(question: Question) -> bool:
@@ -79,23 +82,20 @@ def _machine_of(job: Job) -> tuple[object, ...]:
 
 def _searched(question: Question, jobs: Sequence[Job]) -> Machine:
     try:
-        return _priced(jobs[0], Found.search(replace(question, jobs=tuple(jobs))).best)
+        return _priced(jobs[0], Found.search(replace(question, jobs=tuple(jobs))))
     except NoLayoutError as error:
         return Machine(jobs[0], problem=str(error))
 
 
-def _priced(job: Job, est: Estimate) -> Machine:
-    """Return a machine with its whole run, where the tokens are known."""
+def _priced(job: Job, found: Found) -> Machine:
+    """Return a machine with the best layout found and its whole run, where the tokens are known."""
+    est, score = found.best, found.pick_score
     if est.job.tokens is None:
-        return Machine(job, est)
+        return Machine(job, est, score=score)
     try:
-        return Machine(job, est, run_of(est, est.job.tokens, samples=_RUNS))
+        return Machine(job, est, run_of(est, est.job.tokens, samples=_RUNS), score=score)
     except CostModelError as error:
-        return Machine(job, est, problem=str(error))
-
-
-def _score(question: Question, one: Machine) -> float:
-    return float("inf") if one.est is None else question.weight(one.est.job) * float(one.est.step_time_s)
+        return Machine(job, est, problem=str(error), score=score)
 
 
 def machine_columns(found: Sequence[Machine]) -> dict[str, list[Any]]:

@@ -21,6 +21,7 @@ from costmodel.describe.factors import Factors, classed, draw, factors_of, kin_o
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import odds
 from costmodel.planning.best import Columns, taken
+from costmodel.planning.finalists import LONGER
 from costmodel.planning.preference import Indices
 from costmodel.planning.search import Pass, layout_of
 from costmodel.step.price import price
@@ -339,7 +340,7 @@ def _priced(
         held = bill.memory_bytes()
         room = drawn[named("room", one.job.recipe.name)]
         offered = np.minimum(room * one.job.cluster.accelerator.memory_bytes, max_memory_bytes)
-        step_s[:, at] = bill.step_time_s()
+        step_s[:, at] = few[LONGER][at] * bill.step_time_s()
         fits[:, at] = (held <= offered) & (bill.host_memory_bytes() <= one.job.cluster.host.memory_bytes)
         cost[:, at] = np.where(fits[:, at], weights[number] * step_s[:, at], np.inf)
     return Odds(rows, cost, step_s, fits, shared, tuple(_turned(passes, few)))

@@ -16,8 +16,10 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, layout_text
 from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.pipeline_run import floors_of_ports
 from costmodel.estimates.samples import QUANTILES, Samples
 from costmodel.planning.advice import simplest, yours_text
+from costmodel.planning.finalists import SIMULATED
 from costmodel.planning.machines import Machine
 from costmodel.planning.plan import Plan
 from costmodel.planning.preference import TIE_SHARE
@@ -97,6 +99,8 @@ def _single_summary(plan: Plan, assumed: Collection[str]) -> Summary:
     if best.job.tokens is not None:
         rows.append(("tokens", spent_text(best, best.job.tokens)))
     remarks = [said for said in (yours_text(plan), simplest(plan)) if said]
+    if bound_by_port(best):
+        remarks.append("Bound by the NIC: a port is busy for the whole step.")
     return Summary([Grid(answer_text(best), columns("", ""), rows), try_grid(plan)], remarks)
 
 
@@ -112,6 +116,7 @@ def try_grid(plan: Plan) -> Grid:
     shown["MBS >"] = shown["Micro-batch >"]
     cells = {name: shown[name] for name in names} | {
         "Step >": lambda row: format_seconds(table["step_time_s"][row], 4),
+        **_simulated_cell(table),
         "p10 to p90 >": lambda row: " to ".join(
             format_seconds(end, 3).removesuffix(" s" if not at else "")
             for at, end in enumerate((trials[row].low_s, trials[row].high_s))
@@ -379,6 +384,7 @@ def top_grid(plan: Plan, count: int) -> Grid:
 
     cells = _row_cells(plan, table) | {
         "Step >": lambda row: cell(ests[row], "step_time_s:s4"),
+        **_simulated_cell(table),
         "MFU >": lambda row: f"{float(ests[row].mfu):.1%}",
         "Memory >": lambda row: cell(ests[row], "memory_bytes_per_gpu:B"),
         "Fits >": lambda row: f"{table['fits_probability'][row]:.0%}",
@@ -391,12 +397,34 @@ def top_grid(plan: Plan, count: int) -> Grid:
             cells[title] = spent(name, form, none)
     cells |= {"Comm >": toll("communication"), "Bubble >": toll("bubble"), "HBM >": toll("hbm")}
     title = f"Best by {plan.question.objective}"
-    return grid_of(title, range(len(ests)), cells, strong=frozenset({0}), note=_top_note(table))
+    return grid_of(title, range(len(ests)), cells, strong=frozenset({0}), note=_top_note(table, ests))
 
 
-def _top_note(table: Mapping[str, list[Any]]) -> str:
+_SHOWN = 0.002
+"""Share of a step by which its simulation differs from its bill that is worth a column. [-]"""
+
+
+def _simulated_cell(table: Mapping[str, list[Any]]) -> Cells:
+    """Return the column of steps with the pipeline simulated, where that is not the bill's."""
+    took, billed = table[SIMULATED], table["step_time_s"]
+    if not any(one and abs(one / step_s - 1.0) > _SHOWN for one, step_s in zip(took, billed, strict=True)):
+        return {}
+    return {"Simulated >": lambda row: "" if took[row] is None else format_seconds(took[row], 4)}
+
+
+def bound_by_port(est: Estimate) -> bool:
+    """Return whether a port is busy for longer than all else takes, so that the step is as long as its messages."""
+    return any(float(line.exposed_seconds) > _SHOWN * float(est.step_time_s) for line in floors_of_ports(est))
+
+
+def _top_note(table: Mapping[str, list[Any]], ests: Sequence[Estimate]) -> str:
     """Say what the order of the rows is, and what a row stands for."""
     said = []
+    if _simulated_cell(table):
+        said.append("ranked by the step with its pipeline simulated, of the first rows")
+    bound = [str(rank) for rank, est in zip(table["rank"], ests, strict=True) if bound_by_port(est)]
+    if bound:
+        said.append(f"bound by the NIC, busy for the whole step: {', '.join(bound)}")
     if any(table["num_alike"]):
         said.append(
             f"near-duplicates (< {TIE_SHARE:.1%} apart, differing in vp, shard group or switches only) merged"

@@ -9,7 +9,7 @@ from round_jobs import QUIET, SMALL, cluster_file, memory, model_file, price
 import costmodel as cm
 from costmodel.base.units import format_bytes
 from costmodel.planning.advice import _memory_without_pipeline, why_not
-from costmodel.planning.machines import Machine, _score
+from costmodel.planning.machines import Machine
 from costmodel.planning.sweep import scaled_cluster
 from costmodel.whole_run.run import step_power_w
 
@@ -82,9 +82,7 @@ def test_a_layout_that_is_not_of_as_many_gpus():
 
 def test_machines_that_run_nothing_come_last():
     est = cm.estimate(**POINT)
-    question = SimpleNamespace(weight=lambda job: 2.0)
-    assert _score(question, Machine(est.job, est)) == pytest.approx(2.0 * float(est.step_time_s))
-    assert _score(question, Machine(est.job)) == float("inf")
+    assert Machine(est.job).score == float("inf")
     hours = 1e12 / 8 / 1024 * float(est.step_time_s) / 3600 * 8
     assert Machine(est.job, est).usd_per_trillion_tokens == pytest.approx(2.0 * hours)
     assert Machine(est.job).usd_per_trillion_tokens is None
