@@ -21,6 +21,7 @@ from costmodel.cli.command import (
     job_of_file,
     merged_job,
     read_flags,
+    usual_batch,
     with_profiles,
 )
 from costmodel.cli.output import Result, Target, planned_figure, shortened, waiting
@@ -84,13 +85,15 @@ def plan(
         return target.show(cm.plan_rl(**held))
     draw = planned_figure("Plan", plot, target, figure)
     asked = _asked(given, emit)
+    below = asked["job"].keywords
+    stars = assumed({**below, **asked})
+    asked |= usual_batch({**below, **asked}, given)
     if start:
         try:
             date.fromisoformat(start)
         except ValueError:
             raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
     within = read("days", days) if days else None
-    below = asked["job"].keywords
     for what, text in (("start", start), ("days", days)):
         if text and not any(
             named.get(name) for named in (asked, below) for name in ("tokens", "dataset_samples")
@@ -133,7 +136,7 @@ def plan(
         found,
         *following,
         before=asked_of,
-        assumed=assumed(asked) - {"layout"},
+        assumed=stars - {"layout"},
         count=top,
         commands=commands,
     )

@@ -6,17 +6,18 @@ import inspect
 import shlex
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.cli import options as opt
 from costmodel.cli.group import COMMANDS, Group
 from costmodel.cli.output import Target
+from costmodel.cli.positional import is_file_name, job_and_machine, parted
 from costmodel.describe.jobs.field import Field
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
 
@@ -58,8 +59,8 @@ def _with_surroundings(
     """Hold the flags of a job that are no fields."""
 
 
-def _with_job_file(job: str = opt.JOB_FILE) -> None:
-    """Hold the argument that names a job file."""
+def _with_job_file(job: str = opt.JOB_FILE, machine: str = opt.MACHINE) -> None:
+    """Hold the arguments that name a job file or a model, and a machine."""
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -138,7 +139,8 @@ def command(
             ]
             file = _parameters(_with_job_file) if job_file else []
             job = [*file, *(_flag(field, several) for field in taken), *surroundings]
-        job = [p for p in job if p.name not in replaced]
+        # Who takes several files finds the machine among them.
+        job = [p for p in job if p.name not in replaced | ({"machine"} if "job" in replaced else set())]
         rest = [p for p in _parameters(_with_output) if p.name in set(output) - replaced]
         wanted = inspect.signature(function).parameters
 
@@ -146,7 +148,16 @@ def command(
             target = Target.of(**{p.name: values[p.name] for p in rest})
             keywords = {p.name: values[p.name] for p in own}
             if "given" in wanted:
-                keywords["given"] = {p.name: _joined(p.name, values[p.name], several) for p in job}
+                asked = {p.name: _joined(p.name, values[p.name], several) for p in job}
+                asked["note"] = cache(target.note)
+                if isinstance(values.get("job"), list):
+                    keywords["job"], machine = parted(values["job"])
+                else:
+                    file, machine = job_and_machine(values.get("job") or "", asked.pop("machine", ""))
+                    if file and not is_file_name(file):
+                        file, machine = "", {"model": file, **machine}
+                    (keywords if "job" in replaced else asked)["job"] = file
+                keywords["given"] = _with_words(asked, machine)
             if "target" in wanted:
                 keywords["target"] = target
             found = function(**keywords)
@@ -167,6 +178,22 @@ def command(
     return decorate
 
 
+def _with_words(given: dict[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+    """Return flags with the model, the GPUs and the cluster that were named without one.
+
+    Raises
+    ------
+    CostModelError
+        If a flag names them too.
+    """
+    for name, value in words.items():
+        if given.get(name) is not None:
+            raise CostModelError(
+                f"{name}: given twice, as {shown(value)} and by {FIELD[name].flags[0]} {given[name]}"
+            )
+    return {**given, **words}
+
+
 def merged_job(
     given: Mapping[str, Any], file: str | None = None, *, complete: bool = True, several: bool = False
 ) -> dict[str, Any]:
@@ -179,7 +206,7 @@ def merged_job(
     file : str, optional
         Job file instead of the one among the flags.
     complete : bool
-        Refuse a job that lacks something without a default.
+        Take the usual batch where none is named, and refuse a job that lacks something else without a default.
     several : bool
         Leave flags that may name several values to those who search over them.
 
@@ -193,9 +220,27 @@ def merged_job(
 
     path = given.get("job", "") if file is None else file
     merged = merge_jobs(job_of_file(path, given).keywords, read_flags(given, several=several))
+    merged = with_profiles(merged, given.get("profiles"))
     if complete:
+        merged |= usual_batch(merged, given)
         require_complete(merged)
-    return with_profiles(merged, given.get("profiles"))
+    return merged
+
+
+def usual_batch(asked: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the usual global batch and sequence length, those that a job does not name, and say so on stderr."""
+    from costmodel.describe.jobs import merge
+
+    usual = merge.usual_batch(asked)
+    if usual and asked.get("gpus") is not None:
+        said = {"global_batch": "batches of {:,} sequences", "seq_len": "sequences of {:,} tokens"}
+        flags = " and ".join(FIELD[name].flags[0] for name in usual)
+        _say(
+            given,
+            f"Assumed: {', '.join(said[name].format(value) for name, value in usual.items())}; {flags} "
+            f"{'change' if len(usual) > 1 else 'changes'} it.",
+        )
+    return usual
 
 
 def read_flags(given: Mapping[str, Any], *, several: bool = False) -> dict[str, Any]:
@@ -252,12 +297,14 @@ def job_of_file(path: str, given: Mapping[str, Any], *, layout: bool = True) -> 
     folders = tuple(word for folder in given.get("profiles") or () for word in ("--profiles", str(folder)))
     if not path:
         return JobFile({}, words=folders)
+    if not is_file_name(path):
+        return JobFile({"model": path}, words=folders)
     taken = {field.name for field in JOB_FIELDS if layout or field.group == "job"}
     fields = {name: value for name, value in given.items() if name in taken and _is_one(value)}
     others = {name: value for name, value in given.items() if name not in FIELD}
     found = job_file(path, given.get("kind") or "", **surroundings({**others, **fields}))
     for remark in found.remarks:
-        typer.echo(f"Warning: {remark}", err=True)
+        _say(given, f"Warning: {remark}")
     return found._replace(words=(*found.words, *folders))
 
 
@@ -266,7 +313,15 @@ def assumed(asked: Mapping[str, Any]) -> set[str]:
     from costmodel.describe.jobs.merge import names_no_degree
 
     open_layout = {"layout"} if names_no_degree(asked) else set()
-    return open_layout | {name for name in ("cluster", "recipe", "precision") if asked.get(name) is None}
+    return open_layout | {name for name in _STARRED if asked.get(name) is None}
+
+
+def _say(given: Mapping[str, Any], text: str) -> None:
+    """Say something on stderr, once a command."""
+    given.get("note", partial(typer.echo, err=True))(text)
+
+
+_STARRED = ("cluster", "recipe", "precision", "global_batch", "seq_len")
 
 
 def command_with(name: str, given: Mapping[str, Any], fields: Iterable[Field], *more: str) -> str:
@@ -332,7 +387,7 @@ def short_names(files: list[str]) -> list[str]:
     >>> short_names(["x/a.yaml", "b.yaml"]), short_names(["a.yaml", "a.yaml"])
     (['a', 'b'], ['a.yaml', 'a.yaml (2)'])
     """
-    stems = [Path(file).stem for file in files]
+    stems = [Path(file).stem if is_file_name(file) else file for file in files]
     if len(set(stems)) == len(stems):
         return stems
     before = [files[:index].count(file) for index, file in enumerate(files)]

@@ -86,9 +86,20 @@ def of_field(name: str, *, several: bool = False) -> Any:
     )
 
 
-JOB_FILE = typer.Argument("", metavar="JOB.yaml", help="Job file; flags go on top of it.", show_default=False)
+JOB_FILE = typer.Argument(
+    "",
+    metavar="JOB.yaml|MODEL",
+    help="Job file, file of another program, or model; flags go on top of it.",
+    show_default=False,
+)
+MACHINE = typer.Argument(
+    "", metavar="MACHINE", help="How many GPUs of which kind, such as 256xH100.", show_default=False
+)
 JOB_FILES = typer.Argument(
-    None, metavar="A.yaml B.yaml …", help="Job files, flags on top of each.", show_default=False
+    None,
+    metavar="JOB.yaml|MODEL … MACHINE",
+    help="Job files or models, flags on top of each; and GPUs such as 256xH100.",
+    show_default=False,
 )
 JOB_OPTION = typer.Option("", "--job", metavar="JOB.yaml", help="Job file; flags go on top of it.")
 

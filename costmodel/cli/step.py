@@ -10,7 +10,7 @@ import typer
 
 from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
-from costmodel.cli.command import DETAILED, assumed, command, command_with, merged_job
+from costmodel.cli.command import DETAILED, assumed, command, command_with, merged_job, usual_batch
 from costmodel.cli.output import Target, hold, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import JOB_FIELDS, LAYOUT_FIELDS, PLACE_FIELDS, PLAN_FIELDS, names
 
@@ -65,6 +65,8 @@ def estimate(
     draw = planned_figure("Estimate", plot, target, figure)
     for text in expect or []:
         cm.read_expected(text)
+    stars = assumed(asked)
+    asked |= usual_batch(asked, given)
     require_complete(asked)
     est = cm.estimate(**asked)
     if samples:
@@ -84,7 +86,7 @@ def estimate(
             command_with("plan", given, open_fields),
             command_with("estimate", given, JOB_FIELDS, "--details"),
         )
-        result = shortened(result, est, *following, before=before, assumed=assumed(asked))
+        result = shortened(result, est, *following, before=before, assumed=stars)
     target.show(result)
     draw(est)
     if check and not est.fits:

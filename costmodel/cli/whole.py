@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from costmodel.cli import options as opt
-from costmodel.cli.command import DETAILED, assumed, command, command_with, merged_job, short_names
+from costmodel.cli.command import (
+    DETAILED,
+    assumed,
+    command,
+    command_with,
+    merged_job,
+    short_names,
+    usual_batch,
+)
 from costmodel.cli.output import Target, hold, result_of, shortened
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, JOB_FIELDS, RUN_FIELDS
 
@@ -68,7 +76,7 @@ def run(
         return target.show(cm.run_rl(steps, **jobs[0]))
     if steps:
         raise cm.CostModelError("--steps: goes with a job file that has a section rl; give --tokens")
-    found = [cm.run(**one) for one in jobs]
+    found = [cm.run(**one, **usual_batch(one, given)) for one in jobs]
     dated = []
     for name, one in zip(short_names(files), found, strict=True):
         if start:

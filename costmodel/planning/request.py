@@ -190,8 +190,9 @@ def make_question(
     if chooses:
         switches = {name: value for name, value in switches.items() if name not in free & _turned(recipes[0])}
     jobs: list[Job] = []
+    # What the accelerator has where none is named.
+    precisions = several("precision") if "precision" in told else [None]
     searched = (
-        "precision",
         "optimizer",
         "offload_optimizer",
         "axis_order",
@@ -200,7 +201,7 @@ def make_question(
         "global_batch",
     )
     for (cluster, recipe), precision, optimizer, offload, order, shape, gpus, batch in product(
-        zip(clusters, recipes, strict=True), *(several(name) for name in searched)
+        zip(clusters, recipes, strict=True), precisions, *(several(name) for name in searched)
     ):
         chunks = _pipeline_layout(told.get("pipeline_layout"), recipe.launches, framework)
         job = make_job(

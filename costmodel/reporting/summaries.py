@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from costmodel.base.answer import Summary
@@ -68,14 +69,15 @@ def answer_text(est: Estimate) -> str:
 def job_rows(est: Estimate, assumed: Collection[str] = ()) -> list[tuple[str, str]]:
     """Return layout and setting of a job; what nobody named (`assumed`, names of fields) has a star."""
     job = est.job
-    star = {name: "*" if name in assumed else "" for name in ("layout", "cluster", "recipe", "precision")}
+    star = defaultdict(str, dict.fromkeys(assumed, "*"))
     setting = (
         f"{job.cluster.name}{star['cluster']}, {job.recipe.name}{star['recipe']}, "
-        f"{job.precision.name}{star['precision']}, batch {float(job.global_batch):,.0f} x {float(job.seq_len):,.0f}"
+        f"{job.precision.name}{star['precision']}, batch {float(job.global_batch):,.0f}{star['global_batch']} x "
+        f"{float(job.seq_len):,.0f}{star['seq_len']}"
     )
     return [
         ("layout", layout_text(job.layout) + star["layout"]),
-        ("job", setting + (" (*assumed)" if any(star.values()) else "")),
+        ("job", setting + (" (*assumed)" if assumed else "")),
     ]
 
 

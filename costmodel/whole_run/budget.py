@@ -330,9 +330,7 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
     def one(name: str) -> Any:
         return read(name, given[name]) if name in given else FIELD[name].default
 
-    named, precision, mfu, effective_time = (
-        one(name) for name in ("cluster", "precision", "mfu", "effective_time")
-    )
+    named, mfu, effective_time = (one(name) for name in ("cluster", "mfu", "effective_time"))
     served_tokens, context = one("served_tokens"), one("context")
     dollars, gpus, days = one("dollars"), one("gpus"), one("days")
     the_cluster = load_cluster(named) if isinstance(named, str) else named
@@ -352,7 +350,7 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
         elif days is not None:
             gpus = hours / days / 24.0
     accelerator = the_cluster.accelerator
-    computed_in = precision_on(precision, the_cluster)
+    computed_in = precision_on(one("precision") if "precision" in given else None, the_cluster)
     peak = accelerator.peak_flops_per_s[PEAK_KEY[computed_in.matmul_dtype]]
     flops = hours * 3600.0 * peak * mfu * effective_time
     return Budget(

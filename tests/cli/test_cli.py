@@ -206,6 +206,30 @@ def test_model_beside_the_job_file_is_found(run, tmp_path, monkeypatch):
     assert run("estimate", tmp_path / "job.yaml")[0] == 0
 
 
+def test_three_words_are_a_job(run):
+    """A model or a file and a machine, in either order, are the flags; what they leave out is usual, and said."""
+    flags = ["-m", "llama3-8b", "-n", "8", "-c", "a100"]
+    usual = ["--global-batch", "512", "--seq-len", "8192"]
+    for command, more in (("estimate", []), ("run", ["--tokens", "1T", "--tp", "2"])):
+        code, out, err = run(command, "llama3-8b", "8xa100", *more, "--format", "json")
+        assert (code, err.partition(";")[0]) == (
+            0,
+            "Assumed: sequences of 8,192 tokens, batches of 512 sequences",
+        )
+        assert run(command, *flags, *usual, *more, "--format", "json", "-q") == (0, out, "")
+    words, same = run("explain", "8xa100", "llama3-8b")[1], run("explain", *flags, *usual)[1]
+    assert words.partition("Next:")[0] == same.partition("Next:")[0]
+    assert "batch 512* x 8,192*" in run("estimate", "llama3-8b", "8xA100")[1]
+    assert (
+        "batch 512* x 8,192*"
+        in run("plan", "llama3-8b", "8xA100", "--tp", "2", "--pp", "1", "--no-choose")[1]
+    )
+    assert "batch 512* x 8,192 " in run("estimate", "llama3-8b", "8xA100", "--seq-len", "8k")[1]
+    config = Path(__file__).parents[1] / "data" / "config-gpt-oss-120b.json"
+    assert "on 64 H200" in run("estimate", config, "64xH200")[1]
+    assert "fp16*" in run("estimate", "llama3-8b", "8xV100")[1]
+
+
 # --- files -----------------------------------------------------------------------------------
 
 
@@ -363,7 +387,16 @@ WRONG = {
     "not a number": (["estimate", *SMALL, "--gpus", "many"], "gpus: expected"),
     "not a format": (["estimate", *SMALL, "--format", "tabel"], "tabel"),
     "nothing given": (["estimate"], "model, gpus, global_batch, seq_len missing"),
-    "one thing missing": (["estimate", *SMALL[:-4], "--tp", "2"], "seq_len missing"),
+    "one thing missing": (["estimate", "llama3-8b", "--seq-len", "8192"], "job: gpus missing"),
+    "two machines": (["compare", "llama3-8b", "8xH100", "8xA100"], "machine: expected one such as 256xH100"),
+    "a file for a machine": (
+        ["estimate", "llama3-8b", "job.yaml"],
+        "machine: expected GPUs such as 256xH100",
+    ),
+    "a machine and a flag": (
+        ["estimate", "llama3-8b", "8xH100", "-n", "16"],
+        "gpus: given twice, as '8' and",
+    ),
     "model": (["estimate", *SMALL, "--model", "lama3-8b"], "llama3-8b"),
     "model file": (["estimate", *SMALL, "--model", "nowhere.json"], "nowhere.json"),
     "cluster": (["estimate", *SMALL, "--cluster", "dgx-h10-ndr"], "dgx-h100-ndr"),

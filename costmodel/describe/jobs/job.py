@@ -200,7 +200,7 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
         recipe=resolved_for(settings.recipe, the_cluster.accelerator),
         policy=settings.policy,
         health=settings.health,
-        precision=precision_on(one("precision"), the_cluster),
+        precision=precision_on(one("precision") if "precision" in given else None, the_cluster),
         optimizer=optimizer(one("optimizer")),
         layout=layout,
         global_batch=read_array("global_batch", given["global_batch"]),
@@ -431,18 +431,20 @@ def _check_reduction(job: Job) -> None:
         )
 
 
-def precision_on(name: str, cluster: Cluster) -> Precision:
-    """Return the precision if the cluster's accelerator has it.
+def precision_on(name: str | None, cluster: Cluster) -> Precision:
+    """Return the precision if the cluster's accelerator has it; with no name, bf16, or fp16 or fp32 where it has no bf16.
 
     ``fp8`` is what Transformer Engine takes where no recipe is named: MXFP8 where the matrix units have it,
     delayed scaling elsewhere (transformer_engine/pytorch/quantization.py, `get_default_fp8_recipe`).
     """
-    if name == "fp8":
-        name = cluster.accelerator.software.fp8
     from costmodel.describe.hardware.kernels import PEAK_KEY
 
-    found = precision(name, transposes=cluster.accelerator.software.fp8_layouts == "one")
     peaks = cluster.accelerator.peak_flops_per_s
+    if name is None:
+        name = next(one for one in ("bf16", "fp16", "fp32") if PEAK_KEY[one] in peaks)
+    elif name == "fp8":
+        name = cluster.accelerator.software.fp8
+    found = precision(name, transposes=cluster.accelerator.software.fp8_layouts == "one")
     if PEAK_KEY[found.matmul_dtype] not in peaks:
         raise CostModelError(
             f"precision: {name!r} needs {PEAK_KEY[found.matmul_dtype]} matrix units, which "

@@ -7,6 +7,7 @@ one degree. Inside one place the text and a degree must agree.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from costmodel.describe.jobs.job import (
     usual_recipe,
 )
 from costmodel.describe.jobs.layout import Layout
-from costmodel.describe.jobs.reading import read, read_all
+from costmodel.describe.jobs.reading import read, read_all, read_several
 from costmodel.describe.jobs.switches import Settings
+from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Recipe, load_recipe
 
 _MODEL_FILES = (".yaml", ".yml", ".json")
@@ -116,6 +119,41 @@ def assumed_recipe(asked: Mapping[str, Any], named_by: str = "--recipe") -> list
     default = usual_recipe(named if isinstance(named, Cluster) else load_cluster(named))
     where = "" if default == DEFAULT_RECIPE else " here"
     return [f"Recipe: {default} (default{where}; change with {named_by}, see costmodel recipe list)."]
+
+
+_USUAL_TOKENS = 4_194_304
+"""Tokens a step where nobody names a batch: of Llama 2 at all sizes (arXiv:2307.09288, section 2.2). [-]"""
+_USUAL_SEQ_LEN = 8192
+
+
+def usual_batch(asked: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sequence length and the global batch that are usual, those of both that a job does not name.
+
+    Sequences are as long as the model's positions, 8,192 tokens at most. A step has about four million tokens: a power
+    of two times what is odd in the number of GPUs, so that replicas divide it, and at least a sequence for eight GPUs.
+    A step of reinforcement learning, whose batch is its prompts, and a job without a model have none.
+
+    >>> job = {"model": "llama3-8b", "gpus": 48}
+    >>> usual_batch(job), usual_batch({**job, "seq_len": 4096}), usual_batch({**job, "seq_len": 1, "global_batch": 3})
+    ({'seq_len': 8192, 'global_batch': 768}, {'global_batch': 1536}, {})
+    """
+    found: dict[str, int] = {}
+    if asked.get("model") is None or is_rl(asked):
+        return found
+    if asked.get("seq_len") is None:
+        named = asked["model"]
+        model = load_model(named) if isinstance(named, str) else named
+        longest = model.context_length if isinstance(model, Model) else 0
+        found["seq_len"] = min(longest or _USUAL_SEQ_LEN, _USUAL_SEQ_LEN)
+    if asked.get("global_batch") is None:
+        gpus = [int(count) for count in read_several("gpus", asked.get("gpus") or 1)]
+        seq_lens = read_several("seq_len", asked.get("seq_len") or found["seq_len"])
+        least = max(_USUAL_TOKENS // max(map(int, seq_lens)), max(gpus) // 8)
+        batch = lcm(*(count // (count & -count) for count in gpus))
+        while batch < least:
+            batch *= 2
+        found["global_batch"] = batch
+    return found
 
 
 def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:
