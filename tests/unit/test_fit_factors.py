@@ -140,7 +140,7 @@ def test_layouts_differ_by_their_knobs_and_by_runs():
 
 def test_the_scale_of_layouts_is_that_of_what_was_drawn():
     rows = layouts(effect=0.0, noise=0.04)
-    scale, count = layout_scale(rows, tail=1e6)
+    scale, count = layout_scale(rows, tail=float("inf"))
     assert count == 1000
     assert scale == pytest.approx(0.04, rel=0.05)
     assert layout_scale(rows.iloc[:2], tail=3.0) == (0.0, 0)
@@ -149,7 +149,7 @@ def test_the_scale_of_layouts_is_that_of_what_was_drawn():
 def test_what_is_left_holds_as_many_runs_as_it_should():
     residual = 0.1 + 0.08 * RNG.standard_normal(4000)
     known = np.full(4000, 0.05**2)
-    left = left_over(residual, known, 0.5, 1e6)
+    left = left_over(residual, known, 0.5, float("inf"))
     assert left.center == pytest.approx(0.1, abs=0.01)
     assert left.scale == pytest.approx(np.sqrt(0.08**2 - 0.05**2), rel=0.06)
     assert left_over(residual, np.full(4000, 0.2**2), 0.5, 3.0).scale < 1e-3
@@ -225,7 +225,7 @@ def test_a_class_has_the_middle_of_its_kind_and_few_families_a_part_of_its_scale
     ]
     time = pd.DataFrame(rows).assign(**{"time:unexplained": 1.0})
     runs = Runs(time, time.residual, pd.DataFrame(), pd.DataFrame())
-    said = unexplained(runs, {"matmul.ampere.16-bit": 0.0, "matmul.hopper.16-bit": 0.0}, 1e6)
+    said = unexplained(runs, {"matmul.ampere.16-bit": 0.0, "matmul.hopper.16-bit": 0.0}, float("inf"))
     assert said["unexplained.ampere-dense"].center == said["unexplained.hopper-dense"].center
     assert said["unexplained.hopper-dense"].center == pytest.approx(0.05, abs=0.01)
 
@@ -240,7 +240,7 @@ def test_a_class_has_the_middle_of_its_kind_and_few_families_a_part_of_its_scale
         assert said[f"unexplained.{name}"].source == f"{count}, {what} left out of the constants"
         assert said[f"layout.{name}"].source.startswith(said[f"unexplained.{name}"].source + "; ")
         assert said[f"layout.{name}"].center == 0.0
-        assert said[f"unexplained.{name}"].tail == 1e6
+        assert said[f"unexplained.{name}"].tail == float("inf")
     assert scale("ampere-dense") ** 2 == pytest.approx((2 * 0.03**2 + 3 * of_all**2) / 5, rel=0.1)
     assert scale("hopper-dense") ** 2 == pytest.approx((8 * 0.12**2 + 3 * of_all**2) / 11, rel=0.1)
 
@@ -266,7 +266,7 @@ def test_elsewhere_than_on_gpus_a_class_has_its_own_middle_and_leans_on_its_like
     ]
     time = pd.DataFrame(rows).assign(**{"time:unexplained": 1.0})
     said = unexplained(
-        Runs(time, time.residual, pd.DataFrame(), pd.DataFrame()), {"matmul.hopper.16-bit": 0.0}, 1e6
+        Runs(time, time.residual, pd.DataFrame(), pd.DataFrame()), {"matmul.hopper.16-bit": 0.0}, float("inf")
     )
 
     def scale(name):
