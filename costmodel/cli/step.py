@@ -110,10 +110,14 @@ def _estimate_rl(asked: Mapping[str, Any], target: Target, check: bool, plot: st
     """
     costmodel mesh -c llama3-roce -n 16384 -l "tp8 cp1 pp16" --axis-order "tp cp pp dp"
     costmodel mesh -c dgx-h100-ndr -n 64 --tp 2 --zero 3 --shard-group 4
+    costmodel mesh -c dgx-h100-ndr -n 64 -l "tp4 pp2" --rank 37
     """,
     fields=PLACE_FIELDS,
 )
-def mesh(given: Mapping[str, Any]) -> Any:
+def mesh(
+    given: Mapping[str, Any],
+    rank: int | None = typer.Option(None, "--rank", help="Coordinates of this global rank, and its groups."),
+) -> Any:
     """Show each axis of a layout: its factor, its groups, the link they meet on and what they send.
 
     Needs no model; of a job file it reads what places the ranks.
@@ -121,7 +125,8 @@ def mesh(given: Mapping[str, Any]) -> Any:
     import costmodel as cm
 
     job, places = merged_job(given, complete=False), names(PLACE_FIELDS)
-    return cm.mesh(**{name: value for name, value in job.items() if name in places})
+    found = cm.mesh(**{name: value for name, value in job.items() if name in places})
+    return found if rank is None else found.of_rank(rank)
 
 
 @command(

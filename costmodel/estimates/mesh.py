@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from costmodel.base.answer import Answer
@@ -145,6 +146,75 @@ def mesh_records(rows: Sequence[MeshRow]) -> list[dict[str, Any]]:
     return [{**row._asdict(), "link": row.link or None, "members": list(row.members)} for row in rows]
 
 
+class RankGroup(NamedTuple):
+    """Where a rank stands on one axis, and whom it meets there, itself among them."""
+
+    dim: str
+    coordinate: int
+    ranks: tuple[int, ...]
+
+
+def rank_groups(sizes: Mapping[str, int], rank: int) -> list[RankGroup]:
+    """Return the coordinates of a global rank and the ranks of each of its groups.
+
+    Parameters
+    ----------
+    sizes : mapping
+        Ranks of each axis, innermost first: a rank is the sum of its coordinates, each times the sizes before it.
+    rank : int
+        Global rank, from 0. [-]
+
+    Raises
+    ------
+    LayoutError
+        If there is no such rank.
+
+    Examples
+    --------
+    >>> [group.ranks for group in rank_groups({"tp": 2, "dp": 3}, 4)]
+    [(4, 5), (0, 2, 4)]
+
+    References
+    ----------
+    .. [1] Megatron-LM, ``megatron/core/parallel_state.py``: ``RankGenerator``.
+    """
+    count = math.prod(sizes.values())
+    if not 0 <= rank < count:
+        raise LayoutError(f"rank: {rank} is unknown; the job has ranks 0 to {count - 1}")
+    found, stride = [], 1
+    for dim, size in sizes.items():
+        coordinate = rank // stride % size
+        first = rank - coordinate * stride
+        found.append(RankGroup(dim, coordinate, tuple(range(first, first + size * stride, stride))))
+        stride *= size
+    return found
+
+
+_OF_EXPERTS = ("etp", "ep", "edp")
+"""Axes over the ranks of one pipeline stage, innermost first."""
+
+
+class RankTable(Answer):
+    """Where one rank of a job stands, and the ranks of each group that it belongs to."""
+
+    def __init__(self, rank: int, groups: Sequence[RankGroup]) -> None:
+        self.rank = rank
+        self.groups = tuple(groups)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return coordinates and groups as plain data."""
+        groups = [{**group._asdict(), "ranks": list(group.ranks)} for group in self.groups]
+        return {"schema_version": 1, "rank": self.rank, "groups": groups}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row an axis."""
+        return {
+            "dim": [group.dim for group in self.groups],
+            "coordinate": [group.coordinate for group in self.groups],
+            "ranks": [" ".join(map(str, group.ranks)) for group in self.groups],
+        }
+
+
 class MeshTable(Answer):
     """Each axis of a layout: its factor, its groups, the link they meet on and what they send."""
 
@@ -156,6 +226,31 @@ class MeshTable(Answer):
     def device_word(self) -> str:
         """What a device of the cluster is called."""
         return self._device
+
+    def of_rank(self, rank: int) -> RankTable:
+        """Return the coordinates of a global rank and the ranks of its groups, as Megatron numbers them.
+
+        The experts' axes lie over the ranks of one pipeline stage, in their order.
+
+        Raises
+        ------
+        LayoutError
+            If there is no such rank.
+        """
+        factors = {row.dim: row.factor for row in self.rows}
+        dense = {dim: factor for dim, factor in factors.items() if dim not in _OF_EXPERTS}
+        groups = rank_groups(dense, rank)
+        if "ep" in factors:
+            dims = list(dense)
+            below = math.prod(dense[dim] for dim in dims[: dims.index("pp")])
+            stage = rank // below % dense["pp"]
+            of_stage = [
+                other for other in range(math.prod(dense.values())) if other // below % dense["pp"] == stage
+            ]
+            experts = rank_groups({dim: factors[dim] for dim in _OF_EXPERTS}, of_stage.index(rank))
+            groups += [one._replace(ranks=tuple(of_stage[at] for at in one.ranks)) for one in experts]
+        order = list(factors)
+        return RankTable(rank, sorted(groups, key=lambda group: order.index(group.dim)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as plain data."""

@@ -257,6 +257,27 @@ class PricedJob:
             groups.setdefault(getattr(line, attribute), []).append(line.exposed_seconds)
         return {name: broadcast_sum(parts) for name, parts in groups.items()}
 
+    def hidden_by_axis(self) -> dict[str, Array]:
+        """Return the share of communication that runs beside compute: of each axis that sends, and of all as ``all``. [-]
+
+        Of the seconds of its messages those that no step waits for; an axis that sends nothing is left out.
+        """
+        busy: dict[str, list[Array]] = {}
+        exposed: dict[str, list[Array]] = {}
+        for line in self.bill.time_lines:
+            if line.toll == "communication":
+                for name in (line.axis, "all"):
+                    busy.setdefault(name, []).append(line.seconds)
+                    exposed.setdefault(name, []).append(line.exposed_seconds)
+        shares = {}
+        for name, parts in busy.items():
+            sent, waited = broadcast_sum(parts), broadcast_sum(exposed[name])
+            if np.any(sent > 0.0):
+                shares[name] = np.asarray(
+                    1.0 - np.divide(waited, sent, out=np.ones_like(sent), where=sent > 0.0)
+                )
+        return shares
+
     @property
     def error_band(self) -> ErrorBand | None:
         """Where 80 % of comparable published runs lie around such a step time; None where there are too few.

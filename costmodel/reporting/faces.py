@@ -37,6 +37,7 @@ DRAWINGS: dict[str, Drawing] = {
     "KernelCalibration": Drawing("calibration:kernel_grids"),
     "Listing": Drawing("lists:list_grids"),
     "MeshTable": Drawing("mesh:mesh_grids"),
+    "RankTable": Drawing("mesh:rank_grids"),
     "ModelFacts": Drawing("lists:model_grids"),
     "Plan": Drawing(
         "plans:plan_grids",

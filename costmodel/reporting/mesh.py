@@ -9,13 +9,33 @@ import numpy as np
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import TimeLine
-from costmodel.estimates.mesh import MeshRow, MeshTable
+from costmodel.estimates.mesh import MeshRow, MeshTable, RankTable
 from costmodel.estimates.priced_job import PricedJob
 
 
 def mesh_grids(found: MeshTable) -> list[Grid]:
     """Return a row an axis."""
     return [mesh_grid(found.rows)]
+
+
+_SHOWN = 16
+"""Ranks of a group that a terminal shows."""
+
+
+def rank_grids(found: RankTable) -> list[Grid]:
+    """Return a row an axis: the coordinate of a rank, and whom it meets."""
+    cells = []
+    for group in found.groups:
+        shown = " ".join(map(str, group.ranks[:_SHOWN]))
+        more = f" … {group.ranks[-1]} ({len(group.ranks):,} ranks)" if len(group.ranks) > _SHOWN else ""
+        cells.append([group.dim, str(group.coordinate), shown + more])
+    return [
+        Grid(
+            f"Rank {found.rank} (innermost axis first)",
+            columns("Dim", "Coordinate >", "Ranks of its group"),
+            cells,
+        )
+    ]
 
 
 def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:

@@ -13,7 +13,7 @@ from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
-from costmodel.reporting.tables import breakdown_text, sampled_text
+from costmodel.reporting.tables import breakdown_text, hidden_text, sampled_text
 
 LINES = 5
 """Largest lines that a summary shows of each bill."""
@@ -136,6 +136,8 @@ def estimate_summary(est: Estimate, *, assumed: Collection[str] = ()) -> Summary
     if est.shape:
         return None
     rows = [*job_rows(est, assumed), *band_row(est), ("time", breakdown_text(est))]
+    if hidden := hidden_text(est):
+        rows.append(("network", hidden))
     if est.job.tokens is not None:
         rows.append(("tokens", spent_text(est, est.job.tokens)))
     return Summary(

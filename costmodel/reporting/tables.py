@@ -240,6 +240,15 @@ def breakdown_text(est: Estimate) -> str:
     )
 
 
+def hidden_text(est: Estimate) -> str:
+    """Say which share of the communication runs beside compute, in all and by axis; empty where nothing is sent."""
+    shares = {name: float(share) for name, share in est.hidden_by_axis().items()}
+    if not shares:
+        return ""
+    axes = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if name != "all")
+    return f"{shares['all']:.0%} hidden beside compute" + (f" ({axes})" if len(shares) > 2 else "")
+
+
 def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     """Return the time bill by axis: what each line costs, and what of it the step waits for."""
     step = float(est.step_time_s)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from costmodel.base.errors import CostModelError, UnitError, choices_hint, shown
 from costmodel.base.units import format_bytes, format_seconds, parse_number, read_quantity
+from costmodel.bill.lines import COMMUNICATING, TOLLS
 from costmodel.estimates.estimate import Estimate
 from costmodel.whole_run.run import TrainingRun
 
@@ -22,6 +23,8 @@ _WAYS: Mapping[str, Callable[[float, float], bool]] = {
 _EXPECTATION = re.compile(r"\s*([A-Za-z_0-9]+)\s*(<=|>=|<|>)\s*(\S.*?)\s*")
 _LONGEST = 200
 
+_HIDDEN = {"hidden": "all", **{f"{axis}_hidden": axis for axis in COMMUNICATING}}
+"""Shares of communication that run beside compute: of all of it, and of an axis."""
 _OF_A_STEP = {
     "step_time": "s",
     "mfu": "share",
@@ -33,6 +36,8 @@ _OF_A_STEP = {
     "memory_left": "B",
     "host_memory": "B",
     "gpus": "number",
+    "fits_probability": "share",
+    **dict.fromkeys((*TOLLS, *_HIDDEN), "share"),
 }
 """Figures that can be expected of a step, and what their bounds are: a quantity with the unit ``s`` or ``B``, a number
 or per cent (``share``), or any number."""
@@ -54,6 +59,11 @@ def _value(name: str, est: Estimate, run: TrainingRun | None) -> float | None:
         return float(est.memory_capacity_bytes - est.memory_bytes_per_gpu)
     if name == "gpus":
         return float(est.job.layout.gpus)
+    if name in TOLLS:
+        return float(est.exposed_by("toll").get(name, 0.0) / est.step_time_s)
+    if name in _HIDDEN:
+        # Of an axis that sends nothing, nothing is waited for.
+        return float(est.hidden_by_axis().get(_HIDDEN[name], 1.0))
     attribute = {
         "step_time": "step_time_s",
         "memory": "memory_bytes_per_gpu",

@@ -1,6 +1,9 @@
 """The mesh beside a bill: what is sent over several links is said to be."""
 
+import pytest
+
 import costmodel as cm
+from costmodel.base.errors import LayoutError
 
 JOB = {"model": "llama3-8b", "gpus": 64, "global_batch": 64, "seq_len": 2048}
 
@@ -16,3 +19,35 @@ def test_sent_is_of_all_links_where_an_axis_crosses_several():
     assert note("tp4").startswith(
         "Link: the slowest that an axis crosses. Sent: over faster links inside that too"
     )
+
+
+def test_a_rank_stands_where_megatron_puts_it():
+    """64 ranks, tp4 pp2 dp8, pp outermost: 37 = 1 + 4 (1 + 8 x 1); experts of its stage by etp, ep, edp."""
+    mesh = cm.mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp4 pp2 ep4")
+    found = {group.dim: group for group in mesh.of_rank(37).groups}
+    assert {dim: group.coordinate for dim, group in found.items() if group.coordinate} == {
+        "tp": 1,
+        "dp": 1,
+        "pp": 1,
+        "ep": 1,
+        "edp": 1,
+    }
+    assert found["tp"].ranks == (36, 37, 38, 39)
+    assert found["dp"].ranks == (33, 37, 41, 45, 49, 53, 57, 61)
+    assert found["pp"].ranks == (5, 37)
+    assert found["ep"].ranks == (36, 37, 38, 39)
+    assert found["edp"].ranks == (33, 37, 41, 45, 49, 53, 57, 61)
+    with pytest.raises(LayoutError, match="rank: 64 is unknown; the job has ranks 0 to 63"):
+        mesh.of_rank(64)
+
+
+def test_groups_of_every_axis_split_all_ranks_and_agree_with_their_members():
+    """Pipeline inside data parallelism: a group is the same seen from each of its ranks, and none is left out."""
+    mesh = cm.mesh(cluster="llama3-roce", gpus=48, layout="tp2 pp4 ep3", axis_order="tp cp pp dp")
+    tables = [mesh.of_rank(rank).groups for rank in range(48)]
+    for at, row in enumerate(mesh.rows):
+        groups = {tables[rank][at].ranks for rank in range(48)}
+        assert sorted(rank for group in groups for rank in group) == list(range(48)), row.dim
+        assert len(groups) == row.groups
+        for rank, table in enumerate(tables):
+            assert table[at].ranks[table[at].coordinate] == rank

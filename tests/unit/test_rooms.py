@@ -117,6 +117,7 @@ def answers(tmp_path_factory):
         "Trace": cm.trace(est),
         "TraceProfile": cm.profile(traced, est),
         "MeshTable": cm.mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8"),
+        "RankTable": cm.mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8").of_rank(9),
         "CollectiveCosts": cm.collective("all-reduce", "1 GB", ranks=64),
         "ModelFacts": cm.model_facts("llama3-8b"),
         "ProfilePage": cm.hardware_profile("h100-sxm-80gb"),
