@@ -15,6 +15,9 @@ from typing import NamedTuple
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.factors import OTHER
 
+RISK = 0.1
+"""Probability of running out of memory that a plan accepts unless told otherwise. [-]"""
+
 
 class FitOdds(NamedTuple):
     """How surely a job fits by its predicted memory over what a GPU offers: a probit of its logarithm.
@@ -37,7 +40,9 @@ class FitOdds(NamedTuple):
     source: str
 
     def probability(self, need_bytes: float, offered_bytes: float) -> float:
-        """Return the probability that a predicted memory fits. [-]"""
+        """Return the probability that a predicted memory fits, 1 where none is needed. [-]"""
+        if need_bytes <= 0.0:
+            return 1.0
         return NormalDist(self.center, self.spread).cdf(log(offered_bytes / need_bytes) + 2.0 * self.center)
 
     def share(self, risk: float) -> float:

@@ -15,7 +15,7 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.odds import odds
+from costmodel.describe.odds import RISK, odds
 from costmodel.step.anatomy.trained import job_flops_per_token
 from costmodel.step.price import Priced
 
@@ -39,12 +39,10 @@ class ErrorBands(NamedTuple):
     """The shipped bands of step time and of memory, and what they are of.
 
     `fitted_recipes` have a constant of their own on GPUs, `fitted_recipes_xla` on other accelerators.
-    `headroom` is the share of memory to leave free so that 80 % of comparable runs fit.
     """
 
     time: dict[str, ErrorBand]
     memory: dict[str, ErrorBand]
-    headroom: dict[str, float]
     fitted_recipes: frozenset[str]
     fitted_recipes_xla: frozenset[str]
     accelerators: frozenset[str]
@@ -61,22 +59,10 @@ def error_bands() -> ErrorBands:
     return ErrorBands(
         time,
         memory,
-        dict(raw["headroom"]),
         frozenset(raw["fitted_recipes"]),
         frozenset(raw["fitted_recipes_xla"]),
         frozenset(raw["accelerators"]),
     )
-
-
-LEAST_HEADROOM = 0.05
-"""Share of memory to leave free where runs were predicted better than that. [-]"""
-
-
-def headroom(job: Job) -> float:
-    """Return the share of memory to leave free: `LEAST_HEADROOM`, or what 80 % of comparable runs needed if more. [-]"""
-    known = error_bands().headroom
-    kind = "moe" if job.model.num_experts else "dense"
-    return max(LEAST_HEADROOM, known.get(f"{job.cluster.accelerator.generation}-{kind}", known["any"]))
 
 
 class PricedJob:
@@ -222,22 +208,22 @@ class PricedJob:
 
     @property
     def fits_probability(self) -> Array:
-        """How surely it fits, by the odds that published runs give predicted memory; 0 where the host is too small. [-]
+        """How surely it fits GPU and host, by the odds that published runs give predicted memory. [-]
 
         The one figure that every view shows. Samples of the factors have a share of their own (`Samples.fits_share`),
         which differs by a few per cent: they know the parts of the memory, the odds only its sum.
         """
         chances = odds().fits_with(self.job.recipe.name)
-        on_gpu = np.vectorize(chances.probability, otypes=[float])(
-            self.memory_bytes_per_gpu, self.memory_capacity_bytes
+        probability = np.vectorize(chances.probability, otypes=[float])
+        return np.asarray(
+            probability(self.memory_bytes_per_gpu, self.memory_capacity_bytes)
+            * probability(self.host_memory_bytes, self.host_memory_capacity_bytes)
         )
-        return np.asarray(np.where(self.fits_host, on_gpu, 0.0))
 
     @property
     def is_tight(self) -> NDArray[np.bool_]:
-        """Whether it fits, but with less to spare than comparable runs were mispredicted by."""
-        spared = (1.0 - headroom(self.job)) * self.memory_capacity_bytes
-        return np.asarray(self.fits & (self.memory_bytes_per_gpu > spared))
+        """Whether it fits, but less surely than a plan asks for unless told otherwise."""
+        return np.asarray(self.fits & (self.fits_probability < 1.0 - RISK))
 
     def gpu_hours(self, tokens: float) -> Array:
         """GPU-hours to train on so many tokens, nothing lost to failures. [h]

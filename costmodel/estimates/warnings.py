@@ -9,8 +9,9 @@ import numpy as np
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
+from costmodel.describe.odds import RISK
 from costmodel.estimates.pipeline_run import simulated_step_s
-from costmodel.estimates.priced_job import PricedJob, headroom
+from costmodel.estimates.priced_job import PricedJob
 from costmodel.estimates.savings import Saving, memory_savings, time_savings
 from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import schedule_at, splits_backward
@@ -105,7 +106,8 @@ def _memory(est: PricedJob) -> Iterator[str]:
     elif est.is_tight:
         yield (
             f"tight: {format_bytes(have - need)} of {format_bytes(have)} are left on the worst stage, "
-            f"{(have - need) / have:.1%}; a plan leaves {headroom(est.job):.1%} free, what comparable runs were off by"
+            f"{(have - need) / have:.1%}; runs predicted so full fit with {float(est.fits_probability):.0%}, a plan asks for "
+            f"{1.0 - RISK:.0%}"
         )
     on_host, of_host = float(est.host_memory_bytes), est.host_memory_capacity_bytes
     if on_host > of_host:

@@ -11,9 +11,11 @@ import numpy as np
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.jobs.fields import DEGREES, FIELD, KNOBS, LAYOUT_FIELDS
+from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout, parse_layout, require_possible
 from costmodel.describe.jobs.layout_text import difference_text, layout_text, value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes
+from costmodel.describe.odds import RISK, odds
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.warnings import accumulation
 from costmodel.interop.assertions.tables import ASSERTIONS
@@ -263,7 +265,12 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
         gains.append((f"max-memory {format_bytes(question.max_memory_bytes)}", unlimited))
     saved = [(name, 1.0 - _best_score(asked) / score) for name, asked in gains]
     if spared := question.spared(plan.best.job):
-        saved.append((f"headroom {spared:.1%}", 1.0 - plan.score_in_device(jobs) / score))
+        kept = (
+            f"headroom {spared:.1%}"
+            if question.headroom
+            else f"risk {RISK if question.risk is None else question.risk:.0%}"
+        )
+        saved.append((kept, 1.0 - plan.score_in_device(jobs) / score))
     domain = plan.best.job.cluster.tiers[0].size
     if question.tp_in_domain and float(plan.kept.top["tp"][plan.pick]) >= domain:
         # What lies inside the domain has been priced.
@@ -344,14 +351,28 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
         )
     except NoLayoutError:
         return f"impossible: {_broken_rule(question, given, job_index)}"
-    limit = question.limit_bytes(job)
     try:
         found = Found.search(replace(question, jobs=(job,), given=given, tp_in_domain=False))
     except NoLayoutError:
         least = leanest_of(asked)
-        need = format_bytes(float(least["memory_bytes"][0]))
-        return f"does not fit: its leanest form ({layout_text(layout_of(least, 0))}) needs {need} of {format_bytes(limit)}"
+        return _too_large(question, job, layout_text(layout_of(least, 0)), float(least["memory_bytes"][0]))
     return _slower(plan, found.best, found.pick_score, question)
+
+
+def _too_large(question: Question, job: Job, leanest: str, need_bytes: float) -> str:
+    """Say that the leanest form of a layout exceeds the device, or leaves less of it free than was asked for."""
+    device = job.cluster.accelerator.memory_bytes
+    needs = f"its leanest form ({leanest}) needs {format_bytes(need_bytes)}"
+    if need_bytes > device:
+        return f"does not fit: {needs} of {format_bytes(device)}"
+    if question.max_memory_bytes < need_bytes:
+        return f"{needs}, more than max_memory {format_bytes(question.max_memory_bytes)}"
+    fits = odds().fits_with(job.recipe.name).probability(need_bytes, device)
+    asked = f"headroom {question.headroom:.1%}" if question.headroom else f"{question.spared(job):.1%}"
+    return (
+        f"{needs} and would leave {1.0 - need_bytes / device:.1%} of {format_bytes(device)} free, which fits with "
+        f"{fits:.0%}; you asked for {asked}"
+    )
 
 
 def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str:

@@ -360,10 +360,7 @@ class Found:
         )
 
     def trials(self) -> list[tuple[Estimate, Trial]]:
-        """Return the few layouts worth a trial, the likeliest first, with what is known of each.
-
-        The smallest set, of at most `MOST_TRIALS`, that holds the best layout with `SURE`: or as surely as so many can.
-        """
+        """Return the few parallel layouts worth a trial, the pick first, with what is known of each."""
         return [(self.estimate_of(self.kept.top, trial.row), trial) for trial in self.odds.trials()]
 
     @cached_property
@@ -426,7 +423,8 @@ class Found:
         """Say what is to be known of a kept row before its figures: yours, the fastest, the simplest of the fastest."""
         said = ["yours"] if row == self.own_row else []
         if row == self.own_row and self._own is not None and not self._own.runs:
-            said.append("not as asked" if self._own.unasked else "does not fit")
+            fits = bool(self.estimate_of(self.kept.top, row).fits)
+            said.append("not as asked" if self._own.unasked else "too full" if fits else "does not fit")
         elif row == 0:
             said.append("fastest")
         elif row == self.pick:

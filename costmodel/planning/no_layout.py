@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import gcd
+from math import ceil, gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import layout_text, value_text
+from costmodel.describe.odds import odds
 from costmodel.describe.optimizers import optimizer
 from costmodel.planning.best import Columns
 from costmodel.planning.search import Question, Tally, build_spaces, layout_of, priced_parts
@@ -50,11 +51,14 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
         f"plan: no layout fits: the leanest ({leanest}) needs {format_bytes(least)} of {format_bytes(limit)}"
     )
     if least <= device:
-        which = (
-            "max_memory" if question.max_memory_bytes <= device * (1.0 - question.spared(job)) else "headroom"
-        )
-        enough = format_bytes(least) if which == "max_memory" else f"{max(0.0, 1.0 - least / device):.1%}"
-        return f"{start}, which {which} allows; {which} = {enough} would do"
+        if question.max_memory_bytes <= device * (1.0 - question.spared(job)):
+            return f"{start}, which max_memory allows; max_memory = {format_bytes(least)} would do"
+        free = max(0.0, 1.0 - least / device)
+        if question.headroom is not None:
+            return f"{start}, which headroom allows; headroom = {free:.1%} would do"
+        risk = 1.0 - odds().fits_with(job.recipe.name).probability(least, device)
+        would = f"risk = {ceil(100.0 * risk)}%" if risk < 0.995 else f"headroom = {free:.1%}"
+        return f"{start}, which risk allows, and fits {format_bytes(device)} with {1.0 - risk:.0%}; {would} would do"
     # A file names more than its reader meant to hold: the change that costs least may be to any of it.
     freed = sorted(
         (

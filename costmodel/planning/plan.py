@@ -232,10 +232,9 @@ def plan(
     max_memory_bytes : float
         Memory limit beside what the device offers. [B]
     headroom : float
-        Share of the device's memory to leave free; by default 5 %, or by how much the memory of 80 % of comparable
-        runs was predicted too low if that is more. [-]
+        Share of the device's memory to leave free, in place of `risk`. [-]
     risk : float
-        Probability of running out of memory that is accepted, in place of `headroom`. [-]
+        Probability of running out of memory that is accepted, by published runs: 10 % unless said. [-]
     tp_in_domain : bool
         Keep tensor parallelism in the innermost domain; by default unless values of tp are given.
     fix : mapping, optional

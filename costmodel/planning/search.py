@@ -22,8 +22,7 @@ from costmodel.describe.jobs.fields import KNOBS, QUANTILES
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.short_form import command_text
-from costmodel.describe.odds import odds
-from costmodel.estimates.priced_job import headroom
+from costmodel.describe.odds import RISK, odds
 from costmodel.interop.answer import JobFile
 from costmodel.planning.best import (
     Columns,
@@ -62,7 +61,7 @@ class Question:
     max_memory_bytes : float
         Memory limit beside what the device offers. [B]
     headroom : float or None
-        Share of the device's memory to leave free; none for what comparable runs need. [-]
+        Share of the device's memory to leave free, in place of `risk`. [-]
     objective : str
         One of `costmodel.describe.jobs.fields.OBJECTIVES`.
     tp_in_domain : bool
@@ -82,7 +81,7 @@ class Question:
     jobs: tuple[Job, ...]
     given: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     max_memory_bytes: float = np.inf
-    headroom: float | None = 0.0
+    headroom: float | None = None
     objective: str = "step-time"
     tp_in_domain: bool = True
     launchable: bool = False
@@ -91,7 +90,7 @@ class Question:
     held: frozenset[str] = frozenset()
     named: frozenset[str] = frozenset(KNOBS)
     risk: float | None = None
-    """Accepted probability of running out of memory: in place of `headroom` where it is given."""
+    """Accepted probability of running out of memory, where `headroom` is none; none for `RISK`. [-]"""
     file: JobFile | None = None
     """What was planned, where that is a file."""
     launched: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
@@ -119,9 +118,10 @@ class Question:
 
     def spared(self, job: Job) -> float:
         """Return the share of the device's memory to leave free. [-]."""
-        if self.risk is not None:
-            return max(1.0 - odds().fits_with(job.recipe.name).share(self.risk), 0.0)
-        return headroom(job) if self.headroom is None else self.headroom
+        if self.headroom is not None:
+            return self.headroom
+        risk = RISK if self.risk is None else self.risk
+        return max(1.0 - odds().fits_with(job.recipe.name).share(risk), 0.0)
 
     def weight(self, job: Job) -> float:
         """Return what a second of step time costs in the objective's currency, per token."""

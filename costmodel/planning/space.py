@@ -70,7 +70,7 @@ REASONS = {
     "schedule_cannot_run": "the schedule cannot run these stages and micro-batches",
     "sharding_not_divisible": "shard_group without sharding, or not a part of dp·cp",
     "choice_not_started": "experts that the other dispatcher is not for",
-    "does_not_fit": "does not fit the memory",
+    "does_not_fit": "needs more memory than is allowed",
     **{code: assertion.in_words for code, assertion in ASSERTIONS.items()},
 }
 """Why a layout is out, in words."""

@@ -19,7 +19,7 @@ def test_table_has_best_front_and_reasons(capsys):
         "Best by step-time",
         "Pareto front: step-time vs. memory",
         "Rejected layouts",
-        "does not fit the memory",
+        "needs more memory than is allowed",
         "Why not tp3",
     ):
         assert words in out

@@ -49,17 +49,6 @@ def test_machines_whose_kernels_nobody_timed_have_a_band():
     assert guessed["any-dense-estimated"] == {"low": 0.5, "high": 0.5, "runs": 8}
 
 
-def test_headroom_is_what_four_in_five_need():
-    """Eleven ratios 1.0, ... 2.0: p80 is 1.8, so 1 - 1/1.8 stays free; where all is less than said, nothing."""
-    ratio = np.linspace(1.0, 2.0, 11)
-    table = runs(*((H100, 0, "A", 1.0 / r - 1.0) for r in ratio), (A100, 8, "B", 1.0), (A100, 8, "C", -0.9))
-    found = bands.headroom(table)
-    assert found == {"hopper-dense": 0.444, "any": 0.438}  # with one of 0.5: p80 is 1.78
-    # Eight runs are a class and seven are none.
-    few = runs(*[(H100, 0, "A", 1.0)] * 8, *[(A100, 0, "A", 1.0)] * 7)
-    assert bands.headroom(few) == {"hopper-dense": 0.0, "any": 0.0}
-
-
 def test_how_many_lie_in_their_band():
     table = runs((H100, 0, "A", 0.0), (H100, 0, "A", 0.0), (H100, 0, "A", 0.0), (A100, 0, "A", 0.0))
     errors = pd.Series([0.0, 1.0, -0.5, 0.0])
@@ -69,12 +58,11 @@ def test_how_many_lie_in_their_band():
 
 def test_bands_as_a_file():
     one = {"low": 0.9, "high": 1.1, "runs": 8.0}
-    text = bands.bands_text({"time": {"b": one, "a": one}}, {"any": 0.1}, ["x", "y"], ["z"], [H100])
+    text = bands.bands_text({"time": {"b": one, "a": one}}, ["x", "y"], ["z"], [H100])
     assert text.removeprefix(bands.HEAD).splitlines() == [
         "time:",
         "  a: {low: 0.9, high: 1.1, runs: 8}",
         "  b: {low: 0.9, high: 1.1, runs: 8}",
-        "headroom: {any: 0.1}  # share of memory to leave free so that 80 % of such runs fit",
         "fitted_recipes: [x, y]",
         "fitted_recipes_xla: [z]",
         f"accelerators: [{H100}]",

@@ -6,8 +6,8 @@ from test_split_backward import pipeline_times
 
 import costmodel as cm
 from costmodel.base.errors import LayoutError
+from costmodel.describe.odds import odds
 from costmodel.describe.recipe import list_recipes, load_recipe
-from costmodel.estimates.priced_job import error_bands
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks
 from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
@@ -90,22 +90,20 @@ def test_experts_leave_the_node_with_a_dispatcher_that_knows_nodes():
     assert with_dispatch.ep.max() > 8
 
 
-def test_what_comparable_runs_needed_stays_free_unless_asked():
-    """Hopper and dense: 80 % of 44 runs needed up to 10 % more than was predicted, 9.3 % of the memory; elsewhere 5 %."""
-    question = make_question(**SMALL)
+@pytest.mark.parametrize(
+    ("model", "cluster"), [("llama3-8b", "dgx-h100-ndr"), ("qwen3-30b-a3b", "gb200-nvl72-ndr")]
+)
+def test_a_layout_fits_with_nine_in_ten_unless_asked(model, cluster):
+    """By the odds of its recipe alone, whatever the machine or the kind of model."""
+    asked = {**SMALL, "model": model, "cluster": cluster}
+    question = make_question(**asked)
     (job,) = question.jobs
-    assert question.headroom is None
-    assert question.spared(job) == error_bands().headroom["hopper-dense"] == 0.093
-    best = cm.plan(**SMALL).best
-    assert float(best.memory_bytes_per_gpu) <= (1 - 0.093) * best.memory_capacity_bytes
-    assert make_question(**SMALL, headroom=0).spared(job) == 0
-    ampere = make_question(**{**SMALL, "cluster": "dgx-a100-hdr"})
-    assert error_bands().headroom["ampere-dense"] < 0.05
-    assert ampere.spared(ampere.jobs[0]) == 0.05
-    # There are too few runs of experts on Hopper for a band of their own.
-    experts = make_question(**{**SMALL, "model": "qwen3-30b-a3b"})
-    assert "hopper-moe" not in error_bands().headroom
-    assert experts.spared(experts.jobs[0]) == max(0.05, error_bands().headroom["any"])
+    found = odds().fits_with(job.recipe.name)
+    device = job.cluster.accelerator.memory_bytes
+    assert found.probability(question.limit_bytes(job), device) == pytest.approx(0.9)
+    assert make_question(**asked, headroom=0).spared(job) == 0
+    risky = make_question(**asked, risk=0.3)
+    assert found.probability(risky.limit_bytes(job), device) == pytest.approx(0.7)
 
 
 def test_tight_is_said():

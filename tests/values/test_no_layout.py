@@ -83,8 +83,8 @@ def test_a_batch_that_the_gpus_divide_is_priced_beside_one_that_they_do_not():
     asked = {"model": "llama3-8b", "gpus": 72, "seq_len": 4096}
     plan = cm.plan(**asked, global_batch=1024)
     gains = dict(plan.gains())
-    plain = {batch: cm.plan(**asked, global_batch=batch, choose=False).fastest for batch in (1008, 1024)}
-    each = {batch: float(est.step_time_s) / batch for batch, est in plain.items()}
+    plain = {batch: cm.plan(**asked, global_batch=batch, choose=False).to_frame() for batch in (1008, 1024)}
+    each = {batch: frame.step_time_s.min() / batch for batch, frame in plain.items()}
     (name,) = (name for name in gains if name.startswith("a batch of 1,008, which 72 GPUs divide"))
     assert gains[name] == pytest.approx(1.0 - each[1008] / each[1024], abs=1e-6)
     assert gains[name] > 0.05

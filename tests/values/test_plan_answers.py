@@ -313,7 +313,7 @@ def test_a_job_file_names_the_files_it_was_planned_from(tmp_path, monkeypatch, c
 def test_only_what_the_user_decided_is_relaxed():
     found = cm.plan(**JOB, pp=4, fix={"recompute": "none"})
     gains = dict(found.gains())
-    assert list(gains) == ["pp = 4", "recompute = none", "headroom 9.3%", "memory of the GPU"]
+    assert list(gains) == ["pp = 4", "recompute = none", "risk 10%", "memory of the GPU"]
     assert min(gains.values()) >= 0.0
     # What runs everything again in the backward pass for nothing gains by not doing so.
     gains = dict(cm.plan(**JOB, pp=4, fix={"recompute": "full"}).gains())

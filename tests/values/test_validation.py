@@ -157,15 +157,6 @@ def class_rows(ratios, **more):
     ]
 
 
-def test_memory_to_leave_free():
-    """Of nine runs four fifths need at most 1.64 times the prediction (1.0, 1.1 … 1.8): leave 1 - 1 / 1.64."""
-    ratios = [1 + step / 10 for step in range(9)]
-    found = bands.headroom(checked(*class_rows(ratios)).runs)
-    assert found == {"hopper-dense": round(1 - 1 / 1.64, 3), "any": round(1 - 1 / 1.64, 3)}
-    # Seven runs make no class; where fewer than a fifth need more, nothing is left.
-    assert bands.headroom(checked(*class_rows([0.5] * 6 + [2.0])).runs) == {"any": 0.0}
-
-
 def test_bands_of_classes():
     """Eight dense runs at twice the prediction; seven of experts make no band but that of their kind's errors."""
     rows = checked(*class_rows([2.0] * 8), *class_rows([4.0] * 7, num_experts=8)).runs

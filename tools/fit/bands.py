@@ -90,26 +90,6 @@ def error_bands(runs: pd.DataFrame, own: pd.Series[float], other: pd.Series[floa
     return {"time": time, "memory": {**memory, "any": band(errors)}}
 
 
-def headroom(runs: pd.DataFrame) -> dict[str, float]:
-    """Return the share of memory to leave free so that `SHARE` of comparable runs fit, by class. [-]
-
-    Parameters
-    ----------
-    runs : DataFrame
-        Of a `Validation`: all that were priced.
-    """
-    of_run = classes(runs)
-    errors = runs[runs.quality.isin(["A", "B"])].memory_error.dropna()
-    ratio = 1.0 / (1.0 + errors)
-    groups = {
-        str(key): group for key, group in ratio.groupby(of_run[errors.index]) if len(group) >= LEAST_RUNS
-    }
-    return {
-        key: round(max(0.0, 1.0 - 1.0 / float(group.quantile(SHARE))), 3)
-        for key, group in {**groups, "any": ratio}.items()
-    }
-
-
 def coverage(
     runs: pd.DataFrame, errors: pd.Series[float], bands: Mapping[str, Mapping[str, float]]
 ) -> pd.DataFrame:
@@ -127,12 +107,11 @@ def coverage(
 
 def bands_text(
     bands: Mapping[str, Bands],
-    free: Mapping[str, float],
     recipes: Sequence[str],
     recipes_xla: Sequence[str],
     accelerators: Sequence[str],
 ) -> str:
-    """Return bands and headroom as YAML, with the recipes that have a constant of their own and the machines measured.
+    """Return bands as YAML, with the recipes that have a constant of their own and the machines measured.
 
     `recipes` have it on GPUs, `recipes_xla` elsewhere.
     """
@@ -143,8 +122,6 @@ def bands_text(
             f"  {key}: {{low: {one['low']}, high: {one['high']}, runs: {one['runs']:.0f}}}\n"
             for key, one in sorted(held.items())
         ]
-    spared = ", ".join(f"{key}: {share}" for key, share in sorted(free.items()))
-    lines.append(f"headroom: {{{spared}}}  # share of memory to leave free so that 80 % of such runs fit\n")
     lines += [
         f"fitted_recipes: [{', '.join(recipes)}]\n",
         f"fitted_recipes_xla: [{', '.join(recipes_xla)}]\n",

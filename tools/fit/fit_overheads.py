@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from bands import bands_text, classes, error_bands, headroom
+from bands import bands_text, classes, error_bands
 
 from costmodel.base.yaml_files import document_text, node
 from costmodel.describe.hardware.hardware import load_accelerator
@@ -302,7 +302,6 @@ def main(arguments: list[str]) -> int:
         priced = checked.runs[checked.runs.skipped_reason == ""]
         text = bands_text(
             error_bands(priced, own, other),
-            headroom(priced),
             fitted[True],
             fitted[False],
             sorted({load_accelerator(name).name for name in runs.accelerator}),

@@ -136,7 +136,7 @@ def page(jobs: Sequence[Planned], rows: Sequence[str]) -> str:
         "# Plans of known jobs",
         "",
         "Everything is predicted, and written by `python tools/pages/readme_plans.py` from "
-        "`tools/pages/planned_jobs.yaml`. Memory is that of the fullest GPU; 5 % of it stay free.",
+        "`tools/pages/planned_jobs.yaml`. Memory is that of the fullest GPU; each fits with 90 %.",
         "",
         HEAD,
         *rows,
