@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import exp, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -34,16 +35,26 @@ SAMPLES = 256
 """Samples that those left are compared on. [-]"""
 FINALISTS = 48
 """Candidates that are left, where there were a quarter more: thinning a few costs more than it saves. [-]"""
-SURE = 0.9
-"""Probability with which the layouts to try hold the best one."""
 MOST_TRIALS = 3
 """Layouts to try at most: more than an evening's are no advice."""
 NOISE = 0.02
 """Step times this close are the same to any trial: the median between two releases of one framework. [-]"""
 
 
-SWEEPS_APART = 0.55
-"""Standard deviation of the logarithm of how far layouts of one job err apart: published sweeps scatter so unlike. [-]"""
+SWEEPS_APART = 0.9
+"""Standard deviation of the logarithm of how far layouts of one job err apart. [-]
+
+In 54 published sweeps of four runs and more that differ in the layout alone, errors differ from each other by 3.1 % in
+the middle sweep, with logarithms 1.0 apart, of which a few runs a sweep make 0.4.
+"""
+OF_LAYOUTS = 0.6
+"""Share of what two trials differ by (squared) that the same layout would show again. [-]
+
+Such a pair differs by 2.5 % a run in the middle sweep, where one layout that is run again differs by 1.6 %.
+"""
+REACH = 1.0
+"""Octaves of a degree after which errors have a correlation of 1/e. [-]"""
+_DEGREES = ("tp", "pp", "cp", "ep")
 
 SETTLED = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
 """Knobs that the own error of a layout goes with: those of `costmodel.describe.odds.KnownOdds.layouts`."""
@@ -67,8 +78,6 @@ class Trial(NamedTuple):
     settles : str
         The factor that decides most between it and the first; empty for the first, or where only the layouts
         themselves do.
-    without : str
-        The switch that all others rest on and this one does not; empty for the others.
     """
 
     row: int
@@ -79,7 +88,6 @@ class Trial(NamedTuple):
     middle_s: float
     high_s: float
     settles: str
-    without: str = ""
 
 
 class Shared(NamedTuple):
@@ -109,6 +117,8 @@ class Odds:
         Whether it fits.
     shared : Factors
         The factors that candidates share.
+    parallel : tuple
+        What makes the parallel layout of each candidate.
     turned : tuple of frozenset of str
         What the search has turned for each candidate otherwise than its recipe has it.
     """
@@ -118,6 +128,7 @@ class Odds:
     step_time_s: Array
     fits: NDArray[np.bool_]
     shared: Mapping[str, Array]
+    parallel: tuple[Hashable, ...]
     turned: tuple[frozenset[str], ...] = ()
 
     @property
@@ -139,25 +150,41 @@ class Odds:
         known = np.isfinite(taken)
         return float((taken[known] / self.least[known]).mean() - 1.0) if known.any() else float("inf")
 
-    def chosen(self) -> list[int]:
-        """Return the columns of the layouts to try.
+    def chosen(self, count: int = MOST_TRIALS) -> list[int]:
+        """Return the columns of a few candidates to try, of different parallel layouts.
 
-        Those that hold the best, and where all of them rest on one switch that the search has turned, the best without
-        it in place of the last, if its median is within the band of the first: what a switch gains is a statement of
-        the model about software, which samples do not doubt.
+        The plan's pick, then one after the other that which lowers the expected loss most; none that rather does not fit.
         """
-        found, shared = self.likeliest(), self.rests_on()
-        if shared is None or not shared.in_band:
-            return found
-        return [*found[: MOST_TRIALS - 1], shared.column]
+        found = [0]
+        while len(found) < count:
+            seen = {self.parallel[column] for column in found}
+            others = [
+                at
+                for at, layout in enumerate(self.parallel)
+                if layout not in seen and self.fits[:, at].mean() >= 0.5
+            ]
+            if not others:
+                break
+            found.append(min(others, key=lambda at: self.regret_after([*found, at])))
+        return found
+
+    def tuned(self, columns: Sequence[int]) -> list[int]:
+        """Return the columns of all candidates with the parallel layouts of some: a trial turns the rest."""
+        held = {self.parallel[column] for column in columns}
+        return [at for at, layout in enumerate(self.parallel) if layout in held]
+
+    def regret_after(self, columns: Sequence[int]) -> float:
+        """Return the expected loss after trials of the parallel layouts of some candidates, each tuned. [-]"""
+        return self.regret(self.tuned(columns))
 
     def rests_on(self) -> Shared | None:
-        """Return the switch that all of the likeliest layouts share and that saves most; None where there is none.
+        """Return the switch that all of the layouts to try share and that saves most; None where there is none.
 
-        Of several, one without which the best candidate is still within the band is told first.
+        What a switch gains is a statement of the model about software, which samples do not doubt. Of several, one
+        without which the best candidate is still within the band is told first.
         """
-        found = self.likeliest()
-        if not found or not self.turned:
+        found = self.chosen()
+        if not self.turned:
             return None
         middle_s = np.quantile(self.step_time_s, 0.5, axis=0)
         high_s = float(np.quantile(self.step_time_s[:, found[0]], 0.9))
@@ -172,47 +199,16 @@ class Odds:
         every = [one for one in every if one.slower > NOISE]
         return max(every, key=lambda one: (one.in_band, one.slower), default=None)
 
-    def likeliest(self) -> list[int]:
-        """Return the columns of the smallest set that holds the best with `SURE`, at most `MOST_TRIALS`: greedily."""
-        best = self.best
-        open_samples = np.isfinite(self.least)
-        found: list[int] = []
-        while open_samples.mean() > 1.0 - SURE and len(found) < MOST_TRIALS:
-            column = int(np.argmax(best[open_samples].sum(axis=0)))
-            if column in found:
-                break
-            found.append(column)
-            open_samples &= ~best[:, column]
-        return found
-
-    def apart(self, keys: Sequence[Hashable], count: int = MOST_TRIALS) -> list[int]:
-        """Return the columns of a few candidates whose keys differ, such as their parallel layouts.
-
-        The plan's pick, then one after the other that which lowers the expected loss most; none that rather does not fit.
-        """
-        found = [0]
-        while len(found) < count:
-            seen = {keys[column] for column in found}
-            others = [at for at, key in enumerate(keys) if key not in seen and self.fits[:, at].mean() >= 0.5]
-            if not others:
-                break
-            found.append(min(others, key=lambda at: self.regret([*found, at])))
-        return found
-
     def holds(self, columns: Sequence[int]) -> float:
-        """Return the probability that some candidates hold the best one, where one fits at all. [-]"""
+        """Return the probability that the best has the parallel layout of one of some, where any fits at all. [-]"""
         some = np.isfinite(self.least)
-        return float(self.best[some][:, list(columns)].any(axis=1).mean()) if columns and some.any() else 0.0
+        held = self.tuned(columns)
+        return float(self.best[some][:, held].any(axis=1).mean()) if held and some.any() else 0.0
 
     def trials(self) -> list[Trial]:
-        """Return the layouts worth trying, the likeliest first."""
-        columns, shared = self.chosen(), self.rests_on()
-        return [
-            self.trial(column, columns[0])._replace(
-                without=shared.switch if shared is not None and column == shared.column else ""
-            )
-            for column in columns
-        ]
+        """Return the layouts worth trying, the pick first."""
+        columns = self.chosen()
+        return [self.trial(column, columns[0]) for column in columns]
 
     def trial(self, column: int, first: int) -> Trial:
         """Return what is known of one candidate."""
@@ -272,7 +268,8 @@ def compare(
     max_memory_bytes : float
         A limit beside what the device gives. [B]
     """
-    rows = rows[_one_a_trial(taken(kept, rows))]
+    without = rows[_without(passes, taken(kept, rows))]
+    rows = rows[_one_a_trial(passes, taken(kept, rows))]
     if len(rows) > 1.25 * FINALISTS:
         # What only trials see would thin them by luck.
         first = _priced(passes, kept, rows, weights, SCREENED, seed, max_memory_bytes, trials=False)
@@ -280,8 +277,8 @@ def compare(
         finite = np.where(np.isfinite(first.cost), first.cost, 10.0 * first.least[:, None])
         order = np.lexsort((finite.mean(axis=0), -first.best.mean(axis=0)))
         few = np.asarray([0, *[index for index in order if index][: FINALISTS - 1]])
-        others = [index for index in _without(passes, taken(kept, rows)) if index not in few]
-        rows = rows[np.asarray([*few, *others], dtype=np.int64)]
+        rows = rows[few]
+    rows = np.asarray([*rows, *(row for row in without if row not in rows)])
     return _priced(passes, kept, rows, weights, SAMPLES, seed, max_memory_bytes)
 
 
@@ -301,16 +298,19 @@ def _without(passes: Sequence[Pass], rows: Columns) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-_LAYOUT = ("tp", "cp", "ep", "etp", "pp", "vp", "micro_batch", "recompute", "zero_stage", "shard_group")
-_TRIAL = ("job", "gpus", "tp", "sequence_parallel", "cp", "ep", "etp", "pp", "recompute", "zero_stage")
+_PARALLEL = ("gpus", "tp", "cp", "ep", "etp", "pp")
+_TRIAL = (*_PARALLEL, "sequence_parallel", "recompute", "zero_stage")
 
 
-def _one_a_trial(rows: Columns) -> Indices:
-    """Return the first row of each trial: micro-batch, virtual stages and shard groups are turned within one.
+def _one_a_trial(passes: Sequence[Pass], rows: Columns) -> Indices:
+    """Return the first row of each trial: micro-batch, virtual stages, shard groups and switches are turned within one.
 
-    In published sweeps layouts that differ in these alone differ no more than two runs of one layout.
+    In published sweeps layouts that differ in these alone differ no more than two runs of one layout. What a job has
+    today is a trial of its own.
     """
-    keys = np.stack([rows[name] for name in _TRIAL], axis=1)
+    jobs = [passes[int(job)] for job in rows["job"]]
+    origin = np.asarray([float(one.origin if one.slabs else -one.number) for one in jobs])
+    keys = np.stack([origin, *(rows[name] for name in _TRIAL)], axis=1)
     return np.asarray(np.sort(np.unique(keys, axis=0, return_index=True)[1]))
 
 
@@ -341,17 +341,21 @@ def _priced(
         room = drawn[named("room", one.job.recipe.name)]
         offered = np.minimum(room * one.job.cluster.accelerator.memory_bytes, max_memory_bytes)
         step_s[:, at] = few[LONGER][at] * bill.step_time_s()
-        fits[:, at] = (held <= offered) & (bill.host_memory_bytes() <= one.job.cluster.host.memory_bytes)
+        fits[:, at] = (held <= offered) & (
+            bill.host_memory_bytes() <= room * one.job.cluster.host.memory_bytes
+        )
         cost[:, at] = np.where(fits[:, at], weights[number] * step_s[:, at], np.inf)
-    return Odds(rows, cost, step_s, fits, shared, tuple(_turned(passes, few)))
+    origins = [passes[int(job)].origin for job in few["job"]]
+    parallel = tuple(zip(origins, *(few[name].tolist() for name in _PARALLEL), strict=True))
+    return Odds(rows, cost, step_s, fits, shared, parallel, tuple(_turned(passes, few)))
 
 
 def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = True) -> Factors:
     """Draw the factors of layouts of one job: shared ones, and what layouts err by themselves.
 
-    That is a sum of parts by knob, the same for layouts with the same value, and with `trials` what any two layouts of
-    a sweep differ by besides: the same for the same layout. Some sweeps scatter more than others: in each sample all
-    of it has one scale.
+    That is a sum of parts by knob, the same for layouts with the same value and alike for degrees nearby, and with
+    `trials` what two parallel layouts differ by besides. Some sweeps scatter more than others: in each sample all of
+    it has one scale. What a run differs by from the next of the same layout is no part of it.
     """
     of_layout = named("layout", classed(job))
     names = [name for name in factors_of(job) if name != of_layout]
@@ -360,9 +364,11 @@ def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = Tr
     logarithm: Array = np.zeros((count, 1))
     spreads = odds().layouts
     for knob in SETTLED:
-        logarithm = logarithm + spreads[knob] * _of_values(knob, rows[knob], count, seed)
+        drawn = _of_degrees if knob in _DEGREES else _of_values
+        logarithm = logarithm + spreads[knob] * drawn(knob, rows[knob], count, seed)
     if trials:
-        logarithm = logarithm + spreads["run"] * _of_values("run", _layout_codes(rows), count, seed)
+        own = sqrt(OF_LAYOUTS) * spreads["run"]
+        logarithm = logarithm + own * _of_values("layout", _layout_codes(rows), count, seed)
     return Factors({**shared.over(1), of_layout: np.exp(sweep_scales(count, seed) * logarithm)})
 
 
@@ -373,8 +379,8 @@ def sweep_scales(count: int, seed: int) -> Array:
 
 
 def _layout_codes(rows: Columns) -> Array:
-    """Return a number for each row that follows from its layout alone: 32 bits of its knobs."""
-    table = np.stack([np.asarray(rows[name], dtype=np.float64) for name in _LAYOUT if name in rows], axis=1)
+    """Return a number for each row that follows from its parallel layout alone: 32 bits of its degrees."""
+    table = np.stack([np.asarray(rows[name], dtype=np.float64) for name in _PARALLEL if name in rows], axis=1)
     return np.asarray([crc32(row.tobytes()) for row in table], dtype=np.float64)
 
 
@@ -386,6 +392,20 @@ def _of_values(knob: str, values: Array, count: int, seed: int) -> Array:
         for value in distinct
     ]
     return np.stack(drawn, axis=1)[:, where]
+
+
+def _of_degrees(knob: str, values: Array, count: int, seed: int) -> Array:
+    """Return standard normal samples for each value of a degree, by row: the closer two are in octaves, the more alike.
+
+    Of half octaves from 1 on each follows from the one before it, so that a value has the same samples wherever it is.
+    """
+    places = np.rint(2.0 * np.log2(np.asarray(values, dtype=np.float64)))
+    fresh = _of_values(knob, np.arange(places.max() + 1.0), count, seed)
+    kept = exp(-0.5 / REACH)
+    drawn = fresh.copy()
+    for place in range(1, fresh.shape[1]):
+        drawn[:, place] = kept * drawn[:, place - 1] + sqrt(1.0 - kept**2) * fresh[:, place]
+    return np.asarray(drawn[:, places.astype(np.int64)])
 
 
 def quantile_of(objective: str) -> float | None:
@@ -420,7 +440,7 @@ def odds_record(found: Odds, layouts: Mapping[int, Mapping[str, Any]]) -> dict[s
         "candidates": len(found.rows),
         "holds_best_probability": found.holds(columns),
         "regret_of_plan": found.regret([0]),
-        "regret_after_trials": found.regret(columns),
+        "regret_after_trials": found.regret_after(columns),
         "rests_on": None
         if shared is None
         else {

@@ -65,10 +65,6 @@ def plan_grids(
     return [*grids, trials_grid(plan)]
 
 
-_PARALLEL = ("gpus", "tp", "cp", "ep", "etp", "pp")
-"""What makes a parallel layout; the rest of a layout is tuned in each benchmark of it."""
-
-
 def plan_summary(
     plan: Plan, *, assumed: Collection[str] = (), count: int | None = None, commands: bool = False
 ) -> Summary:
@@ -106,9 +102,8 @@ def _single_summary(plan: Plan, assumed: Collection[str]) -> Summary:
 
 def try_grid(plan: Plan) -> Grid:
     """Return three parallel layouts to benchmark: the best, then those that lower the expected loss most."""
-    found, top = plan.odds, plan.kept.top
-    keys = [tuple(float(top[name][row]) for name in _PARALLEL) for row in found.rows]
-    chosen = found.apart(keys)
+    found = plan.odds
+    chosen = found.chosen()
     trials = [found.trial(column, chosen[0]) for column in chosen]
     table = plan.columns_of([int(row) for row in found.rows[chosen]])
     shown = _row_cells(plan, table)
@@ -142,7 +137,7 @@ def _odds_text(found: Odds, chosen: Sequence[int]) -> str:
     every = "both" if len(chosen) == 2 else f"all {len(chosen)}"
     return (
         f"{said} Benchmark {every}: expected loss vs. the true optimum drops from {found.regret([0]):.1%} to "
-        f"{found.regret(chosen):.1%}; tune micro-batch and virtual stages in each benchmark."
+        f"{found.regret_after(chosen):.1%}; tune micro-batch, virtual stages, recompute and ZeRO in each benchmark."
     )
 
 
@@ -301,8 +296,6 @@ def trials_grid(plan: Plan) -> Grid:
 
     def decides(row: int) -> str:
         trial = trials[row][0]
-        if trial.without:
-            return f"hedge: does not rely on {trial.without}"
         return factors()[trial.settles].scales if trial.settles else "parallel layout" if row else ""
 
     def ends(row: int) -> str:

@@ -9,14 +9,23 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.factors import classed, named
 from costmodel.describe.odds import FitOdds, odds
-from costmodel.planning.uncertain import NOISE, SURE, Odds, quantile_of, sampled, sweep_scales
+from costmodel.planning.uncertain import (
+    NOISE,
+    OF_LAYOUTS,
+    SWEEPS_APART,
+    Odds,
+    quantile_of,
+    sampled,
+    sweep_scales,
+)
 
 JOB = {"model": "llama3-8b", "cluster": "h100-ndr", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 
 
-def odds_of(cost) -> Odds:
+def odds_of(cost, parallel=None) -> Odds:
     cost = np.asarray(cost, dtype=np.float64)
-    return Odds(np.arange(cost.shape[1]), cost, np.where(np.isfinite(cost), cost, 1.0), np.isfinite(cost), {})
+    rows, fits = np.arange(cost.shape[1]), np.isfinite(cost)
+    return Odds(rows, cost, np.where(fits, cost, 1.0), fits, {}, parallel or tuple(rows.tolist()))
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +39,24 @@ def test_the_best_regret_and_the_set_of_a_small_table():
     assert found.best.mean(axis=0).tolist() == [0.5, 0.25, 0.25]
     assert found.regret([0]) == pytest.approx((0.0 + 0.0 + 0.2 + 0.5) / 4)
     assert found.regret([0, 1]) == pytest.approx((0.0 + 0.0 + 0.0 + 0.4) / 4)
-    assert found.chosen() == [0, 1, 2]
+    assert found.chosen() == [0, 2, 1]  # with the third 0.2 / 4 is lost, with the second 0.4 / 4
     assert found.holds([0, 1]) == 0.75
     assert [trial.best_probability for trial in found.trials()] == [0.5, 0.25, 0.25]
 
 
-def test_one_that_is_nearly_always_the_best_is_tried_alone():
-    found = odds_of([[1.0, 1.2]] * 19 + [[1.2, 1.0]])
-    assert found.chosen() == [0]
-    assert found.holds([0]) == 0.95 > SURE
+def test_trials_are_different_parallel_layouts_the_pick_first():
+    """Of four candidates the second has the pick's parallel layout: its trial is the pick's, and the best of both counts."""
+    cost = np.asarray([[1.2, 1.0, 1.1, 1.3], [1.2, 1.4, 1.5, 1.0]])
+    found = odds_of(cost, parallel=("tp1", "tp1", "tp2", "tp4"))
+    assert found.chosen() == [0, 3, 2]
+    assert found.chosen(2) == [0, 3]
+    assert found.tuned([0]) == [0, 1]
+    assert found.regret([0]) == pytest.approx(0.2)
+    assert found.regret_after([0]) == pytest.approx((0.0 + 0.2) / 2)
+    assert found.holds([0]) == 0.5
+    assert found.holds([0, 3]) == 1.0
+    never = odds_of(np.where(np.arange(4) == 3, np.inf, cost), parallel=("tp1", "tp1", "tp2", "tp4"))
+    assert never.chosen() == [0, 2]
 
 
 def test_what_explains_less_than_a_tenth_decides_nothing():
@@ -47,7 +65,7 @@ def test_what_explains_less_than_a_tenth_decides_nothing():
 
     def decides(**logs):
         factors = {name: np.exp(np.asarray(values, dtype=float))[:, None] for name, values in logs.items()}
-        odds = Odds(np.arange(2), times, times, np.isfinite(times), factors)
+        odds = Odds(np.arange(2), times, times, np.isfinite(times), factors, (0, 1))
         return odds.trial(1, 0).settles
 
     without = [1, 1, -1, -1]
@@ -63,11 +81,9 @@ def test_within_the_noise_of_the_best_is_the_best():
     assert found.best.tolist() == [[True, True], [True, False]]
 
 
-def test_two_per_cent_are_noise_and_nine_tenths_are_sure():
-    """The median between two releases of a framework; the second is tried where the first is best in 89 of 100."""
+def test_two_per_cent_are_noise():
+    """The median between two releases of a framework."""
     assert odds_of([[1.0, 1.0199, 1.0201]]).best.tolist() == [[True, True, False]]
-    assert odds_of([[1.0, 2.0]] * 89 + [[2.0, 1.0]] * 11).chosen() == [0, 1]
-    assert odds_of([[1.0, 2.0]] * 91 + [[2.0, 1.0]] * 9).chosen() == [0]
 
 
 def test_a_trial_says_from_where_to_where():
@@ -89,7 +105,7 @@ def test_what_settles_between_two_is_the_shared_factor_that_moves_their_ratio():
     drawn = np.random.default_rng(0).lognormal(0.0, 0.1, (200, 3))
     names = {"kernels": drawn[:, :1], "links": drawn[:, 1:2], "still": np.ones((200, 1))}
     times = np.stack([np.ones(200), drawn[:, 1], np.ones(200)], axis=1)
-    found = Odds(np.arange(3), times, times, np.isfinite(times), names)
+    found = Odds(np.arange(3), times, times, np.isfinite(times), names, (0, 1, 2))
     assert found.trial(1, 0).settles == "links"
     assert found.trial(0, 0).settles == found.trial(2, 0).settles == ""
     assert found._decides(2, 0) == ""
@@ -105,17 +121,20 @@ def test_layouts_share_what_their_knobs_have_in_common(plan):
         return np.log(next(values for name, values in drawn.items() if name.startswith("layout.")))
 
     own = errors(trials=False)
-    # Another micro-batch alone differs no more than two layouts of a sweep do.
+    # Another micro-batch is turned within a trial; two parallel layouts differ by what is no run's besides.
     assert np.array_equal(own[:, 0], own[:, 2])
     besides = errors() - own
-    assert besides.std(axis=0) == pytest.approx(odds().layouts["run"], rel=0.05)
-    assert np.abs(np.corrcoef(besides.T) - np.eye(3)).max() < 0.05
+    assert np.abs(besides[:, 0] - besides[:, 2]).max() < 1e-12
+    assert besides.std(axis=0) == pytest.approx(sqrt(OF_LAYOUTS) * odds().layouts["run"], rel=0.1)
+    assert abs(np.corrcoef(besides[:, 0], besides[:, 1])[0, 1]) < 0.1
     again = {name: values[[0, 0]] for name, values in rows.items()}
     same = np.log(sampled(job, again, 50, seed=0)[named("layout", classed(job))])
     assert np.array_equal(same[:, 0], same[:, 1])
-    assert (own[:, 0] - own[:, 1]).std() == pytest.approx(sqrt(2.0) * odds().layouts["tp"], rel=0.05)
+    # An octave apart: a correlation of 1/e.
+    apart = sqrt(2.0 * (1.0 - exp(-1.0))) * odds().layouts["tp"]
+    assert (own[:, 0] - own[:, 1]).std() == pytest.approx(apart, rel=0.1)
     whole = sqrt(sum(spread**2 for knob, spread in odds().layouts.items() if knob != "run"))
-    assert own[:, 0].std() == pytest.approx(whole, rel=0.05)
+    assert own[:, 0].std() == pytest.approx(whole, rel=0.1)
 
 
 ALL_ON_ONE = [[1.0, 1.1, 1.05, 1.4]] * 40 + [[1.1, 1.0, 1.05, 1.4]] * 40 + [[1.6, 1.7, 1.6, 1.8]] * 20
@@ -128,62 +147,44 @@ def turned(*switches) -> Odds:
         np.asarray(ALL_ON_ONE),
         np.ones((100, 4), dtype=bool),
         {},
+        (0, 1, 2, 3),
         tuple(map(frozenset, switches)),
     )
 
 
-def test_where_all_to_try_rest_on_one_switch_the_best_without_it_is_tried_too():
-    """The likeliest three have `a`; without it 1.4 against 1.1 s, 27 % more and below the 1.6 s of p90."""
-    found = turned("ab", "ab", "a", "b")
-    assert found.likeliest() == [0, 1]
-    shared = found.rests_on()
+def test_the_switch_that_all_to_try_rest_on_is_said_with_the_best_without_it():
+    """The three to try have `a`; without it 1.4 against 1.1 s, 27 % more and below the 1.6 s of p90."""
+    shared = turned("ab", "ab", "a", "b").rests_on()
     assert shared is not None
     assert (shared.switch, shared.column, shared.in_band) == ("a", 3, True)
     assert shared.slower == pytest.approx(1.4 / 1.1 - 1.0)
-    assert found.chosen() == [0, 1, 3]
-    assert [trial.without for trial in found.trials()] == ["", "", "a"]
-
-
-def test_nothing_is_added_where_the_likeliest_share_no_switch_or_none_runs_without_it():
-    for switches in (("a", "", "a", "a"), ("a", "a", "a", "a")):
+    for switches in (("a", "", "a", "a"), ("a", "a", "a", "a"), ("a", "a", "", "")):
         assert turned(*switches).rests_on() is None
-        assert turned(*switches).chosen() == [0, 1]
-    # The third is as fast as the first two: what the switch saves is noise.
-    free = turned("a", "a", "", "")
-    assert free.rests_on() is None
 
 
-def test_what_lies_beyond_the_band_is_said_and_not_tried():
-    found = turned("a", "a", "a", "")
-    slow = Odds(
-        found.rows, found.cost * [1, 1, 1, 2], found.step_time_s * [1, 1, 1, 2], found.fits, {}, found.turned
-    )
-    shared = slow.rests_on()
-    assert shared is not None
-    assert not shared.in_band
-    assert shared.slower == pytest.approx(2.8 / 1.1 - 1.0)
-    assert slow.chosen() == [0, 1]
-
-
-def test_a_plan_of_experts_offers_one_without_the_switch_that_all_rest_on():
+def test_a_plan_of_experts_tries_what_it_picks_and_says_what_all_rest_on():
     found = cm.plan(
         model="qwen3-235b-a22b", cluster="dgx-h100-ndr", gpus=256, global_batch=2048, seq_len=4096
     )
+    trials = found.trials()
+    assert trials[0][1].row == found.pick
+    degrees = {
+        tuple(float(getattr(est.job.layout, axis)) for axis in ("tp", "cp", "pp", "ep")) for est, _ in trials
+    }
+    assert len(degrees) == len(trials) == 3
     shared = found.odds.rests_on()
     assert shared is not None
-    switch = shared.switch
-    for est, trial in found.trials():
-        choices = found.passes[int(found.kept.top["job"][trial.row])].choices
-        assert (switch in map(str, choices)) is (trial.without != switch)
+    for est, trial in trials:
+        assert shared.switch in map(str, found.passes[int(found.kept.top["job"][trial.row])].choices)
         assert float(est.step_time_s) > 0.0
-    assert found.to_dict(count=1)["try"]["rests_on"]["switch"] == switch
+    assert found.to_dict(count=1)["try"]["rests_on"]["switch"] == shared.switch
 
 
 def test_some_sweeps_scatter_more_than_others_and_all_of_them_as_published():
     scales = sweep_scales(4000, seed=0)
     assert scales.shape == (4000, 1)
-    assert (scales**2).mean() == pytest.approx(1.0, rel=0.1)
-    assert np.log(scales).std() == pytest.approx(0.55, rel=0.05)
+    assert (scales**2).mean() == pytest.approx(1.0, rel=0.3)  # of a long tail
+    assert np.log(scales).std() == pytest.approx(SWEEPS_APART, rel=0.05)
     assert np.array_equal(scales, sweep_scales(4000, seed=0))
 
 
@@ -191,19 +192,19 @@ def test_a_plan_says_which_to_try(plan):
     found = plan.odds
     assert int(found.rows[0]) == plan.pick
     trials = plan.trials()
-    assert 1 <= len(trials) <= 4
+    assert trials[0][1].row == plan.pick
+    assert 1 <= len(trials) <= 3
     chances = [trial.best_probability for _, trial in trials]
-    assert chances == sorted(chances, reverse=True)
     for est, trial in trials:
         assert trial.low_s < float(est.step_time_s) * 1.3
         assert trial.high_s > float(est.step_time_s)
         assert 0.0 <= trial.fits_share <= 1.0
     columns = found.chosen()
-    assert found.regret(columns) < found.regret(columns[:1])
+    assert found.regret_after(columns) < found.regret(columns[:1])
     said = plan.to_dict()["try"]
     assert [one["best_probability"] for one in said["layouts"]] == chances
     assert said["layouts"][0]["command"].startswith("costmodel estimate")
-    assert said["regret_after_trials"] == found.regret(columns)
+    assert said["regret_after_trials"] == found.regret_after(columns)
     assert plan.grids()[-1].title == "Try these"
 
 

@@ -267,8 +267,11 @@ def test_emitted_layouts_hold_what_was_priced():
 
 
 def test_the_search_finds_the_layout_of_deepseek_v3():
-    """PP16, EP64, no TP, ZeRO-1, DualPipe (arXiv:2412.19437, section 3.2) is within 2 % of the best HAI-LLM launches."""
-    found = cm.plan(**DEEPSEEK)
+    """PP16, EP64, no TP, ZeRO-1, DualPipe (arXiv:2412.19437, section 3.2) is within 2 % of the best HAI-LLM launches.
+
+    It fills 91 % of the memory: a plan that risks less looks elsewhere.
+    """
+    found = cm.plan(**DEEPSEEK, risk=0.25)
     own = cm.estimate(
         **DEEPSEEK,
         layout="pp16 ep64",

@@ -171,7 +171,8 @@ def sweeps(runs: pd.DataFrame, samples: pd.DataFrame, seed: int = 0) -> pd.DataF
             logs = logs + scales * parts[knob] * generator.standard_normal((SAMPLES, len(distinct)))[:, codes]
         predicted = group.predicted_step_time_s.to_numpy(float)
         seen = predicted * np.exp(logs + scales * parts["run"] * generator.standard_normal(logs.shape))
-        found = Odds(np.arange(len(group)), seen, seen, np.ones(seen.shape, dtype=bool), {})
+        fits = np.ones(seen.shape, dtype=bool)
+        found = Odds(np.arange(len(group)), seen, seen, fits, {}, tuple(range(len(group))))
         tried = found.chosen()
         measured = group.measured_step_time_s.to_numpy(float)
         pick = int(np.argmin(predicted))
@@ -187,7 +188,7 @@ def sweeps(runs: pd.DataFrame, samples: pd.DataFrame, seed: int = 0) -> pd.DataF
                 "real_regret_%": 100.0 * (measured[pick] / measured.min() - 1.0),
                 "expected_regret_%": 100.0 * found.regret([pick]),
                 "real_regret_of_tried_%": 100.0 * (measured[tried].min() / measured.min() - 1.0),
-                "expected_regret_of_tried_%": 100.0 * found.regret(tried),
+                "expected_regret_of_tried_%": 100.0 * found.regret_after(tried),
             }
         )
     return pd.DataFrame(rows)
