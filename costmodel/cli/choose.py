@@ -25,7 +25,7 @@ from costmodel.cli.command import (
     with_profiles,
 )
 from costmodel.cli.output import Result, Target, planned_figure, shortened, waiting
-from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, PLAN_FIELDS
+from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, LENGTH_FIELDS, PLAN_FIELDS
 
 if TYPE_CHECKING:
     from costmodel.planning.plan import Plan
@@ -44,7 +44,7 @@ _WRITTEN = ", ".join((*(name for name in FIELD["framework"].words if name != ANY
     costmodel plan job.yaml --emit megatron > flags.txt
     costmodel plan job.yaml --gpus 512 --emit job --out best.yaml
     """,
-    fields=PLAN_FIELDS,
+    fields=(*PLAN_FIELDS, *LENGTH_FIELDS),
     several=True,
     output=DETAILED,
 )

@@ -19,7 +19,7 @@ from costmodel.cli.group import COMMANDS, Group
 from costmodel.cli.output import Target
 from costmodel.cli.positional import is_file_name, job_and_machine, parted
 from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS
 
 if TYPE_CHECKING:
     from costmodel.interop.answer import JobFile
@@ -299,7 +299,7 @@ def job_of_file(path: str, given: Mapping[str, Any], *, layout: bool = True) -> 
         return JobFile({}, words=folders)
     if not is_file_name(path):
         return JobFile({"model": path}, words=folders)
-    taken = {field.name for field in JOB_FIELDS if layout or field.group == "job"}
+    taken = {field.name for field in (*JOB_FIELDS, *LENGTH_FIELDS) if layout or field.group != "layout"}
     fields = {name: value for name, value in given.items() if name in taken and _is_one(value)}
     others = {name: value for name, value in given.items() if name not in FIELD}
     found = job_file(path, given.get("kind") or "", **surroundings({**others, **fields}))

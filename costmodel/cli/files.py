@@ -12,7 +12,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
 from costmodel.cli.command import command, surroundings
 from costmodel.cli.output import Result, Target, planned_figure, waiting
-from costmodel.describe.jobs.fields import JOB_FIELDS
+from costmodel.describe.jobs.fields import JOB_FIELDS, LENGTH_FIELDS
 
 if TYPE_CHECKING:
     from costmodel.interop.framework import Imported
@@ -33,7 +33,7 @@ class ReadFormat(StrEnum):
     costmodel read ds_config.json --gpus 64 --micro-batch 1 --precision bf16 --out job.yaml
     costmodel read run.slurm --env MODEL_SIZE=8B --env TP=2
     """,
-    fields=JOB_FIELDS,
+    fields=(*JOB_FIELDS, *LENGTH_FIELDS),
     output=("out", "force", "quiet"),
 )
 def read(

@@ -12,7 +12,14 @@ from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
 from costmodel.cli.command import DETAILED, assumed, command, command_with, merged_job, usual_batch
 from costmodel.cli.output import Target, hold, planned_figure, result_of, shortened, waiting
-from costmodel.describe.jobs.fields import JOB_FIELDS, LAYOUT_FIELDS, PLACE_FIELDS, PLAN_FIELDS, names
+from costmodel.describe.jobs.fields import (
+    JOB_FIELDS,
+    LAYOUT_FIELDS,
+    LENGTH_FIELDS,
+    PLACE_FIELDS,
+    PLAN_FIELDS,
+    names,
+)
 
 
 @command(
@@ -24,7 +31,7 @@ from costmodel.describe.jobs.fields import JOB_FIELDS, LAYOUT_FIELDS, PLACE_FIEL
     costmodel estimate job.yaml --plot pipeline.svg --figure pipeline
     costmodel estimate job.yaml --expect "mfu > 0.3, memory < 78 GiB" --format json | jq .mfu
     """,
-    fields=JOB_FIELDS,
+    fields=(*JOB_FIELDS, *LENGTH_FIELDS),
     output=DETAILED,
 )
 def estimate(

@@ -21,13 +21,13 @@ from costmodel.cli.command import (
     usual_batch,
 )
 from costmodel.cli.output import Target, hold, result_of, shortened
-from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, JOB_FIELDS, RUN_FIELDS
+from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, JOB_FIELDS, LENGTH_FIELDS, RUN_FIELDS
 
 if TYPE_CHECKING:
     from costmodel.whole_run.watch import Watch, Watcher
 
 
-_RUN = (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"])
+_RUN = (*JOB_FIELDS, *LENGTH_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"])
 
 
 @command(

@@ -69,6 +69,8 @@ def training_step(job: RLJob, model: Model | None = None) -> Estimate:
     whole = job.lengths.sums(job.prompt_len)
     answers = job.answers / job.optimizer_steps
     given: dict[str, Any] = {**job.training, **({"model": model} if model is not None else {})}
+    if model is not None and not model.num_experts:
+        given = {name: value for name, value in given.items() if name not in ("ep", "etp")}
     sharing = int(given.get("tp", 1)) * int(given.get("cp", 1)) * int(given.get("pp", 1))
     ranks = max(job.train_gpus // sharing, 1) * int(given.get("micro_batch", 1))
     tokens, mean = answers * min(whole.mean, job.capacity), min(whole.mean, job.capacity)
@@ -187,7 +189,7 @@ def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
         label = name.replace(" ", "_").replace("-", "_")
         found.append(Phase(name, "training", (*_scaled(lines, label, times), *more)))
 
-    if job.reward_s:
+    if job.reward_s or job.reward_model:
         line = time_line(
             "reward.given",
             axis="compute",
@@ -198,7 +200,8 @@ def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
             terms={"reward_s": job.reward_s},
             source="as given",
         )
-        found.append(Phase("reward", "training", (line,)))
+        scored = [] if job.reward_model is None else forward_lines(training_step(job, job.reward_model))
+        add("reward", scored, more=(line,) if job.reward_s else ())
     if job.old_logprobs:
         add("old log-probs", forward)
     if job.reference:

@@ -48,6 +48,7 @@ class RLJob:
     reference: bool
     old_logprobs: bool
     teacher: Model | None
+    reward_model: Model | None
     reward_s: float
     generation_gpus: int
     """GPUs that only generate, 0 where all train and generate in turn. [-]"""
@@ -122,8 +123,7 @@ def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
         value = given.get(name, FIELD[name].default if default is None else default)
         return None if value is None else read(name, value)
 
-    model = one("model")
-    model = load_model(model) if isinstance(model, str) else model
+    model = _loaded(one("model"))
     cluster = one("cluster")
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     gpus, generation_gpus, optimizer_steps = one("gpus"), one("generation_gpus"), one("optimizer_steps")
@@ -169,6 +169,7 @@ def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
         reference=one("reference", algorithm in _COMPARES),
         old_logprobs=one("old_logprobs", algorithm in ("grpo", "dapo", "ppo")),
         teacher=_teacher(one("teacher"), algorithm),
+        reward_model=_loaded(one("reward_model")),
         reward_s=one("reward_s") or 0.0,
         generation_gpus=generation_gpus,
         lag=lag,
@@ -230,4 +231,10 @@ def _teacher(named: Any, algorithm: str) -> Model | None:
     """Return the teacher of a distillation, which has one as nothing else has."""
     if (algorithm == "distill") != (named is not None):
         raise CostModelError("teacher: goes with algorithm distill, which needs one")
+    found: Model | None = _loaded(named)
+    return found
+
+
+def _loaded(named: str | Model | None) -> Any:
+    """Return a model for its name; none, and one that is a model, as they are."""
     return load_model(named) if isinstance(named, str) else named

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError
-from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.jobs.fields import FIELD, RL_FIELDS, names
+from costmodel.describe.jobs.job import RL_SECTION
 from costmodel.describe.models.model import Model
 from costmodel.interop.framework import Imported
 
 SCHEMA_VERSION = 1
+RL_NAMES = names(RL_FIELDS)
 
 
 class JobFile(NamedTuple):
@@ -134,6 +136,9 @@ def job_yaml(found: Imported, model_file: str = "") -> str:
             job[key] = {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
         else:
             job[key] = value
+    section = {key: job.pop(key) for key in [*job] if key in RL_NAMES}
+    if section:
+        job[RL_SECTION] = section
     lines = [f"# {remark}" for remark in (*found.notes, *found.remarks)]
     unpriced = {key: value for key, value in found.facts.items() if key not in found.job}
     lines += [f"# {key} = {value}: read, without a price" for key, value in unpriced.items()]

@@ -1,7 +1,8 @@
 """OmegaConf's references inside YAML: ``${a.b}``, ``${.sibling}`` and the arithmetic that NeMo's launcher has.
 
 Grammar of omry/omegaconf ``docs/source/grammar.rst``; ``multiply`` and the others are resolvers of
-NVIDIA/NeMo-Framework-Launcher ``launcher_scripts/main.py``. What cannot be followed is left out, never guessed.
+NVIDIA/NeMo-Framework-Launcher ``launcher_scripts/main.py``, ``mul`` and ``max`` of
+NVIDIA-NeMo/RL. What cannot be followed is left out, never guessed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ _PARTS = ("training", "cfg")
 """Names that a launcher puts before a part's own keys."""
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "multiply": lambda a, b: a * b,
+    "mul": lambda a, b: a * b,
+    "max": max,
     "add": lambda a, b: a + b,
     "divide_floor": lambda a, b: a // b,
     "divide_ceil": lambda a, b: -(-a // b),
@@ -53,11 +56,23 @@ def _value(value: Any, root: Mapping[str, Any], around: Sequence[Mapping[str, An
     return None if "${" in text else text
 
 
+def _plain(text: str) -> Any:
+    """Return a default that stands in a reference, as YAML has it."""
+    words = {"null": None, "": None, "true": True, "True": True, "false": False, "False": False}
+    if text in words:
+        return words[text]
+    return int(text) if text.lstrip("-").isdigit() else text.strip("\"'")
+
+
 def _followed(
     reference: str, root: Mapping[str, Any], around: Sequence[Mapping[str, Any]], depth: int
 ) -> Any:
     """Return what a reference or a call means."""
     name, call, rest = reference.partition(":")
+    if call and name == "oc.select":
+        key, _, default = rest.partition(",")
+        found = _followed(key.strip(), root, around, depth)
+        return _plain(default.strip()) if found is None else found
     if call:
         words = [word.strip() for word in rest.split(",")]
         if (

@@ -87,7 +87,7 @@ def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if model.get("fp8"):
         flat["fp8"] = "e4m3" if model.get("fp8_e4m3") else "hybrid"
     flat.setdefault("encoder_seq_length", _table(model, "data").get("seq_length"))
-    return _of_configuration(flat, _table(model, "tokenizer"), file, given)
+    return of_configuration(flat, _table(model, "tokenizer"), file, given)
 
 
 def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
@@ -111,7 +111,7 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
     flat["fp8"] = inside.get("fp8") or flat.get("fp8")
     flat["fp8_recipe"] = (inside.get("fp8_recipe") or flat.get("fp8_recipe")) if flat["fp8"] else None
     flat["num_query_groups"] = flat.get("num_query_groups") or None
-    found = _of_configuration(flat, _table(raw, "tokenizer"), file, given)
+    found = of_configuration(flat, _table(raw, "tokenizer"), file, given)
     job, warnings = dict(found.job), list(found.warnings)
     take_bridge_tuning(_table(raw, "peft"), job, warnings)
     return dataclasses.replace(found, job=job, warnings=tuple(warnings))
@@ -206,7 +206,7 @@ def _neox_experts(raw: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_configuration(
+def of_configuration(
     flat: dict[str, Any], tokenizer: Mapping[str, Any], file: TextFile, given: Mapping[str, Any]
 ) -> Imported:
     """Read a model and a job of TransformerConfig's keys; a tokenizer of the hub says the vocabulary."""

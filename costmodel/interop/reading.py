@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Unpack
 
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.yaml_files import read_mapping
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.keywords import ReadKeywords
 from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.reading import read as read_field
@@ -89,6 +89,8 @@ def _fits(rule: Mapping[str, Any], look: Look) -> bool:
         return False
     if "begins" in rule:
         return rule["begins"] in look.start
+    if "holds" in rule:
+        return rule["holds"] in look.text
     if "looks" in rule:
         return look.is_log if rule["looks"] == "log" else look.is_script or look.has_flags
 
@@ -158,7 +160,9 @@ def read_file(file: TextFile, kind: str = "", **given: Unpack[ReadKeywords]) -> 
         One line: what is wrong with the file, without control characters of it.
     """
     beside = {name: value for name, value in given.items() if name in _BESIDE}
-    asked = keywords({k: v for k, v in given.items() if k not in _BESIDE}, JOB_FIELDS, who="read")
+    asked = keywords(
+        {k: v for k, v in given.items() if k not in _BESIDE}, (*JOB_FIELDS, *RL_FIELDS), who="read"
+    )
     try:
         reader = READERS[kind] if kind in READERS else _reader_for(file, kind)
         return _clean(

@@ -46,8 +46,8 @@ class Look:
         Whether it looks like a shell script, has flags of a command, is what nccl-tests print.
     problem : str
         Why it has no form though it begins like one.
-    name, start : str
-        The file's name, and its first characters.
+    name, start, text : str
+        The file's name, its first characters, and all of a text without a form.
     """
 
     form: str = ""
@@ -58,6 +58,7 @@ class Look:
     problem: str = ""
     name: str = ""
     start: str = ""
+    text: str = ""
 
 
 def look_at(file: TextFile) -> Look:
@@ -98,6 +99,7 @@ def look_at(file: TextFile) -> Look:
         is_log=is_log,
         name=name,
         start=text[:200],
+        text=text,
     )
 
 

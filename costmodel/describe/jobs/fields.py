@@ -87,6 +87,9 @@ BUDGET_FIELDS = tuple(field for field in FIELDS if field.name in _SOLVED_FOR or 
 RL_FIELDS = tuple(field for field in FIELDS if field.group == "rl")
 """What a step of reinforcement learning is told beside a job: the section `rl` of a job file."""
 
+LENGTH_FIELDS = tuple(FIELD[name] for name in ("prompt_len", "response_len", "response_quantiles"))
+"""What a configuration of reinforcement learning leaves to its data: flags beside a file."""
+
 PLACE_FIELDS = tuple(field for field in FIELDS if field.places)
 """What places ranks, and so what `mesh` takes."""
 

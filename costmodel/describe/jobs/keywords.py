@@ -141,6 +141,7 @@ class RLKeywords(JobKeywords, total=False):
     reference: bool | str | None
     old_logprobs: bool | str | None
     teacher: str | Model | None
+    reward_model: str | Model | None
     reward_s: Number
     generation_gpus: Number
     lag: Number

@@ -132,6 +132,30 @@ def key_table(program: str) -> KeyTable:
     return KeyTable(fields, raw.pop("unpriced", {}), raw.pop("irrelevant", {}), raw.pop("unsaid", ""), raw)
 
 
+@cache
+def _stops() -> Mapping[str, str]:
+    return read_mapping(Path(__file__).with_name("stops.yaml"), example="batch:")
+
+
+def require_known(key: str, value: object, program: str = "") -> None:
+    """Refuse a key that no table knows where its name says that it changes the answer and its value is not off.
+
+    Raises
+    ------
+    FrameworkConfigError
+        Naming it, its value and what it is about.
+    """
+    if value is None or value is False or value in ("", 0, [], {}):
+        return
+    last = key.rpartition(".")[2]
+    about = next((reason for reason, words in _stops().items() if matches(words, last)), "")
+    if about:
+        who = f"{program}: " if program else ""
+        raise FrameworkConfigError(
+            f"{who}{key}: {shown(value)} is about {about} and is not known here; leave it out, or give what it means by flags"
+        )
+
+
 class Values:
     """What a file says, by our names.
 
@@ -218,6 +242,17 @@ class Values:
             for key in self.raw
             if not self.table.knows(key) and not key.rpartition(".")[2].startswith("_")
         )
+
+    def require_known(self) -> None:
+        """Refuse keys that nobody knows and whose name says that they change the answer.
+
+        Raises
+        ------
+        FrameworkConfigError
+            Naming the first one, and its value.
+        """
+        for key in self.unread():
+            require_known(key, self.raw[key], self.program)
 
     def unpriced(self) -> list[str]:
         """Return what to say of keys without a price."""
