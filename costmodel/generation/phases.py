@@ -66,27 +66,27 @@ def training_step(job: RLJob, model: Model | None = None) -> Estimate:
 
     Packed sequences hold only tokens; what remains free of their capacity costs nothing but more of them.
     """
-    whole = job.lengths.sums(job.prompt_len)
-    answers = job.answers / job.optimizer_steps
     given: dict[str, Any] = {**job.training, **({"model": model} if model is not None else {})}
     if model is not None and not model.num_experts:
         given = {name: value for name, value in given.items() if name not in ("ep", "etp")}
     sharing = int(given.get("tp", 1)) * int(given.get("cp", 1)) * int(given.get("pp", 1))
     ranks = max(job.train_gpus // sharing, 1) * int(given.get("micro_batch", 1))
-    tokens, mean = answers * min(whole.mean, job.capacity), min(whole.mean, job.capacity)
-    if not job.packs:
-        sequences, length = answers, min(whole.longest, job.capacity)
-    else:
-        sequences = answers * packed_sequences(whole, job.capacity)
-    batch = int(np.ceil(sequences / ranks - 1e-9)) * ranks
-    if job.packs:
-        length = max(tokens / batch, 1.0)
     parts = 2 * int(given.get("cp", 1)) * int(given.get("tp", 1))
+    return estimate(**given, **training_batch(job, ranks, parts))
+
+
+def training_batch(job: RLJob, ranks: int, parts: int) -> dict[str, Any]:
+    """Return batch and lengths of an optimizer step: sequences a multiple of the ranks, tokens of the parts of one."""
+    whole = job.lengths.sums(job.prompt_len)
+    answers, mean = job.answers / job.optimizer_steps, min(whole.mean, job.capacity)
+    sequences = answers * (packed_sequences(whole, job.capacity) if job.packs else 1.0)
+    batch = int(np.ceil(sequences / ranks - 1e-9)) * ranks
+    length = max(answers * mean / batch, 1.0) if job.packs else min(whole.longest, job.capacity)
     length = int(np.ceil(length / parts)) * parts
     packing: dict[str, Any] = (
         {"packed_len": int(mean), "packed_spread": whole.spread} if job.packs and mean < 0.8 * length else {}
     )
-    return estimate(**given, **packing, global_batch=batch, seq_len=length)
+    return {"global_batch": batch, "seq_len": length, **packing}
 
 
 def _scaled(lines: Iterable[TimeLine], prefix: str, times: float) -> tuple[TimeLine, ...]:

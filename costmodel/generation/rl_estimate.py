@@ -63,6 +63,13 @@ class RLEstimate(Answer):
     period: Quantity
     """Seconds from one step to the next. [s]"""
 
+    def __repr__(self) -> str:
+        """Return the step in one line."""
+        job = self.job
+        where = f"{job.gpus:,} GPUs of {job.cluster.name}"
+        fits = "fits" if self.fits else "does not fit"
+        return f"RLEstimate({job.model.name}, {job.algorithm} on {where}: {format_seconds(self.step_time_s, 4)} a step, {fits})"
+
     def seconds_of(self, pool: str) -> float:
         """Return the seconds that a pool is busy in a step: ``generation`` or ``training``. [s]"""
         return sum(phase.seconds for phase in self.phases if phase.pool == pool)

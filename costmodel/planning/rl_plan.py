@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
@@ -11,11 +12,18 @@ from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.base.version import __version__
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.keywords import RLKeywords
+from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.describe.jobs.merge import names_no_degree
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.generation.phases import training_batch
 from costmodel.generation.rl_estimate import RLEstimate, estimate_rl_job
 from costmodel.generation.rl_job import RLJob, rl_job_of
+from costmodel.planning.beside import decided
 
+_PARTS = 16
+"""Sequences of so many tokens, or multiples of them, divide among ranks of tensor and context parallelism. [-]"""
+_FINALISTS = 2
 _ENGINE_TP = (1, 2, 4, 8, 16, 32)
 _SPLITS = 24
 
@@ -27,6 +35,12 @@ class RLPlan(Answer):
     found: tuple[RLEstimate, ...]
     impossible: int
     """Splits that were left out: they do not fit, or layouts do not divide them."""
+
+    def __repr__(self) -> str:
+        """Return the number of splits, and the best."""
+        one = self.best.job
+        split = f"{one.train_gpus:,} train, {one.generation_gpus or one.gpus:,} generate, lag {one.lag:g}"
+        return f"RLPlan({len(self.found):,} splits; best: {split}, {layout_of(self.best)}: {self.best!r})"
 
     @property
     def best(self) -> RLEstimate:
@@ -45,6 +59,7 @@ class RLPlan(Answer):
                 "train_gpus": found.job.train_gpus,
                 "generation_gpus": found.job.generation_gpus,
                 "lag": found.job.lag,
+                "training_layout": layout_of(found),
                 "generation_tp": int(float(found.job.split.floats().tp)),
                 "step_time_s": found.step_time_s,
                 "training_s": found.seconds_of("training"),
@@ -66,6 +81,18 @@ class RLPlan(Answer):
         return columns_of(self.records())
 
 
+def layout_of(found: RLEstimate) -> str:
+    """Return the degrees of the half that trains, such as ``tp2 pp2``."""
+    return layout_text(found.training.job.layout)
+
+
+def _planned_layout(job: RLJob) -> dict[str, Any]:
+    """Return the layout that `costmodel.plan` finds for the GPUs that train, on the batch of one optimizer step."""
+    ranks = math.gcd(job.train_gpus, 2 ** max(int(math.log2(max(job.answers / job.optimizer_steps, 1.0))), 0))
+    asked = {**job.training, **training_batch(job, min(ranks, job.train_gpus), _PARTS)}
+    return decided({name: value for name, value in asked.items() if value is not None})
+
+
 def _splits(job: RLJob, given: Mapping[str, Any]) -> Iterator[int]:
     """Yield how many GPUs may only generate: as given, or none and every share that fills nodes."""
     if given.get("generation_gpus") is not None:
@@ -79,10 +106,12 @@ def _splits(job: RLJob, given: Mapping[str, Any]) -> Iterator[int]:
 
 @shows((*JOB_FIELDS, *RL_FIELDS))
 def plan_rl(**job: Unpack[RLKeywords]) -> RLPlan:
-    """Find the split of the GPUs between training and generation, and the tensor parallelism of the engine.
+    """Find the split of the GPUs between training and generation, and the layouts of both halves.
 
     Takes the keywords of `costmodel.estimate_rl`. What is given is held: `generation_gpus`, `generation_layout`, `lag`
-    (1 where GPUs are apart and none is given) and the layout that trains, whose replicas follow from the GPUs.
+    (1 where GPUs are apart and none is given) and a layout that trains, whose replicas follow from the GPUs. Where no
+    degree of it is named, `costmodel.plan` finds it for all GPUs; splits are ranked with that, and the first ones are
+    priced again with the plan for the GPUs that train in them.
 
     Raises
     ------
@@ -105,15 +134,19 @@ def plan_rl(**job: Unpack[RLKeywords]) -> RLPlan:
     given_gpus = asked.get("generation_gpus")
     if given_gpus is not None:
         first = rl_job_of({**apart, "generation_gpus": given_gpus}, who="plan_rl")
-    found, impossible, why = [], 0, ""
-    for gpus in _splits(first, asked):
+    found: list[RLEstimate] = []
+    impossible, why = 0, ""
+
+    def best_at(gpus: int, half: Mapping[str, Any]) -> RLEstimate | None:
+        nonlocal impossible, why
         best: RLEstimate | None = None
         for layout in layouts:
             more = {"lag": lag} if gpus and lag is not None else {}
             try:
                 made = estimate_rl_job(
                     rl_job_of(
-                        {**apart, **more, "generation_gpus": gpus, "generation_layout": layout}, who="plan_rl"
+                        {**apart, **half, **more, "generation_gpus": gpus, "generation_layout": layout},
+                        who="plan_rl",
                     )
                 )
             except CostModelError as error:
@@ -123,8 +156,22 @@ def plan_rl(**job: Unpack[RLKeywords]) -> RLPlan:
                 impossible, why = impossible + 1, "a half does not fit its memory"
             elif best is None or made.step_time_s < best.step_time_s:
                 best = made
-        if best is not None:
-            found.append(best)
+        return best
+
+    is_open = names_no_degree(asked)
+    half = _planned_layout(first) if is_open else {}
+    found = [best for gpus in _splits(first, asked) if (best := best_at(gpus, half)) is not None]
+    found.sort(key=lambda one: one.step_time_s)
+    for number, one in enumerate(found[:_FINALISTS] if is_open else []):
+        if one.job.train_gpus != first.train_gpus:
+            again = best_at(
+                one.job.generation_gpus,
+                _planned_layout(
+                    rl_job_of({**apart, "generation_gpus": one.job.generation_gpus}, who="plan_rl")
+                ),
+            )
+            if again is not None and again.step_time_s < one.step_time_s:
+                found[number] = again
     if not found:
         raise NoLayoutError(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {why}")
     return RLPlan(tuple(sorted(found, key=lambda one: one.step_time_s)), impossible)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import plural
+from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.reporting.cells import grid_of
 from costmodel.reporting.charts import Bars, Chart, Panel, rows_of
 
@@ -116,6 +117,7 @@ def plan_grids(plan: RLPlan) -> list[Grid]:
             f"{found.job.generation_gpus:,}" if found.job.generation_gpus else "the same"
         ),
         "Lag >": lambda found: f"{found.job.lag:g}",
+        "Layout": lambda found: layout_text(found.training.job.layout),
         "Engine": lambda found: f"tp{float(found.job.split.floats().tp):.0f}",
         "Step >": lambda found: format_seconds(found.step_time_s, 4),
         "Training >": lambda found: format_seconds(found.seconds_of("training")),

@@ -25,6 +25,10 @@ class RLRun(Answer):
     step: RLEstimate
     steps: int
 
+    def __repr__(self) -> str:
+        """Return steps and days in one line."""
+        return f"RLRun({self.steps:,} steps, {self.days:,.2f} days, {self.gpu_hours:,.0f} GPU-hours; {self.step!r})"
+
     @property
     def days(self) -> float:
         """Days of all steps. [d]"""

@@ -233,9 +233,13 @@ def test_algorithms_pay_for_their_passes():
         ),
         ({"old_logprobs": False}, set(), {"old log-probs"}),
         ({"reward_s": 7}, {"reward"}, set()),
+        ({"reward_model": "qwen2.5-1.5b"}, {"reward"}, set()),
     ):
         assert set(seconds(cm.estimate_rl(**{**SMALL, **changed}))) == (set(grpo) | more) - fewer, changed
     assert seconds(cm.estimate_rl(**SMALL, reward_s=7))["reward"] == 7.0
+    # A model of the policy's shape scores in the time of its own log-probs; seconds come on top.
+    alike = seconds(cm.estimate_rl(**SMALL, reward_model="llama3-8b", reward_s=2))["reward"]
+    assert alike == pytest.approx(grpo["old log-probs"] + 2.0)
     teacher = seconds(cm.estimate_rl(**{**SMALL, "algorithm": "distill", "teacher": "llama3-70b"}))
     assert 6 < teacher["teacher log-probs"] / grpo["old log-probs"] < 11
 
@@ -332,6 +336,27 @@ def test_the_plan_is_the_fastest_of_all_splits_priced_alone():
     assert held.best.step_time_s == cm.estimate_rl(**{**APART, "lag": 4}, generation_layout="tp2").step_time_s
     with pytest.raises(cm.NoLayoutError, match="no split of 16 GPUs works"):
         cm.plan_rl(**{**SMALL, "model": "llama3-405b"})
+
+
+def test_the_plan_finds_the_layout_that_trains_where_none_is_named():
+    free = {name: value for name, value in SMALL.items() if name not in ("layout", "pp", "tp", "recompute")}
+    held, found = cm.plan_rl(**SMALL), cm.plan_rl(**free)
+    assert found.best.step_time_s <= held.best.step_time_s * (1 + 1e-9)
+    best = found.best.job
+    # The half that trains is the one that the planner finds for its GPUs and the batch of an optimizer step.
+    one = found.best.training.job
+    planned = cm.plan(
+        model="llama3-8b",
+        cluster=one.cluster,
+        gpus=best.train_gpus,
+        global_batch=int(one.global_batch),
+        seq_len=int(one.seq_len),
+        recipe=SMALL.get("recipe", one.recipe.name),
+    )
+    assert float(found.best.training.step_time_s) <= 1.05 * float(planned.best.step_time_s)
+    assert repr(found).startswith("RLPlan(")
+    assert len(repr(found)) < 400
+    assert all(record["training_layout"].startswith("tp") for record in found.records())
 
 
 def test_a_campaign_is_steps_times_the_step():
