@@ -12,6 +12,7 @@ from costmodel.describe.jobs.fields import KNOBS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.describe.odds import odds
+from costmodel.estimates.estimate import Estimate
 from costmodel.planning.best import Kept
 from costmodel.planning.finalists import SIMULATED
 from costmodel.planning.search import Pass, peak_flops_per_s
@@ -54,14 +55,32 @@ def plan_columns(passes: Sequence[Pass], kept: Kept, rows: Mapping[str, Array]) 
         **_money(jobs, step_s, gpus),
     }
     dp = gpus / (rows["tp"] * rows["cp"] * rows["pp"])
+    # Without tensor parallelism there is no sequence to divide.
+    known = {**rows, "dp": dp, "sequence_parallel": rows["sequence_parallel"] * (rows["tp"] > 1.0)}
     for name in names(LAYOUT_FIELDS):
-        columns[name] = [plain_value(name, number) for number in (dp if name == "dp" else rows[name])]
+        columns[name] = [plain_value(name, number) for number in known[name]]
     offered = [job.cluster.accelerator.memory_bytes for job in jobs]
     columns["fits_probability"] = [
         odds().fits_with(job.recipe.name).probability(need, have)
         for job, need, have in zip(jobs, rows["memory_bytes"].tolist(), offered, strict=True)
     ]
     return columns
+
+
+def figures(ests: Sequence[Estimate]) -> dict[str, list[Any]]:
+    """Return what a plan and an estimate both say of layouts, as estimates say it."""
+    names = ("step_time_s", "mfu", "tokens_per_s_per_gpu", "memory_bytes_per_gpu", "fits_probability")
+    found: dict[str, list[Any]] = {name: [float(getattr(est, name)) for est in ests] for name in names}
+    for name in ("days", "gpu_hours"):
+        found[name] = [
+            None if est.job.tokens is None else float(getattr(est, name)(est.job.tokens)) for est in ests
+        ]
+    prices = [est.job.cluster.price_usd_per_gpu_hour for est in ests]
+    found["dollars"] = [
+        None if hours is None or price is None else price * hours
+        for hours, price in zip(found["gpu_hours"], prices, strict=True)
+    ]
+    return found
 
 
 def _money(jobs: Sequence[Job], step_s: Array, gpus: Array) -> dict[str, list[Any]]:

@@ -18,7 +18,7 @@ from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.planning.best import Columns, Kept, best_rows, joined, taken, with_firsts
 from costmodel.planning.choices import Choice
-from costmodel.planning.columns import plan_columns
+from costmodel.planning.columns import figures, plan_columns
 from costmodel.planning.finalists import LONGER, best_by_value, ranked, unsimulated, with_simulation
 from costmodel.planning.no_layout import explain_empty
 from costmodel.planning.preference import TIE_SHARE, Indices, listed
@@ -488,7 +488,12 @@ class Found:
             return self.columns_of(rows)
         shown = self.shown(count)
         alike = dict(zip(*(part.tolist() for part in self._listed), strict=True))
-        return {**self.columns_of(shown), "num_alike": [alike.get(int(row), 1) - 1 for row in shown]}
+        return {**self.shown_columns(shown), "num_alike": [alike.get(int(row), 1) - 1 for row in shown]}
+
+    def shown_columns(self, rows: Sequence[int] | Indices) -> dict[str, list[Any]]:
+        """Return a few kept rows as columns, with the figures of their estimates."""
+        ests = [self.estimate_of(self.kept.top, int(row)) for row in rows]
+        return {**self.columns_of(rows), **figures(ests)}
 
     def columns_of(self, rows: Sequence[int] | Indices) -> dict[str, list[Any]]:
         """Return kept rows as columns."""

@@ -189,7 +189,7 @@ class Plan(Found, Answer):
     def _by_row(self) -> dict[int, dict[str, Any]]:
         """Return the layouts to try as records, by their kept rows."""
         rows = [trial.row for trial in self.odds.trials()]
-        records = _records(self.columns_of(rows))
+        records = _records(self.shown_columns(rows))
         return {
             row: {**record, "command": self.command_of(row)}
             for row, record in zip(rows, records, strict=True)

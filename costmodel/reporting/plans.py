@@ -105,7 +105,7 @@ def try_grid(plan: Plan) -> Grid:
     found = plan.odds
     chosen = found.chosen()
     trials = [found.trial(column, chosen[0]) for column in chosen]
-    table = plan.columns_of([int(row) for row in found.rows[chosen]])
+    table = plan.shown_columns([int(row) for row in found.rows[chosen]])
     shown = _row_cells(plan, table)
     names = ["# >", "Layout", "MBS >", *(["Recompute"] if len(set(table["recompute"])) > 1 else [])]
     shown["MBS >"] = shown["Micro-batch >"]
@@ -292,7 +292,7 @@ def trials_grid(plan: Plan) -> Grid:
     """Return the few layouts worth a trial, and what measuring them would settle."""
     found, trials = plan.odds, list(zip(plan.odds.trials(), plan.trials(), strict=True))
     chosen = found.chosen()
-    table = plan.columns_of(found.rows[chosen])
+    table = plan.shown_columns(found.rows[chosen])
 
     def decides(row: int) -> str:
         trial = trials[row][0]

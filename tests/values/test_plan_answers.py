@@ -207,6 +207,32 @@ def test_what_has_the_pipeline_of_a_simulated_row_is_taken_to_be_as_much_longer(
     assert np.isnan(longer["simulated_step_time_s"][1:]).all()
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "-m llama3-8b -c dgx-h100-ndr -n 64 --global-batch 256 --seq-len 8192 --tokens 1e12",
+        "-m llama3-8b -c workstation-rtx-4090 -n 4 --global-batch 32 --seq-len 2048 --lora-rank 16 --framework axolotl",
+        "-m qwen3-30b-a3b -c hgx-b200-ndr -n 8 --global-batch 512 --seq-len 4096 -r megatron-bridge-2606 --precision mxfp8",
+        "-m llama3-70b -c tpu-v5p -n 64 --global-batch 64 --seq-len 4096",
+    ],
+)
+def test_a_plan_and_an_estimate_say_the_same_of_a_layout(flags, capsys):
+    """Field by field, of every row that a plan prints a command for."""
+    assert main(["plan", *shlex.split(flags), "--format", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    for row in [*plan["top"][:4], *plan["try"]["layouts"]]:
+        assert main([*shlex.split(row["command"])[1:], "--format", "json"]) == 0
+        est = json.loads(capsys.readouterr().out)
+        flat = {**est["inputs"], **est}
+        both = {name for name in row if name in flat and name not in ("cluster", "slice", "axis_order")}
+        assert {"mfu", "step_time_s", "dollars", "fits_probability", "memory_bytes_per_gpu"} <= both
+        for name in sorted(both):
+            if isinstance(row[name], float):
+                assert row[name] == pytest.approx(flat[name], rel=1e-9), name
+            else:
+                assert row[name] == flat[name], name
+
+
 def test_days_and_dollars():
     """512 GPUs, 15T tokens, 1024 x 8192 a step, at 3.50 an hour or whatever the profile says."""
     found = cm.plan(**JOB, tokens=15e12, pp=4, tp=4, micro_batch=1, recompute="none")
