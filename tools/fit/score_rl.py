@@ -1,11 +1,12 @@
 """Score steps of reinforcement learning against published ones: whole steps, shares of generation, sync against async.
 
-    python tools/fit/score_rl.py [--fit] [ROWS.csv]
+    python tools/fit/score_rl.py [--fit | --splits] [ROWS.csv]
 
 Each row of the table holds keywords of `costmodel.estimate_rl` beside what was measured. The share that a framework takes
 beside the phases is the one constant fitted to whole steps: the median of what is left, by framework, shrunk by the
 number of models that it was measured with (one halves it on a log scale, three leave three quarters). With ``--fit`` it is
 fitted anew and printed; the figures `left out` are those with the share of all other sources of the framework, or none.
+``--splits`` plans the split of every published job whose halves stand apart, its layout, lag and engine held.
 """
 
 from __future__ import annotations
@@ -81,13 +82,38 @@ def phases_of(one: Scored) -> dict[str, float]:
     return seconds
 
 
+def splits(path: Path = ROWS) -> None:
+    """Print the generating share of the GPUs that was used and that is planned, and what the planned one would save."""
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["generation_gpus"] or 0)]
+    off, saved = [], []
+    for row in rows:
+        used = cm.estimate_rl(**job_of(row))
+        best = cm.plan_rl(**{k: v for k, v in job_of(row).items() if k != "generation_gpus"}).found
+        best = next(one for one in best if one.job.generation_gpus)
+        share, theirs = (one.job.generation_gpus / one.job.gpus for one in (best, used))
+        off.append(share - theirs)
+        saved.append(1.0 - best.step_time_s / used.step_time_s)
+        gpus = f"{used.job.gpus:4d} GPUs, lag {used.job.lag:g}: generating {theirs:.0%} used, {share:.0%} planned"
+        print(f"{row['id'][-24:]:24s} {row['model'][:14]:14s} {gpus}, {saved[-1]:6.1%} less a step")
+    print(
+        f"{len(off)} splits: {np.median(np.abs(off)):.1%} of the GPUs apart (median), {np.median(saved):.1%} of the step saved"
+    )
+
+
 def main(arguments: list[str]) -> None:
     """Print the tables."""
     paths = [Path(text) for text in arguments if not text.startswith("-")]
+    if "--splits" in arguments:
+        return splits(*paths)
     rows = list(scored(*paths, **({"rl_framework": "any"} if "--fit" in arguments else {})))
     print(f"{'':55s} median    p90   ratio rows")
     for name, keep in (
         ("all", rows),
+        *(
+            (f, [o for o in rows if o.row["framework"] == f])
+            for f in dict.fromkeys(o.row["framework"] for o in rows)
+        ),
         *((g, [o for o in rows if o.group == g]) for g in dict.fromkeys(o.group for o in rows)),
     ):
         print(f"{name:55s} {summary(one.ratio for one in keep)}")
