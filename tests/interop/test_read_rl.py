@@ -237,6 +237,7 @@ def test_a_script_of_verl(tmp_path):
             " actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
             {"batching": "packing", "seq_len": 2048},
         ),
+        (" actor_rollout_ref.actor.use_dynamic_bsz=True", {"batching": "packing", "seq_len": 2 * 16384}),
         (" actor_rollout_ref.actor.ppo_epochs=2", {"optimizer_steps": 8}),
         (
             " actor_rollout_ref.rollout.enforce_eager=True actor_rollout_ref.rollout.max_num_seqs=64",

@@ -145,7 +145,7 @@ def require_known(key: str, value: object, program: str = "") -> None:
     FrameworkConfigError
         Naming it, its value and what it is about.
     """
-    if value is None or value is False or value in ("", 0, [], {}):
+    if value is None or value in ("", 0, [], {}):
         return
     last = key.rpartition(".")[2]
     about = next((reason for reason, words in _stops().items() if matches(words, last)), "")
