@@ -40,6 +40,8 @@ from costmodel.estimates.roofline import Roofline as Roofline
 from costmodel.estimates.roofline import roofline as roofline
 from costmodel.estimates.trace import Trace as Trace
 from costmodel.estimates.trace import trace as trace
+from costmodel.generation.generate import Generation as Generation
+from costmodel.generation.generate import generate as generate
 from costmodel.generation.rl_estimate import RLEstimate as RLEstimate
 from costmodel.generation.rl_estimate import estimate_rl as estimate_rl
 from costmodel.interop.emit import emit as emit

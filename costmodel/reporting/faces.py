@@ -36,6 +36,7 @@ DRAWINGS: dict[str, Drawing] = {
     "FabricCalibration": Drawing("calibration:fit_grids", figures={"sweeps": "other_pictures:fit_chart"}),
     "KernelCalibration": Drawing("calibration:kernel_grids"),
     "Listing": Drawing("lists:list_grids"),
+    "Generation": Drawing("generation:generation_grids", "generation:generation_remarks"),
     "MeshTable": Drawing("mesh:mesh_grids"),
     "RankTable": Drawing("mesh:rank_grids"),
     "ModelFacts": Drawing("lists:model_grids"),

@@ -28,7 +28,7 @@ one text; order: the axes, innermost first; switches: names and values of the re
 time: a number in SI units or a text with a unit; share: from 0 to below 1, or per cent; choices: names and values
 of searched fields; price: a number of dollars, or one a cluster."""
 
-Group = Literal["job", "layout", "search", "run", "solve", "look", "rl"]
+Group = Literal["job", "layout", "search", "run", "solve", "look", "rl", "generate"]
 """job: what is trained where; layout: how it is spread over the GPUs; search: what `plan` and `sweep` are
 told beside a job; run: what a whole run is told; solve: money and time to solve for; look: other commands; rl: what
 a step of reinforcement learning is told beside a job."""

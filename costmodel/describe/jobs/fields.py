@@ -90,6 +90,13 @@ RL_FIELDS = tuple(field for field in FIELDS if field.group == "rl")
 LENGTH_FIELDS = tuple(FIELD[name] for name in ("prompt_len", "response_len", "response_quantiles"))
 """What a configuration of reinforcement learning leaves to its data: flags beside a file."""
 
+_SERVED = (
+    *("model", "cluster", "gpus", "layout", "precision", "price_usd_per_gpu_hour"),
+    *("prompt_len", "response_len", "engine", "memory_fraction", "max_running", "cuda_graphs"),
+)
+GENERATE_FIELDS = tuple(field for field in FIELDS if field.name in _SERVED or field.group == "generate")
+"""What `generate` takes."""
+
 PLACE_FIELDS = tuple(field for field in FIELDS if field.places)
 """What places ranks, and so what `mesh` takes."""
 

@@ -155,6 +155,24 @@ class RLKeywords(JobKeywords, total=False):
     rl_framework: str | None
 
 
+class GenerateKeywords(TypedDict, total=False):
+    """What `costmodel.generate` takes."""
+
+    model: str | Model
+    cluster: str | Cluster
+    gpus: Number
+    layout: str | None
+    precision: str | None
+    price_usd_per_gpu_hour: Number
+    prompt_len: Number
+    response_len: Number
+    batch: Number
+    engine: str | None
+    memory_fraction: Number
+    max_running: Number
+    cuda_graphs: bool | str | None
+
+
 class ReadKeywords(JobKeywords, total=False):
     """What `costmodel.read` may be told beside a file: keywords of a job, and what the file's shell knew."""
 

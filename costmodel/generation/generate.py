@@ -1,0 +1,383 @@
+"""`costmodel.generate`: what it takes to answer a batch of prompts, and the layout of a replica that does it best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.base.answer import Answer, columns_of
+from costmodel.base.errors import CostModelError, NoLayoutError
+from costmodel.base.units import format_bytes
+from costmodel.base.version import __version__
+from costmodel.base.words import plural
+from costmodel.bill.lines import Bill
+from costmodel.bill.quantity import Quantity, quantity
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.prices import with_price
+from costmodel.describe.jobs.fields import FIELD, GENERATE_FIELDS
+from costmodel.describe.jobs.keywords import GenerateKeywords
+from costmodel.describe.jobs.layout import parse_layout
+from costmodel.describe.jobs.reading import keywords, read
+from costmodel.describe.jobs.signature import shows
+from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import load_model
+from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.generation.decode import decode_step, prefill_step
+from costmodel.generation.deployment import Deployment, Split, engine_of, number_format
+from costmodel.generation.memory import cache_bytes, cache_room, largest_batch, weights_bytes
+
+Array = NDArray[np.float64]
+
+PROMPT_LEN, RESPONSE_LEN = 1024.0, 1024.0
+"""Tokens of prompts and answers where none are named, as in vendors' published throughput tables."""
+_MEMORY_FRACTION = 0.9
+"""vLLM's default of ``gpu_memory_utilization``. [-]"""
+_THROUGHPUT = "replicas * running / itl_s / gpus"
+_USD = "usd_per_gpu_hour / 3600 / tokens_per_s_per_gpu * 1e6"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is asked of a deployment.
+
+    Attributes
+    ----------
+    gpus : int
+        All GPUs; they hold as many replicas as fit. [-]
+    prompt_len, response_len : float
+        Tokens of prompts and of answers, on average. [-]
+    batch : float or None
+        Sequences that are answered together on all GPUs; None for as many as fit. [-]
+    max_running : float
+        Sequences that the engine of a replica runs together at most. [-]
+    """
+
+    gpus: int
+    prompt_len: float
+    response_len: float
+    batch: float | None
+    max_running: float
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens that a running sequence holds on average: its prompt and half of its answer. [-]"""
+        return self.prompt_len + self.response_len / 2.0
+
+    def replicas(self, split: Split) -> Array:
+        """Return how many copies of a split the GPUs hold. [-]"""
+        return np.asarray(self.gpus / split.gpus)
+
+    def running(self, served: Deployment, split: Split) -> Array:
+        """Return sequences that run together on a replica: what is asked, as far as their whole length fits. [-]"""
+        fitting = largest_batch(served, split, self.prompt_len + self.response_len)
+        wanted = np.inf if self.batch is None else self.batch / self.replicas(split)
+        return np.asarray(np.minimum(np.floor(fitting), np.minimum(wanted, self.max_running)))
+
+
+def decode_bill(served: Deployment, split: Split, work: Workload) -> Bill:
+    """Return the decode step at the batch that runs, with its share of the prefill of prompts that come in."""
+    running = np.maximum(work.running(served, split), 1e-9)
+    return decode_step(
+        served, split, running, work.mean_context, prompt=work.prompt_len, response=work.response_len
+    )
+
+
+def throughput(served: Deployment, split: Split, work: Workload, itl_s: ArrayLike) -> Quantity:
+    """Return tokens that are generated a second and GPU, all replicas together. [1/s]"""
+    return quantity(
+        _THROUGHPUT,
+        replicas=work.replicas(split),
+        running=work.running(served, split),
+        itl_s=itl_s,
+        gpus=float(work.gpus),
+    )
+
+
+@dataclass(frozen=True)
+class Generation(Answer):
+    """A priced batch of prompts on one layout of the replicas. Every second comes from the lines of `bill`."""
+
+    served: Deployment
+    split: Split
+    work: Workload
+    considered: int
+    """Layouts of a replica that were priced to find this one; 1 where it was given. [-]"""
+
+    @cached_property
+    def bill(self) -> Bill:
+        """Lines of one decode step, whose sum is the inter-token latency."""
+        return decode_bill(self.served, self.split, self.work)
+
+    @property
+    def itl_s(self) -> float:
+        """Inter-token latency: from one token of a sequence to its next. [s]"""
+        return float(self.bill.step_time_s())
+
+    @cached_property
+    def first_token_s(self) -> float:
+        """Time to the first token of a prompt that waits for nobody: its prefill. [s]"""
+        return float(prefill_step(self.served, self.split, 1.0, self.work.prompt_len).step_time_s())
+
+    @property
+    def replicas(self) -> float:
+        """Copies of the model. [-]"""
+        return float(self.work.replicas(self.split))
+
+    @property
+    def running(self) -> float:
+        """Sequences that run together on all GPUs. [-]"""
+        return self.replicas * float(self.work.running(self.served, self.split))
+
+    @property
+    def largest_batch(self) -> float:
+        """Sequences whose whole length fits the caches of all GPUs. [-]"""
+        whole = largest_batch(self.served, self.split, self.work.prompt_len + self.work.response_len)
+        return self.replicas * float(np.floor(whole))
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Generated tokens a second and GPU. [1/s]"""
+        return float(throughput(self.served, self.split, self.work, self.itl_s).value)
+
+    @property
+    def cache_bytes_per_token(self) -> float:
+        """Key-value cache of a token over all layers, uncut. [B]"""
+        return float(cache_bytes(self.served, Split(), 1.0))
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Dollars for a million generated tokens, their prompts included; None without a price. [USD]"""
+        price = self.served.cluster.price_usd_per_gpu_hour
+        if price is None:
+            return None
+        rate = self.tokens_per_s_per_gpu
+        return float(quantity(_USD, usd_per_gpu_hour=price, tokens_per_s_per_gpu=rate).value)
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """Bytes of one GPU: its weights, and the room of its cache. [B]"""
+        return {
+            "weights": float(weights_bytes(self.served, self.split)),
+            "cache_room": float(cache_room(self.served, self.split).value),
+        }
+
+    @property
+    def device_word(self) -> str:
+        """What a device of the cluster is called."""
+        return self.served.cluster.accelerator.called
+
+    @property
+    def warnings(self) -> list[str]:
+        """Plain words about what was asked and is not so."""
+        found = []
+        if self.work.batch is not None and self.running < self.work.batch * (1.0 - 1e-9):
+            found.append(
+                f"{self.running:,.0f} of {self.work.batch:,.0f} sequences run together; the others wait"
+            )
+        if not self.served.has_units:
+            accelerator, weights = self.served.cluster.accelerator.name, self.served.weights.name
+            found.append(
+                f"{accelerator} has no {weights} units: weights are stored so, and multiplied in bf16"
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers and texts."""
+        served, work = self.served, self.work
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": __version__,
+            "model": served.model.name,
+            "cluster": served.cluster.name,
+            "gpus": work.gpus,
+            "layout": {name: float(np.asarray(degree)) for name, degree in self.split._asdict().items()},
+            "replicas": self.replicas,
+            "considered": self.considered,
+            "engine": served.engine.name,
+            "precision": served.weights.name,
+            "prompt_len": work.prompt_len,
+            "response_len": work.response_len,
+            "running": self.running,
+            "largest_batch": self.largest_batch,
+            "itl_s": self.itl_s,
+            "first_token_s": self.first_token_s,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "cache_bytes_per_token": self.cache_bytes_per_token,
+            "usd_per_million_tokens": self.usd_per_million_tokens,
+            "memory_bytes": self.memory,
+            "lines": self._lines(),
+            "warnings": self.warnings,
+        }
+
+    def _lines(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "line": line.name,
+                "axis": line.axis,
+                "category": line.toll,
+                "count": float(line.count),
+                "exposed_s": float(line.exposed_seconds),
+                "formula": line.formula,
+                "source": line.source,
+            }
+            for line in self.bill.time_lines
+        ]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a line of the decode step."""
+        return columns_of(self._lines())
+
+
+@shows(GENERATE_FIELDS)
+def generate(**asked: Unpack[GenerateKeywords]) -> Generation:
+    """Price a batch of prompts that an inference engine answers.
+
+    Parameters
+    ----------
+    model, cluster, gpus
+        As in `costmodel.estimate`.
+    layout : str, optional
+        Of one replica, such as ``"tp8"`` or ``"tp8 ep16 dp2"`` (dp: groups of tp GPUs that attend to sequences of
+        their own and share the experts); by default the one that yields the most tokens a second.
+    precision : str, optional
+        How weights are stored: bf16, fp8, int8, nvfp4, mxfp4.
+    prompt_len, response_len : float, optional
+        Tokens of prompts and of answers, on average. [-]
+    batch : float, optional
+        Sequences that are answered together on all GPUs; by default as many as fit. [-]
+    engine : str, optional
+        vllm, sglang, trtllm or any.
+    memory_fraction : float, optional
+        Share of the GPU's memory that the engine takes. [-]
+    max_running : int, optional
+        Sequences that the engine of a replica runs together at most. [-]
+    cuda_graphs : bool, optional
+        Whether decode steps are replayed as one graph.
+    price_usd_per_gpu_hour : float, optional
+        By default the profile's. [USD/h]
+
+    Returns
+    -------
+    Generation
+        Its `itl_s` is the sum of its bill's lines.
+
+    Raises
+    ------
+    NoLayoutError
+        If no layout holds the model and one whole sequence.
+    CostModelError
+        One line that names the field, the value and what is allowed.
+
+    Examples
+    --------
+    >>> found = generate(model="llama3-8b", cluster="h100", gpus=8, prompt_len=128, response_len=512, batch=64)
+    >>> found.running, 0.004 < found.itl_s < 0.012
+    (64.0, True)
+    """
+    given = keywords(asked, GENERATE_FIELDS, who="generate")
+    missing = [name for name in ("model", "gpus") if name not in given]
+    if missing:
+        raise CostModelError(f"generate: {' and '.join(missing)} missing, such as llama3-70b 8xH100")
+
+    def one(name: str, default: Any = None) -> Any:
+        value = given.get(name, FIELD[name].default if default is None else default)
+        return None if value is None else read(name, value)
+
+    served = _deployment(one)
+    work = Workload(
+        one("gpus"),
+        one("prompt_len", PROMPT_LEN),
+        one("response_len", RESPONSE_LEN),
+        one("batch"),
+        one("max_running"),
+    )
+    if given.get("layout") is not None:
+        splits = _given_split(given["layout"], work.gpus, served.model)
+    else:
+        splits = _splits(served.model, work.gpus)
+    return _best(served, splits, work)
+
+
+def _deployment(one: Any) -> Deployment:
+    """Return the model on the engine and the cluster that were asked for."""
+    model, cluster = one("model"), one("cluster")
+    model = load_model(model) if isinstance(model, str) else model
+    cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    if one("price_usd_per_gpu_hour") is not None:
+        cluster = with_price(cluster, one("price_usd_per_gpu_hour"))
+    accelerator = cluster.accelerator
+    if accelerator.kernels is None or "bf16" not in accelerator.peak_flops_per_s:
+        raise CostModelError(
+            f"cluster: {accelerator.name} has no 16-bit kernel constants with bf16, which generation is priced by"
+        )
+    return Deployment(
+        model,
+        cluster,
+        number_format(one("precision")),
+        engine_of(one("engine"), accelerator.generation),
+        cuda_graphs=one("cuda_graphs"),
+        memory_fraction=one("memory_fraction", _MEMORY_FRACTION),
+    )
+
+
+def _given_split(text: Any, gpus: int, model: Model) -> Split:
+    """Return the layout that was given, as an array of one.
+
+    Raises
+    ------
+    CostModelError
+        If an engine has no such degree, or replicas do not fill the GPUs.
+    """
+    degrees = parse_layout(read("layout", text))
+    unknown = [name for name in degrees if name not in Split._fields]
+    if unknown:
+        raise CostModelError(f"layout: {unknown[0]} is no degree of an engine; expected tp, pp, ep and dp")
+    tp, pp, ep, dp = (float(np.asarray(degrees.get(name, 1))) for name in Split._fields)
+    if gpus % (tp * pp * dp):
+        raise CostModelError(f"layout: replicas of {tp * pp * dp:.0f} GPUs do not fill the {gpus:,}")
+    if not _is_possible(model, tp, pp, ep, dp):
+        raise CostModelError(f"layout: {text} does not divide the heads, layers or experts of {model.name}")
+    return Split(*(np.array([degree]) for degree in (tp, pp, ep, dp)))
+
+
+def _is_possible(model: Model, tp: float, pp: float, ep: float, dp: float) -> bool:
+    """Tell whether an engine can cut a model so: heads by tp, layers by pp, experts by ep, which tp times dp holds."""
+    if model.num_heads % tp or pp > model.num_layers:
+        return False
+    if not model.num_experts:
+        return ep == 1 and dp == 1
+    return model.num_experts % ep == 0 and (tp * dp) % ep == 0
+
+
+def _splits(model: Model, gpus: int) -> Split:
+    """Return every layout of a replica in powers of two (and all GPUs) whose replicas fill the GPUs."""
+    powers = [2**n for n in range(gpus.bit_length())]
+    sizes = sorted({size for size in (*powers, gpus) if gpus % size == 0})
+    groups = sizes if model.num_experts else [1]
+    found = []
+    for tp, pp, dp in product(sizes, powers, groups):
+        if gpus % (tp * pp * dp) == 0:
+            # Engines spread the experts over all of tp times dp, or cut each of them.
+            found += [(tp, pp, ep, dp) for ep in sorted({1, tp * dp}) if _is_possible(model, tp, pp, ep, dp)]
+    return Split(*(np.array(degrees, dtype=np.float64) for degrees in zip(*found, strict=True)))
+
+
+def _best(served: Deployment, splits: Split, work: Workload) -> Generation:
+    """Return the layout that yields the most tokens a second; of equals the one that answers soonest."""
+    running = work.running(served, splits)
+    if not np.any(running > 0.0):
+        need = float(np.min(weights_bytes(served, splits)))
+        raise NoLayoutError(
+            f"generate: no layout of {plural(work.gpus, 'GPU')} holds {served.model.name} in {served.weights.name} and one "
+            f"sequence of {work.prompt_len + work.response_len:,.0f} tokens: {format_bytes(need)} of weights a GPU at "
+            f"least, of {format_bytes(served.memory_fraction * float(served.cluster.accelerator.memory_bytes))}"
+        )
+    itl_s = decode_bill(served, splits, work).step_time_s()
+    rate = np.where(running > 0.0, throughput(served, splits, work, itl_s).value, 0.0)
+    best = int(np.lexsort((itl_s, -rate.round(9)))[0])
+    return Generation(served, Split(*(float(degree[best]) for degree in splits.floats())), work, len(rate))

@@ -1,0 +1,154 @@
+"""Inference: figures by hand, the layout against all layouts priced alone, and how batches and contexts change them."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+from costmodel.cli import main
+
+DENSE = {"model": "llama3-70b", "cluster": "h100", "gpus": 8, "prompt_len": 128, "response_len": 3000}
+EXPERTS = {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 8, "prompt_len": 512, "response_len": 256}
+
+
+def test_memory_and_cache_by_hand():
+    """Llama 3 70B: 80 layers, 8 KV heads of 128 in 16 bits; weights of 70.55e9 over tp8, vocabulary 128,256 x 8,192."""
+    found = cm.generate(**DENSE, layout="tp8", batch=64)
+    assert found.cache_bytes_per_token == 2 * 80 * 8 * 128 * 2
+    assert found.memory["weights"] == pytest.approx(2 * 70.55e9 / 8, rel=1e-3)
+    buffers = 2 * 2**30 + 2 * 8192 * (4 * 8192 + 3 * 28672 / 8)
+    capacity = float(found.served.cluster.accelerator.memory_bytes)
+    room = 0.9 * capacity - found.memory["weights"] - buffers
+    assert found.memory["cache_room"] == pytest.approx(room)
+    # One key-value head on each of the eight GPUs.
+    assert found.largest_batch == room // (found.cache_bytes_per_token / 8 * (128 + 3000))
+    half = cm.generate(**DENSE, layout="tp8", batch=64, memory_fraction=0.45)
+    assert found.memory["cache_room"] - half.memory["cache_room"] == pytest.approx(0.45 * capacity)
+
+
+def test_rates_by_hand():
+    """64 sequences on two replicas of four GPUs, 32 each: tokens a second are 64 over the time of a token."""
+    found = cm.generate(**DENSE, layout="tp4", batch=64, price_usd_per_gpu_hour=3.6)
+    assert (found.replicas, found.running) == (2, 64)
+    assert found.itl_s == pytest.approx(sum(float(line.exposed_seconds) for line in found.bill.time_lines))
+    assert found.tokens_per_s_per_gpu == pytest.approx(64 / found.itl_s / 8)
+    # 0.001 dollars a GPU-second.
+    assert found.usd_per_million_tokens == pytest.approx(1e3 / found.tokens_per_s_per_gpu)
+    # Each of 32 answers of 3,000 tokens brings a prompt: its share of a token's time.
+    lines = {line.name: float(line.exposed_seconds) for line in found.bill.time_lines}
+    without_host = (
+        found.first_token_s
+        - lines["decode.kernels"]
+        - lines["decode.host.step"]
+        - lines["decode.host.sequences"] / 32
+    )
+    assert lines["decode.prefill"] == pytest.approx(32 / 3000 * without_host)
+
+
+def test_weights_are_read_once_a_token_whatever_the_batch():
+    """One sequence, tp8: 70.55e9 x 2 B / 8 of 3.35 TB/s at the achieved share take 5.3 ms or more."""
+    one = cm.generate(**DENSE, layout="tp8", batch=1)
+    lines = {line.name: float(line.exposed_seconds) for line in one.bill.time_lines}
+    read = lines["decode.attention"] + lines["decode.mlp"] + lines["decode.head"]
+    floor = (one.memory["weights"] - 2 * 128256 * 8192 / 8) / 3.35e12
+    assert floor < read < 1.35 * floor
+    eight = cm.generate(**DENSE, layout="tp8", batch=8)
+    assert eight.itl_s < 1.1 * one.itl_s
+
+
+@pytest.mark.parametrize("job", [DENSE, EXPERTS], ids=["dense", "experts"])
+@pytest.mark.parametrize("batch", [8, 500])
+def test_the_layout_is_the_best_of_all_priced_alone(job, batch):
+    best = cm.generate(**job, batch=batch)
+    alone, texts = [], []
+    degrees = (1, 2, 4, 8)
+    for tp in degrees:
+        for pp in degrees:
+            for dp in degrees:
+                for ep in {1, tp * dp}:
+                    text = f"tp{tp} pp{pp} ep{ep} dp{dp}"
+                    try:
+                        alone.append(cm.generate(**job, batch=batch, layout=text).tokens_per_s_per_gpu)
+                        texts.append(text)
+                    except CostModelError:
+                        continue
+    assert len(alone) <= best.considered
+    assert best.tokens_per_s_per_gpu == pytest.approx(max(alone))
+    chosen = " ".join(f"{name}{degree:.0f}" for name, degree in best.split._asdict().items())
+    assert alone[texts.index(chosen)] == pytest.approx(best.tokens_per_s_per_gpu)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batch=st.integers(1, 2000),
+    prompt=st.integers(1, 4000),
+    response=st.integers(1, 4000),
+    layout=st.sampled_from(["tp8", "tp4", "tp2 pp4", "tp8 ep8", "tp2 dp4 ep8", "dp8"]),
+)
+def test_more_work_never_takes_less(batch, prompt, response, layout):
+    job = {**EXPERTS, "prompt_len": prompt, "response_len": response, "layout": layout, "max_running": 10000}
+    first = cm.generate(**job, batch=batch)
+    more = cm.generate(**job, batch=2 * batch)
+    assert more.itl_s >= first.itl_s * (1 - 1e-9)
+    assert more.running <= more.largest_batch + 1e-9
+    longer = cm.generate(**{**job, "prompt_len": 2 * prompt}, batch=batch)
+    if longer.running == first.running:
+        assert longer.itl_s >= first.itl_s
+    assert longer.largest_batch <= first.largest_batch
+    faster = cm.generate(**{**job, "cluster": "dgx-h200-ndr"}, batch=batch)
+    if faster.running == first.running:
+        assert faster.itl_s <= first.itl_s * (1 + 1e-9)
+
+
+def test_what_does_not_fit_waits_and_says_so():
+    found = cm.generate(**{**DENSE, "prompt_len": 30000}, layout="tp8", batch=500)
+    assert found.running == found.largest_batch < 500
+    assert "of 500 sequences run together" in found.warnings[0]
+    limited = cm.generate(**DENSE, layout="tp4", batch=500, max_running=10)
+    assert limited.running == 20
+
+
+def test_records_are_plain_and_hold_every_line():
+    found = cm.generate(**EXPERTS, layout="tp2 dp4 ep8", batch=64)
+    record = json.loads(json.dumps(found.to_dict()))
+    assert sum(line["exposed_s"] for line in record["lines"]) == pytest.approx(record["itl_s"])
+    assert record["layout"] == {"tp": 2, "pp": 1, "ep": 8, "dp": 4}
+    assert np.isclose(found.to_frame()["exposed_s"].sum(), found.itl_s)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["llama3-70b", "1xH100"], "no layout of 1 GPU holds llama3-70b in bf16"),
+        (["llama3-8b", "8xH100", "-l", "tp3"], "replicas of 3 GPUs do not fill the 8"),
+        (["llama3-8b", "8xH100", "-l", "tp2 cp2"], "cp is no degree of an engine"),
+        (["llama3-8b", "8xH100", "-l", "tp2 ep2"], "does not divide the heads, layers or experts"),
+        (
+            ["llama3-8b", "8xH100", "--engine", "tgi"],
+            "engine: 'tgi' is unknown; known: any, sglang, trtllm, vllm",
+        ),
+        (["llama3-8b", "8xH100", "--precision", "fp7"], "precision: 'fp7' is unknown"),
+        (["llama3-8b", "8xV100"], "cluster: v100-sxm2-32gb has no"),
+        (["llama3-8b"], "gpus missing"),
+        (["llama3-8b", "8xH100", "--batch", "0"], "batch: expected"),
+    ],
+)
+def test_wrong_input_is_one_line(words, said, capsys):
+    assert main(["generate", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_the_command_answers_in_twenty_lines(capsys):
+    assert (
+        main(["generate", "llama3-70b", "8xH100", "--prompt", "128", "--response", "3000", "--batch", "256"])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert out.count("\n") <= 20
+    found = cm.generate(**DENSE, batch=256)
+    assert f"{found.tokens_per_s_per_gpu:,.0f} tokens/s/GPU" in out
