@@ -561,7 +561,7 @@ ESTIMATE_OPTIONS = """
     --price-usd-per-gpu-hour --profiles --allow-source --all-lines --check --form
     --details --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
     --samples --seed --site --expect --switches --zero-stage --pipeline-layout --slice --from --env --vocab-size --optimizer
-    --prompt-len --response-len --response-quantiles
+    --prompt --prompt-len --response --response-len --response-quantiles
 """
 
 
