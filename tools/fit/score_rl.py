@@ -90,14 +90,20 @@ def splits(path: Path = ROWS) -> None:
     for row in rows:
         used = cm.estimate_rl(**job_of(row))
         best = cm.plan_rl(**{k: v for k, v in job_of(row).items() if k != "generation_gpus"}).found
-        best = next(one for one in best if one.job.generation_gpus)
+        apart = [one for one in best if one.job.generation_gpus]
+        best = apart[0]
         share, theirs = (one.job.generation_gpus / one.job.gpus for one in (best, used))
-        off.append(share - theirs)
-        saved.append(1.0 - best.step_time_s / used.step_time_s)
+        less = 1.0 - best.step_time_s / used.step_time_s
+        if len(apart) > 1:  # a layout that divides the GPUs in one way leaves no choice
+            off.append(share - theirs)
+            saved.append(less)
         gpus = f"{used.job.gpus:4d} GPUs, lag {used.job.lag:g}: generating {theirs:.0%} used, {share:.0%} planned"
-        print(f"{row['id'][-24:]:24s} {row['model'][:14]:14s} {gpus}, {saved[-1]:6.1%} less a step")
+        print(
+            f"{row['id'][-24:]:24s} {row['model'][:14]:14s} {gpus}, {less:6.1%} less a step, {len(apart)} to choose from"
+        )
     print(
-        f"{len(off)} splits: {np.median(np.abs(off)):.1%} of the GPUs apart (median), {np.median(saved):.1%} of the step saved"
+        f"{len(off)} with a choice: {np.median(np.abs(off)):.1%} of the GPUs apart (median), "
+        f"{np.median(saved):.1%} of the step saved"
     )
 
 
