@@ -31,6 +31,7 @@ STREAMS = ("compute", *COMMUNICATING)
 MOST_TASKS = 40_000
 """Tasks of all ranks together beyond which fewer micro-batches are simulated."""
 
+_UNEXPLAINED = "overhead.unexplained"
 _SOON_FILLED = 256
 """Micro-batches on all ranks up to which filled gaps are found in a tenth of a second. [-]"""
 
@@ -146,9 +147,11 @@ def simulated_step_s(est: PricedJob) -> float:
         pipeline_s += (m - 4 * p) / p * (pipeline_s - takes_s(_simulated(est, 3 * p)))
     ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
     ports = floors_of_ports(est)
-    beside_s = run.after_s - sum(float(line.exposed_seconds) for line in ports)
+    # What nothing explains is on top of a busy port, as it is on top of all else.
+    on_top = sum(float(line.exposed_seconds) for line in est.bill.time_lines if line.name == _UNEXPLAINED)
+    beside_s = run.after_s - on_top - sum(float(line.exposed_seconds) for line in ports)
     step_s = pipeline_s + beside_s + sum(float(line.exposed_seconds) for line in ends)
-    return max([step_s, *(float(np.asarray(line.terms["port_busy_s"])) for line in ports)])
+    return on_top + max([step_s, *(float(np.asarray(line.terms["port_busy_s"])) for line in ports)])
 
 
 def floors_of_ports(est: PricedJob) -> list[TimeLine]:

@@ -187,6 +187,20 @@ def test_the_first_rows_are_ranked_by_their_simulation_from_which_their_bills_di
     assert took[2:] == sorted(took[2:])
 
 
+def test_a_port_that_is_busy_for_longer_than_the_pipeline_bounds_the_simulated_step_too():
+    """100GbE and 2,048 tokens: the messages of 32 micro-batches in five chunks are the step, in both."""
+    job = {
+        "model": "qwen3-8b",
+        "cluster": "cloud-h100-100gbe",
+        "gpus": 32,
+        "global_batch": 256,
+        "seq_len": 2048,
+    }
+    est = cm.estimate(**job, layout="pp4 vp5", recompute="none")
+    assert "overhead.port.spine" in {line.name for line in est.bill.time_lines}
+    assert simulated_step_s(est) == pytest.approx(float(est.step_time_s), rel=0.01)
+
+
 def test_what_has_the_pipeline_of_a_simulated_row_is_taken_to_be_as_much_longer():
     """Rows of 1.00, 1.01 … s by their bills, the first simulated: the second alone has its layout."""
     est = cm.estimate(model="llama3-8b", cluster="dgx-h100-ndr", gpus=8, global_batch=8, seq_len=8192, pp=2)
