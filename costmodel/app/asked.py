@@ -38,7 +38,7 @@ WHOLE_RUN_FIELDS = (FIELD["dollars"], FIELD["days"], *RUN_FIELDS)
 """What a whole run is told beside a job: how far to train where no tokens are named, failures, prices."""
 
 _HELD_BY_JOB = tuple(f.name for f in PLAN_FIELDS if f not in SEARCH_FIELDS)
-_PAIRS = ("switches", "choices")
+_PAIRS = ("switches", "choices", "hardware")
 
 
 @dataclass(frozen=True)

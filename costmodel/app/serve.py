@@ -46,7 +46,7 @@ _QUESTIONS: dict[str, Callable[[State], Record]] = {
     "model": lambda state: {"name": MODEL_FILE, "text": state.job.model},
 }
 _SEARCHES = {"plan": answers.plan, "report": answers.report}
-_WIDE = ("name", "text", "layout", "order", "switches", "choices")
+_WIDE = ("name", "text", "layout", "order", "switches", "choices", "hardware")
 """Kinds of fields whose input is as wide as the form."""
 
 

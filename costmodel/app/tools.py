@@ -81,7 +81,7 @@ def _schema(fields: Iterable[Field], **more: Schema) -> Schema:
 
 def _of_field(field: Field) -> Schema:
     """Return what a field takes, switches without the long list of their names (`costmodel recipe show` has it)."""
-    if field.kind in ("switches", "choices"):
+    if field.kind in ("switches", "choices", "hardware"):
         return {"type": "object", "description": field.help}
     if field.turned or field.several:
         one = one_of_field(field)

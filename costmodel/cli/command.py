@@ -75,7 +75,7 @@ def _flag(field: Field, several: bool) -> inspect.Parameter:
     """Return the parameter of a field's flag; values are read later, by the field's one reader."""
     many = several and opt.takes_several(field)
     kind: Any = str | None
-    if field.kind in ("switches", "choices") or many:
+    if field.kind in ("switches", "choices", "hardware") or many:
         kind = list[str] | None
     elif field.kind == "truth":
         kind = bool | None

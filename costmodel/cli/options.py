@@ -33,6 +33,7 @@ _METAVARS = {
     "price": "USD",
     "switches": "SWITCH=VALUE",
     "choices": "FIELD=VALUE",
+    "hardware": "NUMBER=VALUE",
     "bytes": "SIZE",
     "rate": "RATE",
     "time": "TIME",
@@ -75,7 +76,7 @@ def of_field(name: str, *, several: bool = False) -> Any:
     if is_truth:
         flags = [f"{flags[0]}/--no-{flags[0].removeprefix('--')}"]
     metavar = None if is_truth else "VALUES" if many else _METAVARS.get(field.kind, "TEXT")
-    repeats = " May be repeated." if field.kind in ("switches", "choices") else ""
+    repeats = " May be repeated." if field.kind in ("switches", "choices", "hardware") else ""
     return typer.Option(
         None,
         *flags,

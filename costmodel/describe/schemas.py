@@ -144,6 +144,8 @@ def _forms(field: Field) -> list[Schema]:
         case "choices":
             turned = [name for other in FIELDS if other.turned for name in (other.name, *other.aliases)]
             return [{"type": "object", "propertyNames": {"enum": turned}}]
+        case "hardware":
+            return [{"type": "object", "additionalProperties": {"type": ["string", "number"]}}]
         case _:
             return [text]
 

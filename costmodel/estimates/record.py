@@ -10,6 +10,7 @@ import numpy as np
 from costmodel.base.answer import rows_of
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
+from costmodel.describe.hardware.changed import changed_values, with_hardware
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.prices import given_price, with_price
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
@@ -101,6 +102,7 @@ def input_record(job: Job) -> dict[str, Any]:
         "switches": Settings(job.recipe, job.policy, job.health).plain(),
         "axis_order": " ".join(job.axis_order),
         "site": job.site or None,
+        "hw": changed_values(job.cluster) or None,
         "slice": job.slice or None,
         "tokens": job.tokens,
         "price_usd_per_gpu_hour": given_price(job.cluster),
@@ -110,7 +112,8 @@ def input_record(job: Job) -> dict[str, Any]:
 
 
 def _of_profile(profile: Cluster, job: Job) -> Cluster:
-    """Return the cluster of a profile as the job has it: at its price, and on a torus its slices."""
+    """Return the cluster of a profile as the job has it: with its numbers, at its price, and on a torus its slices."""
+    profile = with_hardware(profile, dict(job.cluster.changed))
     return sliced_for(with_price(profile, given_price(job.cluster)), job.layout, job.slice or None)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodel.base.errors import CostModelError, LayoutError, choices_hint, shown
 from costmodel.describe.frameworks import FRAMEWORKS, Launches, launched_by, trainers_of
+from costmodel.describe.hardware.changed import with_hardware
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import with_price
@@ -181,7 +182,7 @@ def make_question(
     framework = one("framework") or ""
     if one("lora_rank") and not framework and "recipe" not in told:
         framework = trainers_of(one("base_dtype") or "bf16")[0]
-    clusters = _clusters(several("cluster"), one("price_usd_per_gpu_hour"))
+    clusters = _clusters(several("cluster"), one("price_usd_per_gpu_hour"), one("hw"))
     recipes = [_recipe(_recipe_on(cluster, told, framework), framework) for cluster in clusters]
     alike = len({recipe.name for recipe in recipes}) == 1
     given = _values(told, one("fix") or {}, framework, recipes[0].launches if alike else None)
@@ -267,12 +268,17 @@ def _turned(recipe: Recipe) -> frozenset[str]:
     return frozenset({*found, *({"cuda_graph_scope"} if "cuda_graphs" in found else ())})
 
 
-def _clusters(named: Sequence[Any], price: float | Mapping[str, float] | None) -> list[Cluster]:
-    """Return the clusters of a question, at the prices that were given for them."""
+def _clusters(
+    named: Sequence[Any], price: float | Mapping[str, float] | None, hw: Mapping[str, Any] | None
+) -> list[Cluster]:
+    """Return the clusters of a question, with the numbers and at the prices that were given for them."""
     found = [load_cluster(one) if isinstance(one, str) else one for one in named]
     known = [one.name for one in found if isinstance(one, Cluster)]
     # What is no cluster is for the job to refuse.
-    return [with_price(one, price, among=known) if isinstance(one, Cluster) else one for one in found]
+    return [
+        with_price(with_hardware(one, hw), price, among=known) if isinstance(one, Cluster) else one
+        for one in found
+    ]
 
 
 def _recipe_on(cluster: Cluster, told: Mapping[str, Any], framework: str) -> str | Recipe:

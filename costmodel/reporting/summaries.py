@@ -9,6 +9,7 @@ from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_days, format_seconds, format_si
 from costmodel.base.words import chance_text
+from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.estimate import Estimate
@@ -71,7 +72,7 @@ def job_rows(est: Estimate, assumed: Collection[str] = ()) -> list[tuple[str, st
     job = est.job
     star = defaultdict(str, dict.fromkeys(assumed, "*"))
     setting = (
-        f"{job.cluster.name}{star['cluster']}, {job.recipe.name}{star['recipe']}, "
+        f"{changed_text(job.cluster)}{star['cluster']}, {job.recipe.name}{star['recipe']}, "
         f"{job.precision.name}{star['precision']}, batch {float(job.global_batch):,.0f}{star['global_batch']} x "
         f"{float(job.seq_len):,.0f}{star['seq_len']}"
     )

@@ -11,6 +11,7 @@ from costmodel.base.units import format_bytes, format_days, format_figure, forma
 from costmodel.base.words import plural
 from costmodel.bill.lines import AXES, TOLLS
 from costmodel.describe.factors import NOMINAL
+from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
 from costmodel.estimates.estimate import estimate_job
@@ -171,7 +172,7 @@ def headline_grid(est: Estimate) -> Grid:
         spent = f"{format_days(days)}, {format_figure(hours)} GPU-hours, {rent}without failures{spent_text(est.samples)}"
         rows.append((f"{format_si(job.tokens, '')} tokens", spent))
     title = (
-        f"{job.model.name} on {plural(float(layout.gpus), 'GPU')} of {job.cluster.name} "
+        f"{job.model.name} on {plural(float(layout.gpus), 'GPU')} of {changed_text(job.cluster)} "
         f"({job.cluster.accelerator.name}), recipe {job.recipe.name}"
     )
     return Grid(title, columns("", ""), rows)

@@ -6,10 +6,11 @@ Each is a `Change`: the job with another value of it. Rates (something per secon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from costmodel.describe.hardware.changed import at_rate, fabric_scaled
 from costmodel.describe.jobs.changes import Change, Kind, with_layout, with_switch
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
@@ -67,7 +68,7 @@ def hardware_changes(job: Job, factor: float) -> list[Change]:
             number(name, "latency", value, "s", with_accelerator(kernels=kernels))
     for index, tier in enumerate(job.cluster.tiers):
         rate, latency = (
-            _tier_changed(job, index, change(tier, factor)) for change in (_with_rate, _with_latency)
+            _tier_changed(job, index, change(tier, factor)) for change in (at_rate, _with_latency)
         )
         number(f"{tier.name} bandwidth", "rate", tier.achieved_bandwidth_bytes_per_s, "B/s", rate)
         number(f"{tier.name} latency", "latency", _longest(tier), "s", latency)
@@ -106,38 +107,19 @@ def _kernel_latencies(
     yield "memory kernel start", kernels.model_copy(update={"memory": memory}), kernels.memory.fixed_s
 
 
-_FABRIC_RATES = ("copy_bandwidth_bytes_per_s", "ll_bandwidth_bytes_per_s")
-
-
-def _fabric_latencies(fabric: FabricConstants) -> list[str]:
-    return [name for name in type(fabric).model_fields if name.endswith("_s") and "per_s" not in name]
+def _fabric_latencies(fabric: FabricConstants | None) -> list[str]:
+    return (
+        []
+        if fabric is None
+        else [name for name in type(fabric).model_fields if name.endswith("_s") and "per_s" not in name]
+    )
 
 
 def _longest(tier: Tier) -> float:
     """Return the largest of a tier's latencies. [s]."""
     times = [tier.latency_s, tier.base_latency_s]
-    if tier.fabric is not None:
-        times += [float(getattr(tier.fabric, name)) for name in _fabric_latencies(tier.fabric)]
+    times += [float(getattr(tier.fabric, name)) for name in _fabric_latencies(tier.fabric)]
     return max(times)
-
-
-def _fabric_scaled(fabric: FabricConstants | None, names: Callable[[Any], Any], factor: float) -> Any:
-    """Return the fitted constants of a link with some scaled, built anew (copies keep cached numbers)."""
-    if fabric is None:
-        return None
-    values = {name: getattr(fabric, name) for name in type(fabric).model_fields}
-    for name in names(fabric):
-        values[name] = values[name] * factor
-    return type(fabric).model_construct(**values)
-
-
-def _with_rate(tier: Tier, factor: float) -> Tier:
-    return replace(
-        tier,
-        bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s * factor,
-        reduction_bandwidth_bytes_per_s=tier.reduction_bandwidth_bytes_per_s * factor,
-        fabric=_fabric_scaled(tier.fabric, lambda _: _FABRIC_RATES, factor),
-    )
 
 
 def _with_latency(tier: Tier, factor: float) -> Tier:
@@ -145,7 +127,7 @@ def _with_latency(tier: Tier, factor: float) -> Tier:
         tier,
         latency_s=tier.latency_s * factor,
         base_latency_s=tier.base_latency_s * factor,
-        fabric=_fabric_scaled(tier.fabric, _fabric_latencies, factor),
+        fabric=fabric_scaled(tier.fabric, _fabric_latencies(tier.fabric), factor),
     )
 
 

@@ -393,6 +393,19 @@ WRONG = {
         ["estimate", "llama3-8b", "job.yaml"],
         "machine: expected GPUs such as 256xH100",
     ),
+    "a number of no hardware": (
+        ["estimate", *SMALL, "--hw", "tpd=500W"],
+        "hw: 'tpd' is unknown; did you mean 'tdp'?",
+    ),
+    "hardware without a unit": (
+        ["estimate", *SMALL, "--hw", "tdp=500"],
+        "hw: tdp: expected a quantity such as '700 W'",
+    ),
+    "hardware of nothing": (
+        ["estimate", *SMALL, "--hw", "tdp=0W"],
+        "hw: tdp: expected a positive quantity in W",
+    ),
+    "hardware twice": (["estimate", *SMALL, "--hw", "tdp=1W,tdp=2W"], "hw: expected NUMBER=VALUE once each"),
     "a machine and a flag": (
         ["estimate", "llama3-8b", "8xH100", "-n", "16"],
         "gpus: given twice, as '8' and",
@@ -559,7 +572,7 @@ ESTIMATE_OPTIONS = """
     --no-sequence-parallel --recipe --set --axis-order --lora-rank --lora-targets
     --base-dtype --frozen --packed-len --packed-spread --epochs --dataset-samples --tokens --price
     --price-usd-per-gpu-hour --profiles --allow-source --all-lines --check --form
-    --details --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
+    --hw --details --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
     --samples --seed --site --expect --switches --zero-stage --pipeline-layout --slice --from --env --vocab-size --optimizer
     --prompt --prompt-len --response --response-len --response-quantiles
 """

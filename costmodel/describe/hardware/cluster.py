@@ -207,6 +207,8 @@ class Cluster:
     """Lowest and highest list price at that time: commitments, cheap and dear clouds. [USD/h]"""
     pue: float = 1.0
     """Power of the building over power of the machines. [-]"""
+    changed: tuple[tuple[str, float], ...] = ()
+    """Numbers that are not the profile's, by their names in `costmodel.describe.hardware.changed`; SI units."""
 
     @property
     def max_gpus(self) -> int:

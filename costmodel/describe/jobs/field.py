@@ -21,12 +21,13 @@ Kind = Literal[
     "share",
     "choices",
     "price",
+    "hardware",
 ]
 """How a value is read. name: a text that a table of its own resolves, or the object that it means; text: only
 that; whole, number: within `least` and `most`; word: one of `choices`; truth: true or false; layout: degrees in
 one text; order: the axes, innermost first; switches: names and values of the recipe's switches; bytes, rate,
 time: a number in SI units or a text with a unit; share: from 0 to below 1, or per cent; choices: names and values
-of searched fields; price: a number of dollars, or one a cluster."""
+of searched fields; price: a number of dollars, or one a cluster; hardware: names and quantities."""
 
 Group = Literal["job", "layout", "search", "run", "solve", "look", "rl", "generate"]
 """job: what is trained where; layout: how it is spread over the GPUs; search: what `plan` and `sweep` are
@@ -160,5 +161,6 @@ _ALLOWED: dict[str, str] = {
     "bytes": "an amount of memory such as 72GiB",
     "rate": "a rate such as 100GB/s",
     "share": "a share from 0 to below 1, such as 10% or 0.1",
+    "hardware": "a mapping of names to quantities, such as {tdp: 500 W}",
     "choices": "a mapping of fields to values, such as {pp: 1, schedule: 1f1b}",
 }

@@ -19,6 +19,7 @@ from costmodel.base.errors import CostModelError, LayoutError, ProfileError, sho
 from costmodel.base.words import errors_called
 from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
+from costmodel.describe.hardware.changed import with_hardware
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import with_price
@@ -182,6 +183,8 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
 
     if "price_usd_per_gpu_hour" in given:
         the_cluster = with_price(the_cluster, one("price_usd_per_gpu_hour"))
+    if "hw" in given:
+        the_cluster = with_hardware(the_cluster, one("hw"))
     layout = layout_of_job(given)
     require_alike(given)
     the_cluster = sliced_for(the_cluster, layout, one("slice") if "slice" in given else None)

@@ -68,6 +68,7 @@ class JobKeywords(LayoutKeywords, total=False):
     set: Named
     axis_order: str | Sequence[str] | Sequence[Sequence[str]] | None
     site: str | Site | None
+    hw: Named
     slice: Words
     tokens: Number
     price_usd_per_gpu_hour: Price

@@ -46,5 +46,9 @@ def _named(name: str) -> Iterable[str]:
             return [
                 text for name in HOME for text in (f"{name}=", *(f"{name}={word}" for word in words[name]))
             ]
+        case "hw":
+            from costmodel.describe.hardware.changed import NUMBERS
+
+            return tuple(f"{name}=" for name in NUMBERS)
         case _:
             return ()

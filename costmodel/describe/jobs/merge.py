@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError, LayoutError
+from costmodel.describe.hardware.changed import with_hardware
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD, FIELDS, RL_FIELDS, names
@@ -179,6 +180,7 @@ def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...],
 
     named = one("cluster")
     cluster = named if isinstance(named, Cluster) else load_cluster(named)
+    cluster = with_hardware(cluster, one("hw") if "hw" in job else None)
     cluster = sliced_for(cluster, layout, one("slice") if "slice" in job else None)
     recipe = one("recipe") if "recipe" in job else usual_recipe(cluster)
     switches = one("switches") if job.get("switches") else {}

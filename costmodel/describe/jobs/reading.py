@@ -475,6 +475,24 @@ def _read_price(field: Field, given: Any) -> float | dict[str, float]:
     return found
 
 
+def _read_hardware(field: Field, given: Any) -> dict[str, Any]:
+    """Read numbers of the hardware from a mapping, or from texts such as ``tdp=500W``; a cluster knows their units."""
+    if isinstance(given, Mapping):
+        return {str(name): value for name, value in given.items()}
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
+    found: dict[str, Any] = {}
+    for text in ",".join(texts).split(","):
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value) or name in found:
+            raise LayoutError(
+                f"{field.name}: expected NUMBER=VALUE once each, such as tdp=500W; got {shown(given)}"
+            )
+        found[name] = value
+    return found
+
+
 def _pair(text: str) -> tuple[str, str]:
     knob, equals, value = text.partition("=")
     if not equals or not value:
@@ -496,4 +514,5 @@ _READERS: dict[str, Callable[[Field, Any], Any]] = {
     "share": _read_share,
     "choices": _read_choices,
     "price": _read_price,
+    "hardware": _read_hardware,
 }

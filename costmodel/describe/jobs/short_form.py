@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodel.base.errors import RecipeError
+from costmodel.describe.hardware.changed import changed_values
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import given_price
 from costmodel.describe.jobs.changes import switch_text
@@ -57,6 +58,7 @@ def short_form(
         "switches": changed_switches(job),
         "axis_order": " ".join(job.axis_order),
         "site": job.site,
+        "hw": changed_values(job.cluster),
         "slice": job.slice,
         "tokens": job.tokens,
         "price_usd_per_gpu_hour": given_price(job.cluster),
@@ -115,6 +117,8 @@ def _flags(name: str, value: Any) -> list[str]:
     """Return the words of a command line that give a field a value."""
     field = FIELD[name]
     flag = field.short or field.flags[0]
+    if field.kind == "hardware":
+        return [part for key, held in value.items() for part in (flag, f"{key}={held}")]
     if name == "switches":
         return [part for key, held in value.items() for part in (flag, f"{key}={switch_text(held)}")]
     if field.kind == "truth":

@@ -1,0 +1,176 @@
+"""A cluster with some numbers of its profile changed: ``--hw hbm_bandwidth=10TB/s``, ``hw={"tdp": "500 W"}``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from costmodel.base.errors import ProfileError, choices_hint, shown
+from costmodel.base.units import read_quantity
+from costmodel.describe.hardware.cluster import Accelerator, Cluster, Tier
+from costmodel.describe.hardware.fabric import FabricConstants
+from costmodel.describe.hardware.kernels import KernelConstants
+
+NUMBERS: Mapping[str, str] = {
+    "peak": "FLOP/s",
+    "hbm_bandwidth": "B/s",
+    "memory": "B",
+    "tdp": "W",
+    "host_link": "B/s",
+    "nic": "B/s",
+}
+"""What can be changed beside the tiers of a cluster by their names, and its unit: the dense 16-bit peak (other dtypes
+follow in proportion), rate and usable size of the GPU's memory, limit of the board, link to the host, and all tiers that
+leave the node (in proportion)."""
+_MOST = 1e18
+_FABRIC_RATES = ("copy_bandwidth_bytes_per_s", "ll_bandwidth_bytes_per_s")
+_INSIDE = ("pcie", "c2c")
+
+
+def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
+    """Return a cluster with some numbers changed, and all that follows from them.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Of a profile.
+    given : mapping, optional
+        `NUMBERS` or names of tiers, to a quantity in SI units or a text with a unit.
+
+    Raises
+    ------
+    ProfileError
+        If there is no such number, or its value cannot be.
+    """
+    found = cluster
+    for name, value in (given or {}).items():
+        tiers = [tier.name for tier in cluster.tiers]
+        if name not in NUMBERS and name not in tiers:
+            raise ProfileError(f"hw: {shown(name)} is unknown; {choices_hint(name, [*NUMBERS, *tiers])}")
+        unit = NUMBERS.get(name, "B/s")
+        size = read_quantity(f"hw: {name}", value, unit) if isinstance(value, str) else value
+        if isinstance(size, bool) or not isinstance(size, int | float) or not 0.0 < size <= _MOST:
+            raise ProfileError(f"hw: {name}: expected a positive quantity in {unit}, got {shown(value)}")
+        found = _changed(found, name, float(size))
+    return found
+
+
+def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
+    """Return a cluster with one number changed."""
+    if name in _DEVICE:
+        cluster = replace(cluster, accelerator=_DEVICE[name](cluster.accelerator, value))
+    else:
+        rated = _leaving(cluster) if name == "nic" else [t for t in cluster.tiers if t.name == name]
+        if not rated:
+            raise ProfileError(f"hw: nic: {cluster.name} has no tier that leaves the node")
+        factor = value / rated[0].bandwidth_bytes_per_s
+        tiers = tuple(at_rate(tier, factor) if tier in rated else tier for tier in cluster.tiers)
+        cluster = replace(cluster, tiers=tiers)
+    return replace(cluster, changed=tuple({**dict(cluster.changed), name: value}.items()))
+
+
+def _leaving(cluster: Cluster) -> list[Tier]:
+    """Return the tiers of the network, innermost first: those of another sort of wire than inside the node."""
+    inside = (cluster.tiers[0].kind, *_INSIDE)
+    return [tier for tier in cluster.tiers[1:] if tier.kind not in inside]
+
+
+def at_rate(tier: Tier, factor: float) -> Tier:
+    """Return a tier whose link is `factor` times as fast, with what a switch reduces and what small messages reach."""
+    return replace(
+        tier,
+        bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s * factor,
+        reduction_bandwidth_bytes_per_s=tier.reduction_bandwidth_bytes_per_s * factor,
+        fabric=fabric_scaled(tier.fabric, _FABRIC_RATES, factor),
+    )
+
+
+def fabric_scaled(fabric: FabricConstants | None, names: Iterable[str], factor: float) -> Any:
+    """Return the fitted constants of a link with some scaled, built anew (copies keep cached numbers)."""
+    if fabric is None:
+        return None
+    values = {name: getattr(fabric, name) for name in type(fabric).model_fields}
+    for name in names:
+        values[name] = values[name] * factor
+    return type(fabric).model_construct(**values)
+
+
+def _at_peak(device: Accelerator, value: float) -> Accelerator:
+    peaks = device.peak_flops_per_s
+    factor = value / peaks["bf16" if "bf16" in peaks else "fp16"]
+    return replace(device, peak_flops_per_s={dtype: peak * factor for dtype, peak in peaks.items()})
+
+
+def _at_memory(device: Accelerator, value: float) -> Accelerator:
+    factor = value / device.memory_bytes
+    return replace(device, memory_bytes=value, memory_vendor_bytes=device.memory_vendor_bytes * factor)
+
+
+def _at_tdp(device: Accelerator, value: float) -> Accelerator:
+    r"""Return a device at another power limit: its clock under load goes with the cube root of it.
+
+    .. math:: f'/f = (P'/P)^{1/3}, \qquad P \propto f V^2, \quad V \propto f
+
+    as dynamic power does where voltage follows the clock (Hennessy and Patterson, Computer Architecture, section 1.5);
+    the profile of an H100 at 500 W is that of the 700 W one by the same rule. The burst clock, at which peaks are, is not
+    exceeded.
+    """
+    clock = float((value / device.tdp_w) ** (1.0 / 3.0))
+    return replace(device, tdp_w=value, kernels=device.kernels and _at_clock(device.kernels, clock))
+
+
+def _at_clock(kernels: KernelConstants, clock: float) -> KernelConstants:
+    """Return kernels at a multiple of the clock that they have under load."""
+    products = {
+        table: {
+            dtype: c._replace(sustained_loss=max(0.0, 1.0 - (1.0 - c.sustained_loss) * clock))
+            for dtype, c in getattr(kernels, table).items()
+        }
+        for table in ("matmul", "grouped_matmul")
+    }
+    # The constants of attention are at the clock under load, which 16-bit products have too.
+    burst = 1.0 / (1.0 - max(c.sustained_loss for c in kernels.matmul.values()))
+    factor = min(clock, burst)
+    attention = {
+        name: type(both)(
+            *(
+                one._replace(peak_fractions=tuple(min(share * factor, 1.0) for share in one.peak_fractions))
+                for one in both
+            )
+        )
+        for name, both in kernels.attention.items()
+    }
+    return kernels.model_copy(update={**products, "attention": attention})
+
+
+_DEVICE: Mapping[str, Callable[[Accelerator, float], Accelerator]] = {
+    "peak": _at_peak,
+    "hbm_bandwidth": lambda device, value: replace(device, memory_bandwidth_bytes_per_s=value),
+    "memory": _at_memory,
+    "tdp": _at_tdp,
+    "host_link": lambda device, value: replace(device, host_link_bytes_per_s=value),
+}
+
+
+def changed_values(cluster: Cluster) -> dict[str, str]:
+    """Return what of a cluster was changed, as `with_hardware` takes it.
+
+    >>> from costmodel.describe.hardware.hardware import load_cluster
+    >>> changed_values(with_hardware(load_cluster("h100"), {"tdp": "500W", "nic": "25 GB/s", "memory": "96GiB"}))
+    {'tdp': '500W', 'nic': '25GB/s', 'memory': '96GiB'}
+    """
+    return {name: _text(value, NUMBERS.get(name, "B/s")) for name, value in cluster.changed}
+
+
+def changed_text(cluster: Cluster) -> str:
+    """Return the name of a cluster, with what of it was changed."""
+    changed = ", ".join(f"{name} {value}" for name, value in changed_values(cluster).items())
+    return f"{cluster.name} with {changed}" if changed else cluster.name
+
+
+def _text(value: float, unit: str) -> str:
+    if unit == "B":
+        return f"{value / 2**30:.12g}GiB"
+    scale, prefix = next((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1.0, "")) if value >= s or s == 1.0)
+    return f"{value / scale:.12g}{prefix}{unit}"

@@ -1,0 +1,84 @@
+"""Hardware with some numbers changed: what follows from each, against profiles that have those numbers."""
+
+import shlex
+
+import pytest
+
+import costmodel as cm
+from costmodel.describe.hardware.changed import with_hardware
+from costmodel.describe.jobs.short_form import command_text
+
+JOB = {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 64, "seq_len": 8192}
+WIDE = JOB | {"gpus": 64, "tp": 1}
+
+
+def test_an_h100_with_the_numbers_of_another_is_that_other():
+    """Its profile states the clock at 500 W as a fraction, 0.894 = (5 / 7) ** (1 / 3), and the cut of products."""
+    given = {"tdp": "500 W", "hbm_bandwidth": "2.4 TB/s", "memory": "94.99 GiB"}
+    ours, theirs = cm.estimate(**JOB, cluster="h100", hw=given), cm.estimate(**JOB, cluster="h100-500w-roce")
+    assert float(ours.step_time_s) == pytest.approx(float(theirs.step_time_s), rel=5e-4)
+    assert ours.memory_capacity_bytes == theirs.memory_capacity_bytes
+    device = with_hardware(cm.load_cluster("h100"), {"tdp": 500.0}).accelerator
+    # 124 of 1,000 parts are lost at 700 W: 1 - 0.876 * (5 / 7) ** (1 / 3) = 0.217.
+    assert device.kernels.matmul["bf16"].sustained_loss == pytest.approx(0.217, abs=5e-4)
+    assert (
+        with_hardware(cm.load_cluster("h100"), {"tdp": 7000.0})
+        .accelerator.kernels.matmul["bf16"]
+        .sustained_loss
+        == 0
+    )
+
+
+def test_a_profile_with_its_own_numbers_is_itself():
+    own = {
+        "peak": "989.4 TFLOP/s",
+        "hbm_bandwidth": "3.35 TB/s",
+        "tdp": "700 W",
+        "nic": "400 Gbit/s",
+        "nvlink": 450e9,
+    }
+    assert float(cm.estimate(**WIDE, hw=own).step_time_s) == pytest.approx(
+        float(cm.estimate(**WIDE).step_time_s), rel=1e-12
+    )
+
+
+def test_what_follows_from_a_number():
+    """Twice the rate of memory halves what streams it; half a link doubles what large messages pay on it."""
+    plain = cm.estimate(**WIDE)
+
+    def busy(est, name):
+        return sum(float(line.seconds) for line in est.bill.time_lines if line.name == name)
+
+    twice = cm.estimate(**WIDE, hw={"hbm_bandwidth": "6.7TB/s"})
+    assert busy(twice, "optimizer.update") == pytest.approx(busy(plain, "optimizer.update") / 2, rel=0.01)
+    name = "dp.dense.grad_reduce_scatter"
+    for tier in ("nic", "leaf"):
+        slow = cm.estimate(**WIDE, hw={tier: "25GB/s"})
+        assert busy(slow, name) == pytest.approx(2 * busy(plain, name), rel=0.05)
+    by_peak = cm.load_cluster("h100")
+    half = with_hardware(by_peak, {"peak": 494.7e12}).accelerator.peak_flops_per_s
+    assert half == {dtype: peak / 2 for dtype, peak in by_peak.accelerator.peak_flops_per_s.items()}
+    # The spine behind the adapters is as slow as they are; NVLink is not.
+    rates = [tier.bandwidth_bytes_per_s for tier in with_hardware(by_peak, {"nic": 25e9}).tiers]
+    assert rates == [450e9, 25e9, 25e9]
+    capped, free = (cm.run(**JOB, tokens=1e11, hw=hw) for hw in ({"tdp": "350 W"}, None))
+    # The power of a board halves, its clock under load is (1/2) ** (1/3) = 0.794, so energy falls by a third.
+    assert 0.55 < capped.energy_kwh / free.energy_kwh < 0.72
+
+
+def test_what_was_changed_is_said_and_said_again(capsys):
+    from costmodel.cli import main
+
+    est = cm.estimate(**JOB, hw={"tdp": "500W", "hbm_bandwidth": "10TB/s"})
+    assert cm.estimate(**est.to_dict()["inputs"]).step_time_s == est.step_time_s
+    command = command_text(est.job)
+    assert command.endswith("--hw tdp=500W --hw hbm_bandwidth=10TB/s")
+    for more in ([], ["--details"]):
+        assert main([*shlex.split(command)[1:], *more]) == 0
+        assert "dgx-h100-ndr with tdp 500W, hbm_bandwidth 10TB/s" in capsys.readouterr().out
+    assert (
+        main(["plan", "llama3-8b", "8xh100", "--tp", "2", "--pp", "1", "--no-choose", "--hw", "nic=25GB/s"])
+        == 0
+    )
+    assert "with nic 25GB/s" in (out := capsys.readouterr().out)
+    assert "--hw nic=25GB/s" in out.partition("Next:")[2]
