@@ -8,6 +8,7 @@
 """
 
 import re
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     """Import a public name from its home on first use."""
     if name not in _HOME:
-        raise AttributeError(f"module 'costmodel' has no attribute {name!r}")
+        near = get_close_matches(name, __all__, n=3)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise AttributeError(f"module 'costmodel' has no attribute {name!r}{hint}")
     home = import_module(_HOME[name])
     # A name that its home has not loaded is a module of it.
     value = getattr(home, name) if hasattr(home, name) else import_module(f"{_HOME[name]}.{name}")

@@ -16,7 +16,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.errors import CostModelError, choices_hint, near_hint
 from costmodel.base.grid import grid_called, html_table
 from costmodel.base.words import DEVICE, called
 
@@ -128,11 +128,33 @@ def to_json(record: Mapping[str, Any] | list[Any]) -> str:
     return json.dumps(record, allow_nan=False, indent=2, ensure_ascii=False)
 
 
+class figure(property):
+    """A property that is a Python number where it holds one, which `json` takes, and an array where it holds several."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        value = super().__get__(instance, owner)
+        return value if getattr(value, "shape", True) else value.item()
+
+
 class Answer(ABC):
     """What the public functions return.
 
     Each answer gives `to_dict` and `columns`, from which everything else follows.
     """
+
+    def __repr__(self) -> str:
+        """Return what it is and the title of its first table, in one line."""
+        title = next((grid.title for grid in self.grids() if grid.title), "")
+        return f"{type(self).__name__}({title})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Say which name was meant."""
+        if hasattr(type(self), name):
+            # A property of that name failed: its own error says more.
+            return object.__getattribute__(self, name)
+        known = [known for known in dir(type(self)) if not known.startswith("_")]
+        hint = "" if name.startswith("_") else near_hint(name, known)
+        raise AttributeError(f"{type(self).__name__} has no {name!r}{hint and '; ' + hint}")
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -190,7 +212,7 @@ def rows_of(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Listing(Answer):
     """What there is of a kind: a row each.
 

@@ -451,7 +451,7 @@ LARGEST = 1e18
 _FIGURES = ("latency_s", "transfer_s", "time_s", "wire_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CollectiveCosts(Answer):
     """A collective at one size or several, by every algorithm that applies.
 

@@ -21,7 +21,7 @@ from costmodel.step.anatomy.params import (
 DEFAULT_SEQ_LEN = 4096
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelFacts(Answer):
     """What a model is made of."""
 

@@ -88,7 +88,7 @@ def run_pipeline(est: PricedJob, *, most_tasks: int = MOST_TASKS) -> PipelineRun
     LayoutError
         If the estimate holds several layouts.
     """
-    if est.job.layout.shape or est.step_time_s.shape:
+    if est.job.layout.shape or est.shape:
         raise LayoutError("pipeline: this estimate holds several layouts; estimate one of them")
     placed, layout = est.priced.placed, est.job.layout
     p, m = int(layout.pp), int(placed.micro_batches)

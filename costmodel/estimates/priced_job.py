@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.answer import figure
 from costmodel.base.errors import CostModelError
 from costmodel.base.words import called
 from costmodel.base.yaml_files import read_mapping
@@ -77,17 +78,22 @@ class PricedJob:
         """Time lines and memory lines."""
         return self.priced.bill
 
-    @cached_property
+    @figure
     def step_time_s(self) -> Array:
         """Step time: the sum of exposed seconds. [s]"""
-        return self.bill.step_time_s()
+        return self._summed[0]
 
-    @property
+    @cached_property
+    def _summed(self) -> tuple[Array, Array, Array]:
+        """Seconds of a step, bytes of a GPU and bytes of a host, added up once."""
+        return self.bill.step_time_s(), self.bill.memory_bytes(), self.bill.host_memory_bytes()
+
+    @figure
     def tokens_per_step(self) -> Array:
         """Tokens of the global batch. [-]"""
         return np.asarray(self.job.global_batch * self.job.seq_len)
 
-    @property
+    @figure
     def tokens_per_s_per_gpu(self) -> Array:
         """Throughput of one GPU. [1/s]"""
         return np.asarray(self.tokens_per_step / self.step_time_s / self.job.layout.gpus)
@@ -113,33 +119,33 @@ class PricedJob:
             for causal in (False, True)
         }
 
-    @property
+    @figure
     def model_tflops_per_gpu(self) -> Array:
         """Model TFLOP/s of one GPU, full-attention convention. [TFLOP/s]"""
         return np.asarray(self.model_flops() / self.step_time_s / self.job.layout.gpus / 1e12)
 
-    @property
+    @figure
     def mfu(self) -> Array:
         """Model FLOPs utilisation, full attention matrix, of the dense peak at the GEMM precision. [-]"""
         return np.asarray(self.model_tflops_per_gpu * 1e12 / self.peak_flops_per_s)
 
-    @property
+    @figure
     def mfu_causal(self) -> Array:
         """The same with causal attention counted half. [-]"""
         return np.asarray(self.mfu * self.model_flops(causal=True) / self.model_flops())
 
-    @property
+    @figure
     def hfu(self) -> Array:
         """Hardware FLOPs utilisation: recomputed products counted too. [-]"""
         return np.asarray(self.mfu * (1.0 + self._recomputed_flops() / self.model_flops()))
 
-    @property
+    @figure
     def mfu_printed(self) -> Array | None:
         """The utilisation as the recipe's framework prints it; none where nobody says how it counts. [-]"""
         told = self.job.recipe.prints
         if told is None:
             return None
-        return {"full": self.mfu, "causal": self.mfu_causal, "hardware": self.hfu}[told.mfu]
+        return np.asarray({"full": self.mfu, "causal": self.mfu_causal, "hardware": self.hfu}[told.mfu])
 
     def _recomputed_flops(self) -> Array:
         """Matrix FLOPs that the step runs a second time, over all layers and ranks. [FLOP]"""
@@ -169,44 +175,44 @@ class PricedJob:
         ranks_per_stage = layout.tp * layout.cp * layout.dp
         return np.asarray(again * placed.micro_batches * ranks_per_stage)
 
-    @cached_property
+    @figure
     def memory_bytes_per_gpu(self) -> Array:
         """Memory of the worst pipeline stage. [B]"""
-        return self.bill.memory_bytes()
+        return self._summed[1]
 
     @property
     def memory_capacity_bytes(self) -> float:
         """What the device really offers a program. [B]"""
         return self.job.cluster.accelerator.memory_bytes
 
-    @cached_property
+    @figure
     def host_memory_bytes(self) -> Array:
         """Main memory of a host that what its GPUs send there takes, all of them on the worst stage. [B]"""
-        return self.bill.host_memory_bytes()
+        return self._summed[2]
 
     @property
     def host_memory_capacity_bytes(self) -> float:
         """Main memory of a host. [B]"""
         return self.job.cluster.host.memory_bytes
 
-    @property
+    @figure
     def fits_gpu(self) -> NDArray[np.bool_]:
         """Whether the worst stage fits the GPU's memory."""
         room = self.job.factors.of("room", self.job.recipe.name)
         share = 1.0 if room is None else room
         return np.asarray(self.memory_bytes_per_gpu <= share * self.memory_capacity_bytes)
 
-    @property
+    @figure
     def fits_host(self) -> NDArray[np.bool_]:
         """Whether what the GPUs of a host keep there fits its memory."""
         return np.asarray(self.host_memory_bytes <= self.host_memory_capacity_bytes)
 
-    @property
+    @figure
     def fits(self) -> NDArray[np.bool_]:
         """Whether the worst stage fits, on the GPU and on the host."""
-        return np.asarray(self.fits_gpu & self.fits_host)
+        return np.asarray(np.logical_and(self.fits_gpu, self.fits_host))
 
-    @property
+    @figure
     def fits_probability(self) -> Array:
         """How surely it fits GPU and host, by the odds that published runs give predicted memory. [-]
 
@@ -220,10 +226,10 @@ class PricedJob:
             * probability(self.host_memory_bytes, self.host_memory_capacity_bytes)
         )
 
-    @property
+    @figure
     def is_tight(self) -> NDArray[np.bool_]:
         """Whether it fits, but less surely than a plan asks for unless told otherwise."""
-        return np.asarray(self.fits & (self.fits_probability < 1.0 - RISK))
+        return np.asarray(np.logical_and(self.fits, self.fits_probability < 1.0 - RISK))
 
     def gpu_hours(self, tokens: float) -> Array:
         """GPU-hours to train on so many tokens, nothing lost to failures. [h]
@@ -297,11 +303,11 @@ class PricedJob:
         """Shape that all figures broadcast to; empty for one layout."""
         job = self.job
         return np.broadcast_shapes(
-            self.step_time_s.shape,
+            np.shape(self.step_time_s),
             job.layout.shape,
             job.global_batch.shape,
             job.seq_len.shape,
-            self.memory_bytes_per_gpu.shape,
+            np.shape(self.memory_bytes_per_gpu),
         )
 
     def require_single(self, what: str) -> None:
@@ -323,8 +329,8 @@ class PricedJob:
         return int(index[int(np.argmax(held))])
 
     def __repr__(self) -> str:
-        if self.step_time_s.shape:
-            return f"Estimate of {self.step_time_s.size} layouts of {self.job.model.name}"
+        if np.shape(self.step_time_s):
+            return f"Estimate of {np.size(self.step_time_s)} layouts of {self.job.model.name}"
         text = (
             f"Estimate({self.job.model.name} on {float(self.job.layout.gpus):.0f} GPUs of {self.job.cluster.name}: "
             f"{float(self.step_time_s):.4g} s a step, MFU {float(self.mfu):.1%}, "

@@ -62,7 +62,7 @@ class Cause(NamedTuple):
         return self.high - self.low
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Samples(Answer):
     """A job of one layout at samples of its factors.
 

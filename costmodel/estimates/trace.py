@@ -309,7 +309,7 @@ def _memory(est: Estimate, tasks: Iterable[Task], tasks_per_stage: int) -> list[
     return points
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace(Answer):
     """One step of a job laid out in time."""
 

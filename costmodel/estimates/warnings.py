@@ -38,7 +38,7 @@ def warnings_of(est: PricedJob) -> list[str]:
 
     An estimate of many layouts has none; its columns say what fits.
     """
-    if est.job.layout.shape or est.step_time_s.shape:
+    if est.job.layout.shape or est.shape:
         return []
     return [
         *_memory(est),

@@ -98,7 +98,7 @@ def throughput(served: Deployment, split: Split, work: Workload, itl_s: ArrayLik
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Generation(Answer):
     """A priced batch of prompts on one layout of the replicas. Every second comes from the lines of `bill`."""
 

@@ -50,7 +50,7 @@ OVERHEADS: dict[str, tuple[float, str]] = {
 """Share of the phases' seconds that a framework takes beside them, by its name, with its source. [-]"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RLEstimate(Answer):
     """A priced step of reinforcement learning. Every figure comes from the lines of its phases."""
 

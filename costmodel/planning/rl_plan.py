@@ -28,7 +28,7 @@ _ENGINE_TP = (1, 2, 4, 8, 16, 32)
 _SPLITS = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RLPlan(Answer):
     """Splits of the GPUs, the fastest step first."""
 

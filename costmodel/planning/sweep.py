@@ -68,7 +68,7 @@ class SweepError(CostModelError):
     """A sweep that cannot go on; what is finished is kept."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep(Answer):
     """Rows of a sweep, one a point, in the order of the points."""
 

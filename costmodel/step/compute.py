@@ -49,13 +49,18 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-MATMUL_SOURCE = "roofline with tiles and waves, fitted to published matmuls: physics/roofline.py, the accelerator's kernels block"
+MATMUL_SOURCE = (
+    "roofline with tiles and waves, fitted to published matmuls: costmodel/physics/kernels/roofline.py, "
+    "the accelerator's kernels block"
+)
 ATTENTION_SOURCE = (
     "FLOP counts of FlashAttention-2, arXiv:2307.08691 sec. 4.1; kernels block of the accelerator"
 )
-MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; physics/operators.py"
+MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; costmodel/step/anatomy/operators.py"
 SCAN_SOURCE = "bytes and FLOPs of the chunked kernels, at the shares of peak that published timings of such kernels reach"
-ACTIVATION_SOURCE = "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: physics/operators.py"
+ACTIVATION_SOURCE = (
+    "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: costmodel/step/anatomy/operators.py"
+)
 
 
 def _cast_slowdown(placed: PlacedJob) -> float:

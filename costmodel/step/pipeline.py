@@ -70,7 +70,7 @@ def _bubble_line(step: Step) -> TimeLine:
         count=1.0,
         formula=schedules.bubble_formula(placed.layout.schedule),
         terms=_waiting(step),
-        source="closed form of the schedule, held to its simulation: physics/pipeline/schedules.py; passes last with "
+        source="closed form of the schedule, held to its simulation: costmodel/physics/pipeline/schedules.py; passes last with "
         "the messages that ranks stand still for",
     )
 
@@ -108,7 +108,7 @@ def _message_lines(step: Step) -> list[TimeLine]:
             bytes_each=cost.wire_bytes,
             tier=cost.tier,
             algorithm=cost.algorithm,
-            source="messages on the critical path of the schedule: physics/pipeline/schedules.py",
+            source="messages on the critical path of the schedule: costmodel/physics/pipeline/schedules.py",
         ),
     ]
     if not overlapped:
@@ -123,7 +123,7 @@ def _message_lines(step: Step) -> list[TimeLine]:
         made=message.made,
         tier=cost.tier,
         algorithm=cost.algorithm,
-        source="messages between other stages that this one waits for: physics/pipeline/schedules.py",
+        source="messages between other stages that this one waits for: costmodel/physics/pipeline/schedules.py",
     )
     return [*lines, of_others, _late_line(step, message.made)]
 
@@ -143,7 +143,7 @@ def _late_line(step: Step, message: Quantity) -> TimeLine:
             backward_s=passes["backward_input_s"] + passes["backward_weight_s"],
             **_shape(step),
         ),
-        source="messages longer than what hides them: physics/pipeline/schedules.py",
+        source="messages longer than what hides them: costmodel/physics/pipeline/schedules.py",
     )
 
 

@@ -51,7 +51,7 @@ def _refuse(problems: Sequence[object]) -> None:
         raise DataError(f"calibrate: nothing to write: {problems[0]}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FabricCalibration(Answer):
     """A cluster's fabric fitted to sweeps of collectives.
 
@@ -208,7 +208,7 @@ def fabric(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KernelCalibration(Answer):
     """An accelerator's kernels fitted to timings.
 
@@ -314,7 +314,7 @@ def kernels(
     return KernelCalibration(device, accelerator, source, tuple(results), tuple(wrong), profile_path)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepCalibration(Answer):
     """Measured training steps against the model, and which part could explain the difference.
 

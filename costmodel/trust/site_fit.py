@@ -127,7 +127,7 @@ class _Part(NamedTuple):
     own_variance: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunsCalibration(Answer):
     """What measured runs say of the factors.
 
@@ -440,7 +440,7 @@ def _priced(run: OwnRun, names: Sequence[str], points: Array, what: Scaled) -> A
     job = replace(run.est.job, factors=Factors(values))
     priced = PricedJob(job, price(job, every_stage=what == "memory"))
     figure = priced.step_time_s if what == "time" else seen_by_kind(priced.bill, run.memory_kind)
-    return np.log(np.broadcast_to(figure, (len(points),)))
+    return np.asarray(np.log(np.broadcast_to(figure, (len(points),))))
 
 
 def _why(found: Posterior, row: int, names: Sequence[str], priors: Priors) -> str:

@@ -49,7 +49,7 @@ class LeftOut(NamedTuple):
     detail: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StepTimes(Answer):
     """The steps of a log.
 

@@ -136,7 +136,7 @@ def _spent(est: Estimate) -> Spent | None:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Answer):
     """Several jobs against the first.
 
@@ -330,7 +330,7 @@ def _short(value: float) -> str:
 _SPREAD = ("days", "gpu_hours", "energy_kwh", "dollars")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Runs(Answer):
     """Whole runs beside each other.
 

@@ -70,7 +70,7 @@ class Effect(NamedTuple):
         return max(abs(self.less), abs(self.more))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sensitivity(Answer):
     """All effects on a job, largest first, and the switches that it cannot turn with why not."""
 

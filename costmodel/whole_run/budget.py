@@ -84,7 +84,7 @@ class Serving:
     usd_per_token: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Budget(Answer):
     """A budget of training, and what the scaling laws would do with it."""
 

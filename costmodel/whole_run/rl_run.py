@@ -18,7 +18,7 @@ from costmodel.generation.rl_estimate import RLEstimate, estimate_rl
 _DAY_S, _HOUR_S = 86400.0, 3600.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RLRun(Answer):
     """A campaign: so many steps, without what failures take."""
 

@@ -71,7 +71,7 @@ class Within(NamedTuple):
     probability: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainingRun(Answer):
     """A priced step, the tokens to train on, and how the machine fails.
 
@@ -484,7 +484,7 @@ def run_of(
     seed: int = 0,
 ) -> TrainingRun:
     """Price a whole run of an estimate of one layout; see `run` for the parameters."""
-    if est.step_time_s.shape:
+    if np.shape(est.step_time_s):
         raise CostModelError("run: expected one layout, got an array of them")
     tokens, samples, seed = read("tokens", tokens), read("samples", samples), read("seed", seed)
     given = make_reliability(reliability, changes) if isinstance(reliability, str) else reliability

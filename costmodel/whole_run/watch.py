@@ -63,7 +63,7 @@ def band_of(est: Estimate) -> Band:
     return Band(min(within.low, middle_s), middle_s, max(within.high, middle_s))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Watch(Answer):
     """One look at a running training.
 

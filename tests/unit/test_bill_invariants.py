@@ -171,7 +171,7 @@ def test_a_group_of_one_costs_nothing(drawn, axis):
 
 def assert_costs_nothing(est, axis, index):
     """No time, no bytes on the wire and no buffers for one of the priced layouts."""
-    shape = est.step_time_s.shape
+    shape = est.shape
     stages = est.bill.memory_per_stage_bytes().shape[-1:]
     place = (index,) * len(shape)
     for line in est.bill.time_lines:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,3 +212,22 @@ def test_collectives_open_up_to_bytes_ranks_and_rate():
     crossed = {step.name: step.value for step in dispatch.steps}
     assert 1 < crossed["spine_copies"] < 4
     assert "by direct" in repr(type(famous("deepseek-v3").explain())([dispatch]))
+
+
+def test_files_that_sources_name_exist():
+    """Of our own: a path in a source of any line starts at the root of the repository."""
+    root = Path(__file__).parents[2]
+    bills = [famous(name).bill for name in JOBS]
+    sources = {line.source for bill in bills for line in (*bill.time_lines, *bill.memory_lines)}
+    named = {
+        path
+        for source in sources
+        for path in re.findall(r"\b[a-z_]+(?:/[a-z_]+)+\.(?:py|csv|yaml)\b", source)
+    }
+    ours = {
+        path
+        for path in named
+        if path.split("/")[0] in ("costmodel", "physics", "step", "describe", "hardware_profiles")
+    }
+    assert ours
+    assert [path for path in sorted(ours) if not (root / path).exists()] == []

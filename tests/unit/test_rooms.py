@@ -223,3 +223,25 @@ def _without_types(tree):
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             node.body = []
     return tree
+
+
+def test_every_answer_is_one_line_and_says_which_name_was_meant(answers):
+    # What explains is text to be read.
+    for name, answer in answers.items():
+        assert name == "Explanation" or len(repr(answer).splitlines()) == 1, name
+        assert name == "Explanation" or len(repr(answer)) < 300, name
+    with pytest.raises(AttributeError, match="Estimate has no 'step_tim'; did you mean 'step_time_s'"):
+        answers["Estimate"].step_tim  # noqa: B018
+    with pytest.raises(AttributeError, match="did you mean 'estimate'"):
+        cm.estimat  # noqa: B018
+
+
+def test_figures_of_one_layout_are_plain_numbers(answers):
+    est = answers["Estimate"]
+    kinds = {
+        name: type(getattr(est, name))
+        for name in ("step_time_s", "mfu", "hfu", "memory_bytes_per_gpu", "fits")
+    }
+    assert kinds == {**dict.fromkeys(kinds, float), "fits": bool}
+    assert json.loads(json.dumps([est.step_time_s, est.fits])) == [est.step_time_s, est.fits]
+    assert cm.estimate(**{**FSDP_8B, "micro_batch": [1, 2]}).step_time_s.shape == (2,)

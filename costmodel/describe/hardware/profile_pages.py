@@ -33,7 +33,7 @@ class ProfileEntry(NamedTuple):
     title: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProfilePage(Answer):
     """One profile with every number that its file has, and the fabric of a cluster."""
 

@@ -13,7 +13,7 @@ from costmodel.describe.recipe import GROUP_OF, LABELS, Recipe, list_recipes, lo
 from costmodel.describe.switch_table import SWITCHES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RecipePage(Answer):
     """A recipe's switches, and those of the job, with value, default, choices and meaning."""
 

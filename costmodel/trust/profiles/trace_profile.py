@@ -75,7 +75,7 @@ class FamilyTime:
     busy_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TraceProfile(Answer):
     """What a trace holds, added up, and where a job was given, beside its bill.
 
