@@ -35,9 +35,10 @@ root = typer.Typer(
 
 _EXAMPLES = """\b
 Examples:
-  costmodel estimate --model llama3-8b --gpus 64 --layout "tp2 pp1" --global-batch 512 --seq-len 8192
-  costmodel plan --model llama3-70b --gpus 64 --global-batch 128 --seq-len 8192
-  costmodel mesh --cluster llama3-roce --gpus 16384 --layout "tp8 pp16" --axis-order "tp cp pp dp"
+  costmodel estimate llama3-8b 64xH100 -l tp2 --global-batch 512
+  costmodel plan llama3-70b 256xH100
+  costmodel generate llama3-70b 8xH100 --prompt 128 --response 3000 --batch 256
+  costmodel mesh -c llama3-roce -n 16384 -l "tp8 pp16" --axis-order "tp cp pp dp"
   costmodel hardware show h100-sxm-80gb
   costmodel model show deepseek-v3-671b
 """

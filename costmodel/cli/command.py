@@ -15,7 +15,7 @@ import typer
 
 from costmodel.base.errors import CostModelError, shown
 from costmodel.cli import options as opt
-from costmodel.cli.group import COMMANDS, Group
+from costmodel.cli.group import COMMANDS, SHOWN_FLAGS, Group
 from costmodel.cli.output import Target
 from costmodel.cli.positional import is_file_name, job_and_machine, parted
 from costmodel.describe.jobs.field import Field
@@ -61,6 +61,10 @@ def _with_surroundings(
 
 def _with_job_file(job: str = opt.JOB_FILE, machine: str = opt.MACHINE) -> None:
     """Hold the arguments that name a job file or a model, and a machine."""
+
+
+def _with_help(help_all: bool = opt.HELP_ALL) -> None:
+    """Hold the flag for the help of all flags."""
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -169,6 +173,8 @@ def command(
         run.epilog = f"\b\n{heading}:\n{indent(lines, '  ')}\n" if examples else ""  # type: ignore[attr-defined]
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         parameters = [*job, *own, *rest]
+        if len(parameters) > SHOWN_FLAGS + 2:
+            parameters += _parameters(_with_help)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         if group is not None:

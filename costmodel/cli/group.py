@@ -3,11 +3,10 @@
 import csv
 from importlib import import_module
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from costmodel.base.errors import CostModelError, choices_hint
@@ -40,6 +39,67 @@ class Group(TyperGroup):
         return super().parse_args(ctx, args)
 
 
+class Command(TyperCommand):
+    """A command whose ``--help`` shows ten flags, those that people use most, and ``--help-all`` all of them."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, and the flags that are used most or all."""
+        flags = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        if _EVERY not in ctx.meta and len(flags) > SHOWN_FLAGS + 2:
+            ranked = sorted(flags, key=lambda one: _rank(str(one.name)))
+            kept = {one.name for one in ranked[:SHOWN_FLAGS]} | {"help", "help_all"}
+            for one in flags:
+                one.hidden = one.hidden or one.name not in kept  # type: ignore[attr-defined]
+        super().format_options(ctx, formatter)
+
+
+SHOWN_FLAGS = 10
+"""Flags that the short help of a command shows beside those of the help itself."""
+_EVERY = "costmodel.help_all"
+_FIRST = (
+    *(
+        "model",
+        "cluster",
+        "gpus",
+        "keep",
+        "framework",
+        "emit",
+        "html",
+        "log",
+        "vary",
+        "line",
+        "tokens",
+        "days",
+    ),
+    *(
+        "dollars",
+        "layout",
+        "global_batch",
+        "seq_len",
+        "recipe",
+        "top",
+        "plot",
+        "details",
+        "precision",
+        "recompute",
+    ),
+    *("switches", "hw", "zero_stage", "format", "out", "csv"),
+)
+"""Flags by how often they are used; the others follow as they stand."""
+
+
+def _rank(name: str) -> int:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def print_whole_help(ctx: typer.Context, wanted: bool) -> None:
+    """Print the help with all flags, and end."""
+    if wanted and not ctx.resilient_parsing:
+        ctx.meta[_EVERY] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
 class LazyGroup(Group):
     """All commands: the help of all reads none of them, and a call reads its own."""
 
@@ -57,7 +117,7 @@ class LazyGroup(Group):
             group.name = cmd_name
             return group
         alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-        alone.command(cmd_name, epilog=found.epilog)(found)
+        alone.command(cmd_name, cls=Command, epilog=found.epilog)(found)
         return get_command(alone)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -73,13 +133,8 @@ class LazyGroup(Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one section a heading, a line a command where the terminal is wide enough for that."""
-        room = formatter.width - 6 - max(map(len, COMMANDS))
+        """Write one section a heading."""
         for heading in dict.fromkeys(entry.heading for entry in COMMANDS.values()):
-            rows = [
-                (name, shorten(entry.summary, room, placeholder="...") if room > 40 else entry.summary)
-                for name, entry in COMMANDS.items()
-                if entry.heading == heading
-            ]
+            rows = [(name, entry.summary) for name, entry in COMMANDS.items() if entry.heading == heading]
             with formatter.section(heading):
                 formatter.write_dl(rows)

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from costmodel.cli.group import print_whole_help
 from costmodel.describe.jobs.field import Field
 from costmodel.describe.jobs.fields import FIELD
 
@@ -140,6 +141,10 @@ CSV = typer.Option("", "--csv", metavar="FILE", help="Write the CSV here as well
 FORCE = typer.Option(False, "--force", help="Replace files that exist.")
 DETAILS = typer.Option(False, "--details", help="Print everything: all tables, lines and notes.")
 QUIET = typer.Option(False, "--quiet", "-q", help="Say nothing on stderr but errors.")
+
+HELP_ALL = typer.Option(
+    False, "--help-all", help="Show all flags and exit.", is_eager=True, callback=print_whole_help
+)
 
 # Flags of several commands.
 CLUSTER = of_field("cluster")

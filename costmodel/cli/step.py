@@ -24,6 +24,7 @@ from costmodel.describe.jobs.fields import (
 
 @command(
     r"""
+    costmodel estimate llama3-8b 64xH100 -l "tp2 pp1"
     costmodel estimate -m llama3-405b -c llama3-roce -n 16384 -l "tp8 cp1 pp16 vp8" \
         --global-batch 2048 --seq-len 8192 --tokens 15.6e12
     costmodel estimate job.yaml --recompute full --set attention_kernel=flash3

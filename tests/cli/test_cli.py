@@ -532,6 +532,16 @@ def test_help_of_each_command_has_an_example_and_the_readme_its_line(run, comman
     assert f"costmodel {command}" in (ROOT / "README.md").read_text()
 
 
+def test_help_shows_ten_flags_and_help_all_the_others(run):
+    for command in ("estimate", "plan", "run", "explain", "compare"):
+        short, whole = run(command, "--help")[1], run(command, "--help-all")[1]
+        flags = [line for line in short.partition("Options:")[2].splitlines() if line.startswith("  -")]
+        assert len(flags) == 12, command
+        assert {"-h, --help", "--help-all"} <= {line.strip().split("  ")[0] for line in flags}
+        assert all(line.split("  ")[1] in whole for line in flags)
+        assert len(whole.splitlines()) > 2 * len(short.splitlines())
+
+
 @pytest.mark.parametrize("group", [[], ["hardware"], ["model"], ["recipe"]])
 def test_a_group_without_command_prints_its_help_and_exits_with_2(run, group):
     code, out, err = run(*group)
@@ -572,14 +582,14 @@ ESTIMATE_OPTIONS = """
     --no-sequence-parallel --recipe --set --axis-order --lora-rank --lora-targets
     --base-dtype --frozen --packed-len --packed-spread --epochs --dataset-samples --tokens --price
     --price-usd-per-gpu-hour --profiles --allow-source --all-lines --check --form
-    --hw --details --format --out --csv --force --quiet --help --stragglers --no-stragglers --plot --figure
+    --hw --details --format --out --csv --force --quiet --help --help-all --stragglers --no-stragglers --plot --figure
     --samples --seed --site --expect --switches --zero-stage --pipeline-layout --slice --from --env --vocab-size --optimizer
     --prompt --prompt-len --response --response-len --response-quantiles
 """
 
 
 def test_options_of_estimate_are_stable(run):
-    _, out, _ = run("estimate", "--help")
+    _, out, _ = run("estimate", "--help-all")
     listed = [line.split("  ")[1] for line in out.splitlines() if line.startswith("  -")]
     names = {
         word.strip(",") for line in listed for word in line.replace("/", " ").split() if word.startswith("--")

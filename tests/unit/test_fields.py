@@ -358,7 +358,7 @@ def test_a_field_means_the_same_as_a_flag_in_a_file_and_in_python(tmp_path, caps
 
 def test_every_flag_of_the_table_is_an_option_of_its_command(capsys):
     for command, fields in (("estimate", JOB_FIELDS), ("plan", PLAN_FIELDS), ("mesh", PLACE_FIELDS)):
-        assert main([command, "--help"]) == 0
+        assert main([command, "--help-all"]) == 0
         shown_help = capsys.readouterr().out
         for field in fields:
             assert all(re.search(rf"{flag}\b", shown_help) for flag in field.flags), field.name
