@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _KEYS = key_table("accelerate")
 _STRATEGIES: Mapping[str, str] = _KEYS.more["cp_strategies"]
+_ON = (True, "true", "True")
 _SCRIPT = re.compile(r"^# in the training script: ([\w ]+?) = (\d+)$", re.M)
 
 
@@ -57,6 +58,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     said = Values(_KEYS, raw)
+    left = said.unread()
     job = fields_of({**of_head(file.text), **given})
     chosen = job.get("recipe")
     if said["gpus"]:
@@ -74,11 +76,15 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
             found = imported(_deepspeed(said, mixed), {"recompute": "none", **job})
         # DeepSpeed's own keys are filled in by the script's trainer.
         wanted = ("cluster", "model", "gpus", "global_batch", "seq_len")
-        return dataclasses.replace(found, missing=tuple(key for key in found.missing if key in wanted))
+        missing = tuple(key for key in found.missing if key in wanted)
+        return dataclasses.replace(found, missing=missing, ignored=(*found.ignored, *left))
     if kind == "FSDP":
         take_sharding(raw.get("fsdp_config") or {}, job, warnings)
     elif kind == "MEGATRON_LM":
         job = {"tp": said["megatron_tp"], "pp": said["megatron_pp"], "recipe": "megatron-core", **job}
+        job.setdefault("sequence_parallel", said["megatron_sequence"] in _ON and job["tp"] > 1)
+        job.setdefault("recompute", "selective" if said["megatron_recomputes"] in _ON else "none")
+        job.setdefault("zero_stage", int(said["megatron_sharded"] in _ON))
     elif kind in ("MULTI_GPU", "NO", ""):
         job = {"recipe": FSDP_RECIPE, "zero_stage": 0, **job}
     else:
@@ -92,7 +98,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if not chosen and job["recipe"] == FSDP_RECIPE:
         take_kernels(None, FSDP_RECIPE, job)
     _take_script(job, file.text)
-    return done(job, notes, warnings)
+    return dataclasses.replace(done(job, notes, warnings), ignored=left)
 
 
 def _deepspeed(said: Values, mixed: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.framework import FrameworkConfigError
+from costmodel.interop.keys import unknown_keys
 from costmodel.interop.megatron_text import MEGATRON
 from costmodel.physics.pipeline.chunks import parse_chunks
 
@@ -129,7 +130,7 @@ def flags_of(overrides: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
     Raises
     ------
     FrameworkConfigError
-        If a precision is unknown.
+        If a precision is unknown, or a key that changes what is priced.
     """
     words: dict[str, list[str]] = {}
     left = []
@@ -153,7 +154,9 @@ def flags_of(overrides: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
     elif reduces == "false":
         words["--grad-reduce-in-bf16"] = []
     flags = [part for flag, values in words.items() for part in (flag, *values)]
-    return [*flags, *_precision_flags(overrides.get("mixed_precision"))], tuple(left)
+    return [*flags, *_precision_flags(overrides.get("mixed_precision"))], unknown_keys(
+        {key: overrides[key] for key in left}
+    )
 
 
 def _precision_flags(named: str | None) -> list[str]:

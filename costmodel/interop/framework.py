@@ -41,7 +41,7 @@ class Imported:
     missing : tuple of str
         Keywords that the file cannot say and the caller has to add (cluster, gpus, model …).
     ignored : tuple of str
-        Keys that were not read and may matter.
+        Keys that are not known, and whose names say nothing of what is priced.
     notes : tuple of str
         Sentences: how something was understood.
     warnings : tuple of str
@@ -91,7 +91,7 @@ class Imported:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Sentences that a reader of the bill has to see, what was not read at the end."""
-        unread = f"not read, and may matter: {', '.join(self.ignored)}"
+        unread = f"not known here, and not read: {', '.join(self.ignored)}"
         model = (f"the model cannot be priced: {self.unpriced}",) if self.unpriced else ()
         return (*model, *self.warnings, *((unread,) if self.ignored else ()))
 

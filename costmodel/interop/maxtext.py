@@ -16,7 +16,7 @@ from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.models.model import Model, make_model
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of
-from costmodel.interop.keys import Values, key_table
+from costmodel.interop.keys import Values, key_table, unknown_keys
 from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.text_file import TextFile
 
@@ -35,7 +35,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     said = Values(_KEYS, raw)
     job = fields_of(given)
-    warnings: list[str] = []
+    warnings = said.unpriced()
     if "model" not in job and (model := _model(raw, said, Path(file.name).stem, given.get("vocab_size"))):
         job["model"] = model
     degrees = _degrees(raw, job)
@@ -60,7 +60,31 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if "optimizer" not in job:
         take_optimizer(said["optimizer"], job, facts, warnings)
     missing = [key for key in ("model", "gpus", "global_batch", "seq_len") if job.get(key) is None]
-    return Imported(job, ("cluster", *missing), (), (), tuple(warnings), facts)
+    return Imported(job, ("cluster", *missing), _unread(raw), (), tuple(warnings), facts)
+
+
+def _unread(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return keys that are neither known nor at a default that changes nothing."""
+    of_blocks = {
+        said[0]
+        for fields in (*_TABLES["blocks"].values(), *_TABLES["mixers"].values())
+        for said in fields.values()
+        if isinstance(said, list)
+    }
+    axes = {
+        f"{tier}_{axis}_parallelism"
+        for tier in ("ici", "dcn")
+        for axes in _TABLES["axes"].values()
+        for axis in axes
+    }
+    known = {*of_blocks, *axes, "use_indexer", "inhomogeneous_layer_cycle_interval"}
+    return unknown_keys(
+        {
+            key: value
+            for key, value in raw.items()
+            if key not in known and not _KEYS.knows(key) and value not in (-1, _TABLES["defaults"].get(key))
+        }
+    )
 
 
 def _take_batch(said: Values, job: dict[str, Any]) -> None:

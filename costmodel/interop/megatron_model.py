@@ -252,7 +252,9 @@ def _vocabulary(flags: Flags, notes: list[str]) -> int:
 
 def _tokenizer_size(flags: Flags, notes: list[str]) -> int:
     """Return the vocabulary of a tokenizer that is known by name."""
-    kind, named = flags["tokenizer_type"], flags["tokenizer"]
+    kind, named = (
+        "" if flags.lacks(flags.flag(name)) else flags[name] for name in ("tokenizer_type", "tokenizer")
+    )
     if not kind and flags.said("vocab_file"):
         kind = "GPT2BPETokenizer"  # older Megatron's default
     if kind in _TOKENIZERS:

@@ -14,7 +14,7 @@ from typing import Any
 from costmodel.base.errors import shown
 from costmodel.describe.models.model import MOST_LAYERS
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.keys import key_table
+from costmodel.interop.keys import key_table, unknown_keys
 from costmodel.interop.shell.expand import is_unknown, missing_in, without_marks
 
 MEGATRON = key_table("megatron")
@@ -194,8 +194,10 @@ class Flags:
         return [f"{flag}: {said}" for flag, said in MEGATRON.unpriced.items() if flag in self._values]
 
     def unread(self) -> tuple[str, ...]:
-        """Return flags that may matter and that nobody knows."""
-        return tuple(flag for flag in self._values if not MEGATRON.knows(flag))
+        """Return the flags that nobody knows; see `unknown_keys`."""
+        return unknown_keys(
+            {flag: values or True for flag, values in self._values.items() if not MEGATRON.knows(flag)}
+        )
 
 
 def _advice(missing: str) -> str:

@@ -72,6 +72,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     words, followed = _command_of(file, given)
     _require_sourced(words, followed)
     flags = Flags(_split_all(words))
+    _take_slime(flags)
     for name in _GIVEN:
         if given.get(name) is not None:
             flags.give(name, given[name])
@@ -273,6 +274,23 @@ def _complete_gpus(flags: Flags, followed: Followed) -> None:
         "--nproc-per-node" in said or ("--num-gpus" in said and "--hostfile" not in said)
     ):
         flags.give("nodes", 1)
+
+
+def _take_slime(flags: Flags) -> None:
+    """Set what slime's own parser does (slime/backends/megatron_utils/arguments.py).
+
+    Raises
+    ------
+    FrameworkConfigError
+        If it trains by another program than Megatron.
+    """
+    if not {"--rollout-batch-size", "--actor-num-nodes", "--num-rollout"} & {*flags.names()}:
+        return
+    backend = flags.text("--train-backend", "megatron")
+    if backend != "megatron":
+        raise FrameworkConfigError(f"--train-backend: {backend!r} is not supported (megatron is)")
+    for flag, value in MEGATRON.more["words"]["slime_defaults"].items():
+        flags.setdefault(flag, value)
 
 
 def _named_model(flags: Flags, words: Iterable[str]) -> tuple[Model | None, str]:

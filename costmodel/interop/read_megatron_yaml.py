@@ -19,8 +19,9 @@ from costmodel.describe.models.model import MOST_LAYERS, Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported
 from costmodel.interop.interpolation import resolved
-from costmodel.interop.keys import matches
+from costmodel.interop.keys import matches, unknown_keys
 from costmodel.interop.megatron_text import MEGATRON
+from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.read_megatron import flags_to_job
 from costmodel.interop.text_file import TextFile
 from costmodel.interop.tuning import take_bridge_tuning
@@ -31,6 +32,7 @@ _TODAYS = {
     flag: MEGATRON.key(name) for name in _CONFIGS["read"].split() for flag in MEGATRON.fields[name].keys
 }
 """Flags that are read of configurations, as of any age and program, with those of today."""
+_DEFAULTS = {flag: str(field.default) for field in MEGATRON.fields.values() for flag in field.keys}
 _READ = {*_TODAYS.values(), *_NEGATED.values()}
 _OF_BRIDGE = (
     "micro_batch_size",
@@ -87,7 +89,80 @@ def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if model.get("fp8"):
         flat["fp8"] = "e4m3" if model.get("fp8_e4m3") else "hybrid"
     flat.setdefault("encoder_seq_length", _table(model, "data").get("seq_length"))
+    if flat.pop("fsdp", False):
+        strategies = {"grad": "optim_grads", "full": "optim_grads_params", "hybrid": "optim_grads_params"}
+        flat["use_megatron_fsdp"] = True
+        flat["data_parallel_sharding_strategy"] = strategies.get(
+            str(flat.get("fsdp_sharding_strategy", "full")), "optim_grads_params"
+        )
     return of_configuration(flat, _table(model, "tokenizer"), file, given)
+
+
+def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a configuration of neuronx-distributed-training: NeMo's model beside a ``distributed_strategy``.
+
+    Raises
+    ------
+    CostModelError
+        If it cannot be read, or changes what is priced in a way that is not known here.
+    """
+    raw = resolved(_yaml(file))
+    model, trainer, data = dict(_table(raw, "model")), _table(raw, "trainer"), _table(raw, "data")
+    layout, precision, experts = (
+        dict(_table(raw, "distributed_strategy")),
+        _table(raw, "precision"),
+        _table(model, "moe"),
+    )
+    if aligned := sorted(set(_table(raw, "model_alignment_strategy")) - {"sft"}):
+        raise FrameworkConfigError(f"model_alignment_strategy.{aligned[0]}: is not supported (sft is)")
+    kinds = MEGATRON.more["neuronx"]["precisions"]
+    kind = str(precision.get("type", "mixed_precision"))
+    if kind not in kinds:
+        raise FrameworkConfigError(f"precision.type: expected one of {', '.join(kinds)}, got {shown(kind)}")
+    if "model_config" in model and "num_attention_heads" not in model:
+        if given.get("model") is None:
+            raise FrameworkConfigError(
+                f"model.model_config: the model is in {shown(model['model_config'])}; give it by --model config.json"
+            )
+        model = {key: value for key, value in model.items() if key not in ("num_layers", "hidden_size")}
+    flat = {key: value for key, value in model.items() if key not in ("moe", "optim", "fusions")} | {
+        "micro_batch_size": data.get("micro_batch_size"),
+        "global_batch_size": data.get("global_batch_size"),
+        "encoder_seq_length": data.get("seq_length") or model.get("encoder_seq_length"),
+        "use_distributed_optimizer": bool(layout.pop("zero1", False)),
+        "bf16": kinds[kind] == "bf16",
+        "nnodes": trainer.get("num_nodes"),
+        "nproc_per_node": trainer.get("devices"),
+        "max_steps": trainer.get("max_steps"),
+        "add_bias_linear": model.get("has_bias") is not False,
+        "num_moe_experts": experts.get("num_experts"),
+        "moe_router_topk": experts.get("top_k"),
+        "moe_layer_freq": experts.get("frequency", 1) if experts else None,
+        **layout,
+    }
+    asked = {**given, "recipe": given.get("recipe") or "neuronx-distributed"}
+    beside = {f"moe.{key}": value for key, value in experts.items()}
+    beside |= {f"precision.{key}": value for key, value in precision.items()}
+    known = MEGATRON.more["neuronx"]["irrelevant"]
+    unread = unknown_keys({key: value for key, value in beside.items() if not matches(known, key)})
+    found = of_configuration(flat, _table(data, "tokenizer"), file, asked)
+    job, facts, warnings = dict(found.job), dict(found.facts), list(found.warnings)
+    name = str(_table(model, "optim").get("name", "adamw"))
+    take_optimizer(name.removesuffix("_fp32OptState"), job, facts, warnings)
+    if kind == "bf16SR":
+        job["switches"] = {"master_weights_bytes": 0, **(job.get("switches") or {})}
+    elif kind == "autocast":
+        warnings.append(
+            "precision.type autocast: parameters stay in fp32; priced in bf16 beside fp32 main weights"
+        )
+    recomputed = model.get("activations_checkpoint_recompute")
+    if model.get("activations_checkpoint_recompute_mlp") or (recomputed or ["CoreAttention"]) != [
+        "CoreAttention"
+    ]:
+        warnings.append(f"activations_checkpoint_recompute {shown(recomputed)}: priced as core attention")
+    return dataclasses.replace(
+        found, job=job, facts=facts, warnings=tuple(warnings), ignored=(*found.ignored, *unread)
+    )
 
 
 def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
@@ -100,6 +175,11 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """
     raw = _yaml(file)
     flat = dict(_table(raw, "model"))
+    if "num_layers" not in flat:
+        raise FrameworkConfigError(
+            "model.num_layers: is not in the file, which changes a recipe that it does not name; "
+            "read the run_config.yaml that Megatron-Bridge writes"
+        )
     for table in (_table(raw, part) for part in ("train", "ddp", "optimizer")):
         flat.update({key: table[key] for key in _OF_BRIDGE if table.get(key) is not None})
     mixed, inside = raw.get("mixed_precision"), _table(raw, "mixed_precision")
@@ -178,9 +258,16 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
     micro, steps, tp, pp = (int(raw.get(key) or 1) for key in sizes)
     if not raw.get("train_batch_size") and raw.get(sizes[0]) and given.get("gpus"):
         flat["train_batch_size"] = micro * steps * max(1, given["gpus"] // (tp * pp))
+    words = MEGATRON.more["neox"]
+    unread = _unread(raw, f"{words['read']} {words['irrelevant']}")
     kept = {flag: value for flag, value in _flags_of(flat).items() if flag in _READ}
     found = flags_to_job([*_words(kept), "--deepspeed"], given, _stem(file))
-    model = found.job.get("model")
+    job, facts, warnings = dict(found.job), dict(found.facts), list(found.warnings)
+    take_optimizer(str(_table(raw, "optimizer").get("type") or "adam"), job, facts, warnings)
+    found = dataclasses.replace(
+        found, job=job, facts=facts, warnings=tuple(warnings), ignored=(*found.ignored, *unread)
+    )
+    model = job.get("model")
     if not raw.get("gpt_j_residual") or not isinstance(model, Model):
         return found
     # Attention and MLP side by side, each behind a norm of its own unless they share one.
@@ -207,9 +294,16 @@ def _neox_experts(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_configuration(
-    flat: dict[str, Any], tokenizer: Mapping[str, Any], file: TextFile, given: Mapping[str, Any]
+    flat: dict[str, Any],
+    tokenizer: Mapping[str, Any],
+    file: TextFile,
+    given: Mapping[str, Any],
+    irrelevant: str = "",
 ) -> Imported:
-    """Read a model and a job of TransformerConfig's keys; a tokenizer of the hub says the vocabulary."""
+    """Read a model and a job of TransformerConfig's keys; a tokenizer of the hub says the vocabulary.
+
+    `irrelevant` are patterns of more keys that change no price.
+    """
     given = dict(given)
     notes: tuple[str, ...] = ()
     for key in ("type", "tokenizer_type"):
@@ -224,18 +318,26 @@ def of_configuration(
         except CostModelError:
             pass
     flags = _flags_of(flat)
-    left = tuple(
-        key
-        for key, value in flat.items()
-        if (value is True or value not in (None, False, 0, 1, {}, []))
-        and key not in _NEGATED
-        and not MEGATRON.knows(_flag(key))
-        and not matches(_CONFIGS["irrelevant"], key)
-    )
+    left = _unread(flat, irrelevant)
     found = flags_to_job(
         _words({flag: value for flag, value in flags.items() if flag in _READ}), given, _stem(file)
     )
     return dataclasses.replace(found, notes=(*found.notes, *notes), ignored=(*found.ignored, *left))
+
+
+def _unread(flat: Mapping[str, Any], irrelevant: str) -> tuple[str, ...]:
+    """Return keys that no flag stands for; those of Megatron that are not read of configurations among them."""
+    return unknown_keys(
+        {
+            key: value
+            for key, value in flat.items()
+            if key not in _NEGATED
+            and str(value) != _DEFAULTS.get(_flag(key))
+            and _TODAYS.get(_flag(key), _flag(key)) not in _READ
+            and (_flag(key) in MEGATRON.used or not MEGATRON.knows(_flag(key)))
+            and not matches(f"{_CONFIGS['irrelevant']} {irrelevant}", key)
+        }
+    )
 
 
 def _flags_of(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 What the keys mean stands in ``keys/nemo-rl.yaml`` and ``keys/verl.yaml``. Settings of Megatron in them are read as those
 of Megatron-Bridge are. A key that no table knows and that names parallelism, precision, batch, lengths or offload
-(``keys/stops.yaml``) stops the reading.
+(``keys/rl_stops.yaml``) stops the reading.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError, shown
-from costmodel.base.yaml_files import parse_mapping
+from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of
 from costmodel.interop.interpolation import resolved
-from costmodel.interop.keys import Values, key_table, matches, require_known
+from costmodel.interop.keys import Values, key_table, matches
 from costmodel.interop.read_megatron import with_given
 from costmodel.interop.read_megatron_yaml import of_configuration
 from costmodel.interop.shell.expand import is_unknown, missing_in
@@ -379,16 +380,39 @@ def _megatron(
         "recipe": recipe,
         **{k: v for k, v in given.items() if k in ("micro_batch", "seq_len", "recipe", "vocab_size") and v},
     }
-    found = of_configuration(flat, {}, file, {**beside, "model": given.get("model") or "llama3-8b"})
-    left = [key for key in found.ignored if not matches(irrelevant, key)]
-    for key in left:
-        require_known(f"{where}.{key}", flat.get(key))
+    asked = {**beside, "model": given.get("model") or "llama3-8b"}
+    found = of_configuration(flat, {}, file, asked, irrelevant)
+    for key in found.ignored:
+        _require_known(f"{where}.{key}", flat.get(key))
     job = {
         key: value
         for key, value in found.job.items()
         if key not in ("model", "gpus", "global_batch", "tokens", "dp")
     }
-    return dataclasses.replace(found, job=job, ignored=tuple(f"{where}.{key}" for key in left))
+    return dataclasses.replace(found, job=job, ignored=tuple(f"{where}.{key}" for key in found.ignored))
+
+
+@cache
+def _stops() -> Mapping[str, str]:
+    return read_mapping(Path(__file__).parent / "keys" / "rl_stops.yaml", example="batch: words")
+
+
+def _require_known(key: str, value: object) -> None:
+    """Refuse a key that no table knows where its name says that it changes the answer and its value is not off.
+
+    Raises
+    ------
+    FrameworkConfigError
+        Naming it, its value and what it is about.
+    """
+    if value is None or value in ("", 0, [], {}):
+        return
+    last = key.rpartition(".")[2]
+    about = next((reason for reason, words in _stops().items() if matches(words, last)), "")
+    if about:
+        raise FrameworkConfigError(
+            f"{key}: {shown(value)} is about {about} and is not known here; leave it out, or give what it means by flags"
+        )
 
 
 def _done(
@@ -400,13 +424,14 @@ def _done(
     warnings: list[str],
 ) -> Imported:
     """Return what was read, after refusing keys that nobody knows and that change the answer."""
-    said.require_known()
+    for key, value in said.left().items():
+        _require_known(key, value)
     merged = with_given({**training.job, **job}, {k: v for k, v in given.items() if k in fields_of(given)})
     needed = [name for name in REQUIRED if name not in ("global_batch", "seq_len")]
     return Imported(
         merged,
         missing=tuple(name for name in needed if merged.get(name) is None),
-        ignored=(*said.unread(), *training.ignored),
+        ignored=(*said.left(), *training.ignored),
         notes=(*notes, *training.notes),
         warnings=(*warnings, *said.unpriced(), *training.warnings),
     )

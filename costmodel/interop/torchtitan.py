@@ -255,7 +255,10 @@ def _switches_of(said: Values, job: Mapping[str, Any]) -> dict[str, Any]:
     if job["cp"] > 1:
         read["cp_method"] = "ring" if said["rotate"] == "alltoall" else "all-gather"
     # Said even where it is the recipe's: files of all ages differ in it.
-    return {**changed_switches(read, base), "compiled": said["compiled"]}
+    return {
+        **changed_switches(read, base),
+        "compiled": said["compiled"] and "model" in said["compiled_parts"],
+    }
 
 
 def _take_optimizer(said: Values, job: dict[str, Any], facts: dict[str, Any], warnings: list[str]) -> None:

@@ -49,7 +49,6 @@ _EAGER_RECIPE = "deepspeed"
 _EAGER = ("cross_entropy", "loss_bytes_per_logit", "fused_norm", "fused_rope", "fused_activation")
 _KEYS = key_table("trainers")
 _LIGER: Mapping[str, Mapping[str, Any]] = _KEYS.more["liger"]
-_EMPTY: tuple[object, ...] = (None, False, "", [], {})
 _SUPERVISED = ("sft", "pt", "pretrain", "none", "false", "")
 
 
@@ -100,7 +99,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     facts: dict[str, Any] = {}
     if "optimizer" not in job:
         take_optimizer(str(said["optimizer"]), job, facts, warnings)
-    left = tuple(key for key in said.unread() if raw[key] not in _EMPTY)
+    left = said.unread()
     steps = said["steps"] if type(said["steps"]) is int else None
     if named := said["deepspeed"]:
         if not chosen:

@@ -65,7 +65,7 @@ def test_a_model_with_its_parameters():
 
 
 def test_remarks_and_keywords():
-    assert FOUND.remarks == ("a warning", "not read, and may matter: odd, even")
+    assert FOUND.remarks == ("a warning", "not known here, and not read: odd, even")
     with pytest.raises(FrameworkConfigError, match=r"does not say global_batch, seq_len; give it"):
         FOUND.estimate_keywords()
     more = {"cluster": "dgx-h100-ndr", "global_batch": 8, "seq_len": 1024}
@@ -77,7 +77,7 @@ def test_a_job_file():
     assert job_yaml(FOUND).splitlines() == [
         "# a note",
         "# a warning",
-        "# not read, and may matter: odd, even",
+        "# not known here, and not read: odd, even",
         "# optimizer = Adam: read, without a price",
         "# missing: cluster",
         "# missing: seq_len",

@@ -16,8 +16,8 @@ ROWS = list(csv.DictReader(TABLE.open(newline="", encoding="utf-8")))
 # Flags of Megatron's forks and of its first years that no copy here holds: read where a script has them, never written.
 OF_FORKS = frozenset(
     """add-dense-bias ampipe-degree curriculum-learning deepspeed-config expert-interval fp8-hybrid geglu glu-activation
-    lora-target-modules model parallel-attn post-norm qlora swap-attention train-type use-rms-norm
-    world-size""".split()  # noqa: SIM905
+    lora-target-modules loss-chunk-size model parallel-attn post-norm qlora swap-attention train-type rollout-batch-size
+    use-dynamic-batch-size use-rms-norm world-size""".split()  # noqa: SIM905
 )
 
 

@@ -297,7 +297,7 @@ def test_unknown_keys_that_change_the_answer_stop_the_reading(tmp_path):
         (
             NEMO.replace("    fp8_cfg", "    my_fp8_mode: on\n    fp8_cfg"),
             "a.yaml",
-            "policy.megatron_cfg.my_fp8_mode: 'on' is about precision",
+            "my_fp8_mode: 'on' is not understood, and by its name changes precision",
         ),
         (NEMO.replace("grpo: {", "grpo: {prompt_batch_size: 7, "), "a.yaml", "about batch"),
         (run + "actor_rollout_ref.rollout.max_think_tokens=99", "a.sh", "about lengths"),

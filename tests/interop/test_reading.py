@@ -76,14 +76,14 @@ def test_json_has_every_part(folder, capsys):
     layer = 4 * 64 * 64 + 4 * 64 + 2 * 4 * 64 * 64 + 5 * 64 + 2 * 128
     assert answer["model"]["num_params"] == (256 + 32) * 64 + 2 * layer + 128
     assert answer["ignored"] == ["--odd"]
-    assert said.err == "Warning: not read, and may matter: --odd\n"
+    assert said.err == "Warning: not known here, and not read: --odd\n"
 
 
 def test_a_job_file_comes_out_and_prices(folder, capsys):
     job = folder / "made.yaml"
     assert main(["read", str(folder / "train.sh"), "--out", str(job), "--quiet"]) == 0
     assert (folder / "made.model.yaml").exists()
-    assert "# not read, and may matter: --odd" in job.read_text()
+    assert "# not known here, and not read: --odd" in job.read_text()
 
     assert main(["estimate", str(job), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["inputs"]["tp"] == 2
@@ -95,7 +95,7 @@ def test_tables_say_what_is_missing(folder, capsys):
 
     assert "num_params" in said.out
     assert "gpus, global_batch, seq_len" in said.out
-    assert said.err == "Warning: not read, and may matter: sparse_thing\n"
+    assert said.err == "Warning: not known here, and not read: sparse_thing\n"
 
 
 def test_flags_of_the_same_names_complete_a_file(folder, capsys):
@@ -196,7 +196,7 @@ def test_a_script_or_a_model_wherever_a_job_is_expected(folder, capsys):
     said = capsys.readouterr()
     inputs = json.loads(said.out)["inputs"]
     assert (inputs["tp"], inputs["gpus"], inputs["seq_len"]) == (2, 8, 64)
-    assert "Warning: not read, and may matter: --odd" in said.err
+    assert "Warning: not known here, and not read: --odd" in said.err
 
     asked = ["--gpus", "8", "--global-batch", "16", "--seq-len", "512"]
     assert main(["plan", str(folder / "config.json"), *asked, "--format", "json"]) == 0

@@ -9,6 +9,7 @@ older versions, with the older names, are read too.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,9 @@ from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_not
 from costmodel.describe.models.huggingface_layers import common_values, routing_groups
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import MOST, Model, make_model
+
+_SHAPES = re.compile(r"(^|_)(experts?|moe|latent|rank)(_|$)")
+"""Words in keys of layers' sizes, which a price needs."""
 
 
 class HuggingFaceModel(NamedTuple):
@@ -75,10 +79,28 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
     model = make_model({**values, "name": chosen or keys.raw["model_type"], "source": origin}, origin)
     unread = (key for key in keys.raw.keys() - keys.used if not shapes_nothing(key))
     left = sorted(key for key in unread if not _is_empty(keys.raw[key]))
+    for key in left:
+        _require_shaped(key, keys.raw[key], origin)
     # Keys of a wrapper inside a wrapper are not in the outermost.
     outer = [key for key in text.outer if not shapes_nothing(key) and not _is_empty(raw.get(key, key))]
     notes = [f"{key} = {text.defaults[key]}: the file leaves it out" for key in sorted(keys.defaulted)]
     return HuggingFaceModel(model, (*left, *outer), (*notes, *text.left_out))
+
+
+def _require_shaped(key: str, value: Any, origin: str) -> None:
+    """Refuse a key that is not read and that, by its name, changes the experts' sizes.
+
+    Raises
+    ------
+    ModelConfigError
+        Naming key and value.
+    """
+    of_every_layer = value == 1 and key.endswith(("frequency", "freq", "interval"))
+    if _SHAPES.search(key) and value and not of_every_layer and not isinstance(value, dict):
+        raise ModelConfigError(
+            f"{origin}: {key}: {value!r} is not understood, and by its name changes the experts; "
+            "remove it where it does not"
+        )
 
 
 def supported_types() -> tuple[str, ...]:

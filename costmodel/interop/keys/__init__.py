@@ -3,7 +3,7 @@
 A table has four parts. ``fields`` gives each key that is used a name of ours: ``name: [kind, default, key, older
 keys]``. ``unpriced`` names keys that change time or memory and have no price, with the sentence that says so.
 ``irrelevant`` lists, by reason, patterns of keys that change neither. Other parts are the program's own words. A key
-that stands nowhere is unread, and its reader says so.
+that stands nowhere is named by its reader, or stops it: `unknown_keys`.
 """
 
 from __future__ import annotations
@@ -132,28 +132,65 @@ def key_table(program: str) -> KeyTable:
     return KeyTable(fields, raw.pop("unpriced", {}), raw.pop("irrelevant", {}), raw.pop("unsaid", ""), raw)
 
 
+_OFF: tuple[Any, ...] = (
+    None,
+    False,
+    0,
+    "",
+    "0",
+    "none",
+    "null",
+    "false",
+    "no",
+    "off",
+    [],
+    {},
+    ["0"],
+    ["false"],
+    ["none"],
+)
+"""Values of a key that is not used, as files and command lines have them."""
+
+
 @cache
-def _stops() -> Mapping[str, str]:
-    return read_mapping(Path(__file__).with_name("stops.yaml"), example="batch:")
+def _stops() -> dict[str, str]:
+    raw = read_mapping(Path(__file__).with_name("stops.yaml"), example="batch: words")
+    return {word: topic for topic, words in raw.items() for word in words.split()}
 
 
 def require_known(key: str, value: object, program: str = "") -> None:
-    """Refuse a key that no table knows where its name says that it changes the answer and its value is not off.
+    """Refuse a key that is in no table and whose name says that it changes what is priced (``stops.yaml``).
 
     Raises
     ------
     FrameworkConfigError
-        Naming it, its value and what it is about.
+        Naming the key, its value, and what it is about.
     """
-    if value is None or value in ("", 0, [], {}):
-        return
-    last = key.rpartition(".")[2]
-    about = next((reason for reason, words in _stops().items() if matches(words, last)), "")
-    if about:
+    topics = [_stops()[word] for word in re.split(r"[\W_]+", key.lower()) if word in _stops()]
+    # A degree of one divides nothing.
+    if topics and not (topics == ["parallelism"] and value in (1, "1", ["1"])):
         who = f"{program}: " if program else ""
         raise FrameworkConfigError(
-            f"{who}{key}: {shown(value)} is about {about} and is not known here; leave it out, or give what it means by flags"
+            f"{who}{key}: {shown(value)} is not understood, and by its name changes {topics[0]}; "
+            "leave it out where it does not"
         )
+
+
+def unknown_keys(said: Mapping[str, Any], program: str = "") -> tuple[str, ...]:
+    """Return those of some keys, none of them in a table, that are on and no program's own (``_key``).
+
+    Raises
+    ------
+    FrameworkConfigError
+        If one of them says that it changes what is priced.
+    """
+    found = []
+    for key, value in said.items():
+        plain = value.lower() if isinstance(value, str) else value
+        if plain not in _OFF and not key.rpartition(".")[2].startswith("_"):
+            require_known(key, value, program)
+            found.append(key)
+    return tuple(found)
 
 
 class Values:
@@ -235,24 +272,17 @@ class Values:
             raise self.error(self.key(name), f"one of {', '.join(choices)}", word)
         return choices[word] if isinstance(choices, Mapping) else word
 
-    def unread(self) -> tuple[str, ...]:
-        """Return the keys that nobody knows; a private one, with an underscore, is none of a user's."""
-        return tuple(
-            key
-            for key in self.raw
+    def left(self) -> dict[str, Any]:
+        """Return the keys that nobody knows, with their values; a private one, with an underscore, is none of a user's."""
+        return {
+            key: value
+            for key, value in self.raw.items()
             if not self.table.knows(key) and not key.rpartition(".")[2].startswith("_")
-        )
+        }
 
-    def require_known(self) -> None:
-        """Refuse keys that nobody knows and whose name says that they change the answer.
-
-        Raises
-        ------
-        FrameworkConfigError
-            Naming the first one, and its value.
-        """
-        for key in self.unread():
-            require_known(key, self.raw[key], self.program)
+    def unread(self) -> tuple[str, ...]:
+        """Return the keys that nobody knows and that are on; see `unknown_keys`."""
+        return unknown_keys(self.left(), self.program)
 
     def unpriced(self) -> list[str]:
         """Return what to say of keys without a price."""
