@@ -27,7 +27,6 @@ def time_lines(step: Step) -> list[TimeLine]:
             again = item.recompute_share * item.forward_s
             core_s = core_s + count * (item.forward_s + item.backward_s + again)
     dp = np.asarray(placed.layout.dp)
-    degrees, where = np.unique(dp, return_inverse=True)
     return [
         time_line(
             "packing.imbalance",
@@ -40,7 +39,7 @@ def time_lines(step: Step) -> list[TimeLine]:
             "core_s * min(excess, seq_len / span - 1)",
             terms={
                 "core_s": core_s,
-                "slowest": expected_maximum_normal(degrees)[where].reshape(dp.shape),
+                "slowest": expected_maximum_normal(dp),
                 "spread": packing.spread,
                 "mean": packing.mean,
                 "sequences": placed.global_batch / dp,

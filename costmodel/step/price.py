@@ -253,8 +253,7 @@ def _load(job: Job, tokens: Array) -> Array:
         return np.asarray(moe.moe_imbalance)
     if moe.moe_loads:
         return np.asarray(moe.moe_imbalance * _measured_load(job))
-    degrees, where = np.unique(ranks, return_inverse=True)
-    deviations = expected_maximum_normal(degrees)[where].reshape(np.shape(ranks))
+    deviations = expected_maximum_normal(ranks)
     spread = quantity(
         "sqrt((experts - top_k) / ((experts - 1) * tokens * top_k))",
         experts=float(model.num_experts),

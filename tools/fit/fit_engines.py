@@ -1,9 +1,11 @@
 """Fit the constants of inference engines to published decode timings, and say how far the model is off.
 
-``python tools/fit/fit_engines.py TABLE [--write]``: TABLE has a row a measured point, with the columns of
-``tests/published/decode.csv``. Host time of a step and of a sequence, time of a kernel, latency of an
-all-reduce, and what prefills take beyond theirs, per engine and generation of accelerators; every logarithm is
-drawn towards the pooled one, and every (source, engine, GPU, model) counts alike, however many rows it has.
+``python tools/fit/fit_engines.py TABLE [--write]``: TABLE is a CSV with a row a measured point and the columns
+source, engine, accelerator, gpus, model, family, precision, tp, ep, dp, mode, input_len, output_len (tokens),
+concurrency, batch_running, itl_ms, output_tok_s_total and notes. No such table is part of this repository. Host
+time of a step and of a sequence, time of a kernel, latency of an all-reduce, and what prefills take beyond theirs,
+per engine and generation of accelerators; every logarithm is drawn towards the pooled one, and every (source,
+engine, GPU, model) counts alike, however many rows it has.
 Whole steps of reinforcement learning are never looked at.
 """
 

@@ -1,0 +1,193 @@
+"""Lines of a decode step and of a prefill by hand, on the machine of round numbers, over kinds of attention and splits."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from round_jobs import CLUSTER, LATENT, MOE, SMALL
+
+import costmodel as cm
+from costmodel.describe.models.model import make_model
+from costmodel.generation.decode import decode_s, decode_step, prefill_step
+from costmodel.generation.deployment import Deployment, Engine, Split, number_format
+from costmodel.generation.memory import cache_bytes, cache_room, largest_batch, weights_bytes
+
+MAMBA = {"kind": "mamba", "inner": 2048, "state": 16, "dt_rank": 64, "conv_kernel": 4}
+MODELS = {
+    "dense": SMALL,
+    "window": {**SMALL, "sliding_window": 64},
+    "latent": LATENT,
+    "hybrid": {**SMALL, "attention_pattern": "xfxf", "mixers": {"x": MAMBA}},
+    "experts": MOE,
+}
+FREE = Engine("any", "any", 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, "nothing")
+MIB = 2.0**20
+# Of the round machine: 50 TFLOP/s in 16 bits, twice that in 8, and 1 TB/s.
+FLOPS, BYTES = 50e12, 1e12
+
+
+@cache
+def served(kind, precision="bf16", engine=FREE, cache_bytes=2.0):
+    model = make_model({"name": "small", **MODELS[kind]})
+    cluster = cm.load_cluster(str(CLUSTER))
+    return Deployment(model, cluster, number_format(precision), engine, cache_bytes=cache_bytes)
+
+
+def seconds(bill):
+    return {line.name: float(line.exposed_seconds) for line in bill.time_lines}
+
+
+def joined(math_s, memory_s):
+    return pytest.approx((math_s**3 + memory_s**3) ** (1 / 3), rel=1e-9)
+
+
+def test_products_read_their_weights_once_and_multiply_for_every_sequence():
+    """4 layers of 3 MiB elements in attention and 12 in the MLP; a head of 31.25 MiB, which stays in 16 bits."""
+    for precision, element, rate in (("bf16", 2, 1), ("fp8", 1, 2)):
+        for tp in (1, 4):
+            for batch in (1, 200):
+                lines = seconds(decode_step(served("dense", precision), Split(tp=tp), batch, 100))
+                for name, weights in (("attention", 12 * MIB), ("mlp", 48 * MIB)):
+                    held = weights / tp
+                    math_s = 2 * batch * held / (rate * FLOPS)
+                    assert lines[f"decode.{name}"] == joined(math_s, element * held / BYTES)
+                held = 32000 * 1024 / tp
+                assert lines["decode.head"] == joined(2 * batch * held / FLOPS, 2 * held / BYTES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "elements", "heads", "seen", "flops"),
+    [
+        # 4 heads with keys and values of 128; 8 heads that meet them.
+        ("dense", 4 * 1024, 4, 1000, 4 * 4096 * 1000),
+        ("window", 4 * 1024, 4, 64, 4 * 4096 * 64),
+        # The latent of 128 and a rotary key of 32, held by every rank; 8 heads meet the latent twice.
+        ("latent", 4 * 160, 1, 1000, 4 * 2 * 8 * 288 * 1000),
+    ],
+)
+def test_the_cache_is_read_by_heads_and_attended_to(kind, elements, heads, seen, flops):
+    for width in (1.0, 2.0):
+        for tp in (1, 2, 4, 8):
+            lines = seconds(decode_step(served(kind, cache_bytes=width), Split(tp=tp), 16, 1000))
+            read = 16 * width * elements * seen / min(tp, heads)
+            assert lines["decode.kv_cache"] == joined(16 * flops / (tp * FLOPS), read / BYTES)
+            held = cache_bytes(served(kind, cache_bytes=width), Split(tp=tp, pp=2), 1000)
+            assert float(held) == pytest.approx(width * elements * seen / min(tp, heads) / 2)
+
+
+def test_states_of_other_mixers_are_read_and_written():
+    """Two Mamba layers: 2,048 channels of 16 states and three tokens of the convolution; 9 FLOPs a state."""
+    state = 2 * (2048 * 16 + 3 * 2048)
+    lines = seconds(decode_step(served("hybrid"), Split(tp=2), 16, 1000))
+    read = 16 * (2 * 2 * state + 2 * 2 * 1024 * 1000) / 2
+    flops = 16 * (2 * 4096 * 1000 + 2 * 9 * 2048 * 16) / 2
+    assert lines["decode.kv_cache"] == joined(flops / FLOPS, read / BYTES)
+    assert float(cache_bytes(served("hybrid"), Split(tp=2), 1000)) == 2 * (state + 2 * 1024 * 1000) / 2
+
+
+def test_of_the_experts_those_that_tokens_visit():
+    """8 experts of 1.5 MiB elements in each of 4 layers, 2 a token; the busiest of 4 GPUs: 1.0294 deviations more."""
+    weights = 4 * 8 * 1.5 * MIB
+    for tp, ep, dp, deviations in (
+        (1, 1, 1, 0.0),
+        (4, 1, 1, 0.0),
+        (1, 4, 4, 1.029375373),
+        (2, 4, 2, 1.029375373),
+    ):
+        for batch in (4, 64):
+            lines = seconds(decode_step(served("experts"), Split(tp=tp, ep=ep, dp=dp), batch, 100))
+            touched = 1 - 0.75**batch
+            most = min(touched + deviations * np.sqrt(touched * (1 - touched) * ep / 8), 1)
+            busiest = 1 + deviations / np.sqrt(batch * 2 / ep)
+            held = weights / (tp * dp)
+            math_s = 2 * busiest * batch * 2 / 8 * held / FLOPS
+            expected = (math_s**3 + (2 * most * held / BYTES) ** 3) ** (1 / 3)
+            assert lines["decode.experts"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_sums_over_tensor_ranks_and_their_size():
+    """Attention and MLP of 4 layers: 8 sums of 2 KiB a sequence by 4 GPUs at 100 GB/s, after 3 us each."""
+    engine = FREE._replace(all_reduce_s=3e-6)
+    lines = seconds(decode_step(served("dense", engine=engine), Split(tp=4), 16, 100))
+    assert lines["decode.tp.all_reduce"] == pytest.approx(8 * (3e-6 + 1.5 * 16 * 2048 / 100e9))
+    # Where groups attend apart the experts' outputs come back by the exchange.
+    apart = seconds(decode_step(served("experts", engine=engine), Split(tp=2, dp=2, ep=4), 16, 100))
+    assert apart["decode.tp.all_reduce"] == pytest.approx(4 * (3e-6 + 8 * 2048 / 100e9))
+    together = seconds(decode_step(served("experts", engine=engine), Split(tp=4, ep=4), 16, 100))
+    assert together["decode.tp.all_reduce"] == pytest.approx(8 * (3e-6 + 1.5 * 16 * 2048 / 100e9))
+    assert not [name for name in together if ".ep." in name]
+
+
+def test_a_pipeline_passes_micro_batches():
+    """Two stages at 32 sequences are one at 16, and a message of them between."""
+    one = seconds(decode_step(served("dense"), Split(), 16, 100))
+    two = seconds(decode_step(served("dense"), Split(pp=2), 32, 100))
+    sent = two.pop("decode.pp.send")
+    assert two == pytest.approx(one)
+    assert sent > 16 * 2048 / 100e9
+
+
+def test_the_engine_adds_its_host_and_its_kernels():
+    """Six kernels of attention and four of an MLP in 4 layers, and four more; 20 us a sequence and 1 ms a step."""
+    engine = FREE._replace(step_s=1e-3, sequence_s=20e-6, kernel_s=2e-6)
+    lines = seconds(decode_step(served("dense", engine=engine), Split(), 50, 100))
+    assert lines["decode.kernels"] == pytest.approx(44 * 2e-6)
+    assert lines["decode.host.step"] == pytest.approx(1e-3)
+    assert lines["decode.host.sequences"] == pytest.approx(1e-3)
+
+
+def test_prefill_in_chunks_reads_weights_once_a_chunk():
+    """8 prompts of 1,024 tokens are one chunk of 8,192, 16 are two; the head samples a token a prompt."""
+    for prompts, chunks in ((1, 1), (8, 1), (16, 2)):
+        lines = seconds(prefill_step(served("dense"), Split(tp=2), prompts, 1024))
+        held = 48 * MIB / 2
+        math_s = 2 * prompts * 1024 * held / FLOPS
+        assert lines["prefill.mlp"] == joined(math_s, chunks * 2 * held / BYTES)
+        head = 32000 * 1024 / 2
+        assert lines["prefill.head"] == joined(2 * prompts * head / FLOPS, chunks * 2 * head / BYTES)
+    slower = served("dense", engine=FREE._replace(prefill_factor=1.25))
+    found = seconds(prefill_step(slower, Split(tp=2), 16, 1024))
+    assert found.pop("prefill.other") == pytest.approx(0.25 * sum(found.values()))
+
+
+def test_weights_of_a_gpu():
+    """In NVFP4 a mixture keeps attention in 16 bits, a dense model does not; tables and the last norm are never quantised."""
+    table, head = 2 * 32000 * 1024, 2 * (32000 * 1024 + 1024)
+    tables = table + head
+    dense = float(weights_bytes(served("dense", "nvfp4"), Split(tp=4)))
+    assert dense == pytest.approx((0.5625 * 60 * MIB + tables) / 4)
+    # Router: 8 x 1,024 a layer, held by every rank.
+    experts = served("experts", "nvfp4")
+    held = 2 * 12 * MIB / 2 + 0.5625 * (4 * 8 * 1024 + 48 * MIB / 8)
+    assert float(weights_bytes(experts, Split(tp=2, dp=4, ep=8))) == pytest.approx(held + tables / 2)
+    staged = float(weights_bytes(served("dense"), Split(pp=2)))
+    assert staged == pytest.approx(2 * 60 * MIB / 2 + head)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(MODELS)),
+    batch=st.integers(1, 4096),
+    context=st.integers(1, 100_000),
+    scale=st.integers(2, 8),
+)
+def test_arrays_are_scalars_and_more_is_never_less(kind, batch, context, scale):
+    """Over arrays of splits as over each alone; tokens a second grow with the batch, seconds with the context."""
+    here = served(kind, engine=FREE._replace(step_s=1e-3, sequence_s=2e-5, kernel_s=3e-6, all_reduce_s=4e-6))
+    grid = [(1, 1, 1, 1), (2, 1, 1, 1), (4, 2, 1, 1), (4, 1, 1, 1)]
+    if kind == "experts":
+        grid += [(4, 1, 4, 1), (1, 1, 4, 4), (2, 2, 8, 4)]
+    splits = Split(*(np.asarray(degrees, dtype=float) for degrees in zip(*grid, strict=True)))
+    found = decode_s(here, splits, batch, context, prompt=100, response=200)
+    alone = [float(decode_s(here, Split(*each), batch, context, prompt=100, response=200)) for each in grid]
+    assert found == pytest.approx(alone, rel=1e-12)
+    more = decode_s(here, splits, scale * batch, context)
+    few = decode_s(here, splits, batch, context)
+    assert np.all(scale * batch / more >= batch / few * (1 - 1e-9))
+    assert np.all(decode_s(here, splits, batch, scale * context) >= few)
+    assert np.all(largest_batch(here, splits, scale * context) <= largest_batch(here, splits, context))
+    wider = Split(tp=np.asarray([1.0, 2.0, 4.0]))
+    assert np.all(np.diff(cache_room(here, wider).value) > 0)
+    assert np.all(np.diff(weights_bytes(here, wider)) < 0)
