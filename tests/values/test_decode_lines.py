@@ -57,6 +57,14 @@ def test_products_read_their_weights_once_and_multiply_for_every_sequence():
                 assert lines["decode.head"] == joined(2 * batch * held / FLOPS, 2 * held / BYTES)
 
 
+def test_a_router_is_held_by_every_rank():
+    """8 x 1,024 elements in each of 4 layers, which tensor parallelism does not cut."""
+    for tp in (1, 4):
+        lines = seconds(decode_step(served("experts"), Split(tp=tp), 16, 100))
+        held = 4 * 8 * 1024
+        assert lines["decode.mlp"] == joined(2 * 16 * held / FLOPS, 2 * held / BYTES)
+
+
 @pytest.mark.parametrize(
     ("kind", "elements", "heads", "seen", "flops"),
     [
@@ -139,8 +147,8 @@ def test_the_engine_adds_its_host_and_its_kernels():
 
 
 def test_prefill_in_chunks_reads_weights_once_a_chunk():
-    """8 prompts of 1,024 tokens are one chunk of 8,192, 16 are two; the head samples a token a prompt."""
-    for prompts, chunks in ((1, 1), (8, 1), (16, 2)):
+    """8 prompts of 1,024 tokens are one chunk of 8,192, 12 or 16 are two; the head samples a token a prompt."""
+    for prompts, chunks in ((1, 1), (8, 1), (12, 2), (16, 2)):
         lines = seconds(prefill_step(served("dense"), Split(tp=2), prompts, 1024))
         held = 48 * MIB / 2
         math_s = 2 * prompts * 1024 * held / FLOPS
