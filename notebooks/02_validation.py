@@ -139,21 +139,15 @@ sweeps.round(2)
 # ## Leaving each source out
 
 # %%
-import sys
-from pathlib import Path
+from costmodel.trust.shares import fit_shares, fitted_runs, left_out_errors
 
-tools = Path("tools/fit")
-sys.path.append(str(tools if tools.exists() else Path("..") / tools))
-import fit_overheads
-
-runs = fit_overheads.scored_runs(checked)
-pd.Series(fit_overheads.fit_constants(runs)).round(3).rename("overhead_fraction, fitted to this sample")
+runs = fitted_runs(checked.judged)
+pd.DataFrame(fit_shares(runs).values(), index=fit_shares(runs)).round(3)
 
 # %%
-held_out = fit_overheads.held_out_errors(runs)
-errors = pd.concat(list(held_out.errors))
+errors = left_out_errors(runs)
 print(
-    f"every source scored with constants that were fitted without it: median {errors.abs().median():.1%}, "
+    f"every family of sources scored with constants that were fitted without it: median {errors.abs().median():.1%}, "
     f"mean {errors.abs().mean():.1%}, p90 {errors.abs().quantile(0.9):.1%}, bias {errors.mean():+.1%}"
 )
 assert errors.abs().median() < 0.10

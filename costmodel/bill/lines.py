@@ -29,8 +29,9 @@ Phase = Literal[
 ]
 """When a line is paid: `backward_weight` is the weight gradient, which zero-bubble schedules put off, `backward`
 all else of that pass."""
-Cause = Literal["work", "host", "proportion"]
-"""What makes a line: the work of its axis, the host that issues kernels, or a share of the other lines."""
+Cause = Literal["work", "attention", "host", "proportion"]
+"""What makes a line: the work of its axis (of it kernels of fused attention), the host that issues kernels, or a share
+of the other lines."""
 HostWay = Literal["", "out", "in"]
 """Which way a line goes over the link to the host's memory: none, out of the GPU, into it."""
 MemoryPart = Literal["parameters", "gradients", "optimizer", "activation", "buffer", "reserve"]

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.recipe import is_fitted
 from costmodel.physics.run.distributions import normal_quantile, student_quantile
 
 if TYPE_CHECKING:
@@ -303,19 +304,16 @@ class Classed(Protocol):
 
 
 @cache
-def _fitted() -> tuple[Mapping[bool, frozenset[str]], frozenset[str]]:
-    """Return the recipes with a constant of their own, on GPUs and elsewhere, and the accelerators of published runs."""
+def _published() -> frozenset[str]:
+    """Return the accelerators of published runs."""
     path = files("costmodel") / "describe" / "data" / "error_bands.yaml"
-    raw = read_mapping(path, example="fitted_recipes: [megatron-core]")
-    recipes = {True: frozenset(raw["fitted_recipes"]), False: frozenset(raw["fitted_recipes_xla"])}
-    return recipes, frozenset(raw["accelerators"])
+    return frozenset(read_mapping(path, example="accelerators: [gb200]")["accelerators"])
 
 
 def classed(job: Classed) -> str:
     """Return the class of a job that residuals are known by: generation and kind of model, ``hopper-moe``."""
-    recipes, accelerators = _fitted()
     accelerator = job.cluster.accelerator
-    known = job.recipe.name in recipes[accelerator.is_gpu] and accelerator.name in accelerators
+    known = is_fitted(job.recipe.name, accelerator.generation) and accelerator.name in _published()
     return f"{accelerator.generation if known else UNFITTED}-{'moe' if job.model.num_experts else 'dense'}"
 
 

@@ -163,24 +163,7 @@ def _preset(name: str) -> dict[str, Any]:
     """Read a preset: switches and launches that it does not name are those of its base."""
     raw = read_mapping(_folder() / f"{name}.yaml", example="zero_stage: 1", error=RecipeError)
     inherited = _preset(raw.pop("base")) if "base" in raw else {}
-    return {**inherited, "prints": None, **raw, **_overheads(name)}
-
-
-def _overheads(name: str) -> dict[str, float | None]:
-    """Return the shares of a step that nothing explains, by switch; none on GPUs where no runs tell. [-]"""
-    shares = _fitted_overheads()
-    others = shares["any", "xla"]
-    return {
-        "overhead_fraction": shares.get((name, "gpu")),
-        "overhead_fraction_xla": shares.get((name, "xla"), others),
-    }
-
-
-@cache
-def _fitted_overheads() -> dict[tuple[str, str], float]:
-    """Read the shares by recipe and device, which `tools/fit/fit_overheads.py` writes. [-]"""
-    rows = read_rows(Path(__file__).parent / "data" / "overheads.csv")
-    return {(row["recipe"], row["on"]): float(row["share"]) for row in rows}
+    return {**inherited, "prints": None, **raw}
 
 
 def make_recipe(values: Mapping[str, Any]) -> Recipe:
@@ -239,25 +222,33 @@ def with_switches(recipe: Recipe, switches: Mapping[str, Any]) -> Recipe:
 
 
 @cache
-def _unexplained() -> dict[str, float]:
-    """Return the share that nothing explains by generation of GPUs, which `tools/fit/fit_overheads.py` writes. [-]"""
-    shares = read_mapping(files("costmodel.describe") / "data" / "unexplained.yaml", example="hopper: 0.15")
-    return {name: float(share) for name, share in shares.items()}
+def _unexplained() -> dict[tuple[str, str], float]:
+    """Read the shares that nothing explains by recipe and kind of device, which `tools/fit/fit_overheads.py` writes. [-]"""
+    rows = read_rows(Path(__file__).parent / "data" / "overheads.csv")
+    return {(row["recipe"], row["on"]): float(row["share"]) for row in rows}
 
 
-def usual_overhead(generation: str, own_stack: bool = False) -> float:
-    """Return the share of a step that nothing explains in all runs on GPUs of a generation. [-]
+def is_fitted(recipe: str, generation: str) -> bool:
+    """Tell whether published runs of a recipe on devices of a generation moved its share that nothing explains."""
+    return (recipe, generation) in _unexplained()
 
-    Without such runs that of all GPUs beyond CUDA, if its vendor has a stack of its own, else of all GPUs.
 
-    >>> usual_overhead("ampere") < usual_overhead("hopper")
-    True
-    >>> usual_overhead("hopper", own_stack=True) == usual_overhead("hopper")
-    True
+def usual_overhead(accelerator: Accelerator, recipe: str = "any") -> float:
+    """Return the share of a step's passes that nothing explains in published runs of a recipe on devices like one. [-]
+
+    Without such runs that of all runs on devices of the generation; without those that of all GPUs beyond CUDA, of all
+    GPUs or of all other devices.
     """
+    kinds = ["gpu" if accelerator.is_gpu else "other"]
+    if accelerator.is_gpu and accelerator.has_own_stack:
+        kinds.insert(0, "other-stacks")
     shares = _unexplained()
-    of_stack = shares.get("other-stacks", shares["any"]) if own_stack else shares["any"]
-    return shares.get(generation, of_stack)
+    of_recipe = shares.get((recipe, accelerator.generation))
+    return next(
+        share
+        for share in (of_recipe, *(shares.get(("any", on)) for on in (accelerator.generation, *kinds)))
+        if share is not None
+    )
 
 
 def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
@@ -274,8 +265,7 @@ def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
     if recipe.overlap.collectives_on == "auto":
         recipe = recipe.replaced("collectives_on", accelerator.collectives_on)
     if recipe.host.overhead_fraction is None:
-        share = usual_overhead(accelerator.generation, accelerator.has_own_stack)
-        recipe = recipe.replaced("overhead_fraction", share)
+        recipe = recipe.replaced("overhead_fraction", usual_overhead(accelerator, recipe.name))
     return recipe
 
 

@@ -109,6 +109,8 @@ def _switch(row: dict[str, str]) -> Switch:
         value: Any = tuple(default.split())
     elif kind == "word":
         value = default
+    elif kind == "open number" and not default:
+        value = None
     else:
         value = json.loads(default) if kind in ("truth", "whole") else float(default)
     return Switch(row["name"], row["group"], kind, value, row["range"], choices, row["meaning"])

@@ -17,6 +17,7 @@ from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import RISK, odds
+from costmodel.describe.recipe import is_fitted
 from costmodel.step.anatomy.trained import job_flops_per_token
 from costmodel.step.price import Priced
 
@@ -33,19 +34,16 @@ class ErrorBand(NamedTuple):
     low: float
     high: float
     runs: int
+    sources: int
+    """Families of sources that published them."""
     of: str = ""
 
 
 class ErrorBands(NamedTuple):
-    """The shipped bands of step time and of memory, and what they are of.
-
-    `fitted_recipes` have a constant of their own on GPUs, `fitted_recipes_xla` on other accelerators.
-    """
+    """The shipped bands of step time and of memory, and the accelerators that they are of."""
 
     time: dict[str, ErrorBand]
     memory: dict[str, ErrorBand]
-    fitted_recipes: frozenset[str]
-    fitted_recipes_xla: frozenset[str]
     accelerators: frozenset[str]
 
 
@@ -53,17 +51,20 @@ class ErrorBands(NamedTuple):
 def error_bands() -> ErrorBands:
     """Return the shipped bands by accelerator generation and kind of model."""
     path = files("costmodel") / "describe" / "data" / "error_bands.yaml"
-    raw = read_mapping(path, example="time: {hopper-dense: {low: 0.9, high: 1.1, runs: 30}}")
+    raw = read_mapping(path, example="time: {hopper-dense: {low: 0.9, high: 1.1, runs: 30, sources: 5}}")
     time, memory = (
         {key: ErrorBand(**band, of=key) for key, band in raw[of].items()} for of in ("time", "memory")
     )
     return ErrorBands(
         time,
         memory,
-        frozenset(raw["fitted_recipes"]),
-        frozenset(raw["fitted_recipes_xla"]),
         frozenset(raw["accelerators"]),
     )
+
+
+LARGE = 2000
+"""GPUs beyond which a band of step time is no narrower than that of published runs on as many: gaps were seen there that
+grow neither with batch nor model."""
 
 
 class PricedJob:
@@ -280,8 +281,8 @@ class PricedJob:
             return None
         bands, accelerator = error_bands(), self.job.cluster.accelerator
         kind = "moe" if self.job.model.num_experts else "dense"
-        fitted = bands.fitted_recipes if accelerator.is_gpu else bands.fitted_recipes_xla
-        known = self.job.recipe.name in fitted and accelerator.name in bands.accelerators
+        fitted = is_fitted(self.job.recipe.name, accelerator.generation)
+        known = fitted and accelerator.name in bands.accelerators
         others = "estimated" if accelerator.is_estimated else "unfitted"
         keys = [f"{accelerator.generation}-{kind}-unfitted", f"any-{kind}-{others}", f"any-{kind}-unfitted"]
         if known:
@@ -289,7 +290,11 @@ class PricedJob:
         # A chip whose products nobody measured, nor a run on it, is no surer than others like that.
         if accelerator.is_estimated and accelerator.name not in bands.accelerators:
             keys.insert(0, f"any-{kind}-estimated")
-        return next((bands.time[key] for key in keys if key in bands.time), None)
+        found = next((bands.time[key] for key in keys if key in bands.time), None)
+        large = bands.time.get("any-large")
+        if found is None or large is None or not np.any(self.job.layout.gpus > LARGE):
+            return found
+        return found._replace(low=min(found.low, large.low), high=max(found.high, large.high))
 
     @property
     def memory_error_band(self) -> ErrorBand:

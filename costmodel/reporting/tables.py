@@ -128,9 +128,14 @@ def band_text(est: Estimate) -> str:
         "estimated": ", on machines whose kernels nobody timed, with nothing fitted to them",
     }.get(band.of.rpartition("-")[2], "")
     return (
-        f"{low} to {high}: where 80 % of {band.runs} published {whose}runs lie around their prediction{apart}; "
-        f"memory {least} to {most} ({of_memory.runs} runs)"
+        f"{low} to {high}: where 80 % of {band.runs} published {whose}runs of {_sources(band.sources)} lie around their "
+        f"prediction, with their source left out of what is fitted{apart}; memory {least} to {most} ({of_memory.runs} runs "
+        f"of {_sources(of_memory.sources)})"
     )
+
+
+def _sources(count: int) -> str:
+    return "1 source" if count == 1 else f"{count} sources"
 
 
 def _moved_by_site(est: Estimate) -> str:

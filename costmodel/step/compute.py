@@ -347,6 +347,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
                     axis="compute",
                     toll=toll,
                     phase=phase,
+                    cause="attention" if kind == "attention" else "work",
                     count=1.0,
                     made=made,
                     bytes_each=size,

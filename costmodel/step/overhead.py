@@ -65,29 +65,33 @@ def _between_steps(step: Step) -> list[TimeLine]:
             count=1.0,
             formula="seconds",
             terms={"seconds": recipe.host.step_overhead_s},
-            source=f"recipe {recipe.name}: step_overhead_s",
+            source=f"recipe {recipe.name}: step_overhead_s: next batch, gradient norm and finiteness with their "
+            "synchronisation, optimizer's launches, logging",
         )
     ]
 
 
 def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
-    """Return the recipe's one fitted constant: a share of everything known.
+    """Return the one fitted constant: a share of the passes, attention kernels apart, which are timed whole.
 
-    What data parallelism costs depends on other knobs than the rest: a line of its own keeps a
-    search on small grids.
+    What is sent and done once a step for data parallelism costs what it was measured to. A factor of a class of jobs
+    or of a layout is one of all seconds; what data parallelism costs depends on other knobs than the rest, and has a
+    line of its own, which keeps a search on small grids.
     """
-    host, is_gpu = step.placed.recipe.host, step.placed.accelerator.is_gpu
-    switch, fraction = (
-        ("overhead_fraction", host.overhead_fraction)
-        if is_gpu
-        else ("overhead_fraction_xla", host.overhead_fraction_xla)
-    )
     factor = _beyond(step)
-    if not fraction and factor is None:
-        return []
-    formula, terms = "fraction * known_s", {"fraction": np.asarray(fraction)}
+    terms = {
+        "fraction": np.asarray(step.placed.recipe.host.overhead_fraction),
+        "known_s": bill.exposed_s(by_sharding=False),
+        "attention_s": sum_exposed([line for line in bill.time_lines if line.cause == "attention"]),
+    }
+    formula = "fraction * (known_s - attention_s)"
     if factor is not None:
-        formula, terms = "(factor * (1 + fraction) - 1) * known_s", {**terms, "factor": factor}
+        formula = f"factor * {formula} + (factor - 1) * known_s"
+        terms |= {"factor": factor}
+    lines = [("overhead.unexplained", formula, terms)]
+    if factor is not None:
+        of_data = {"factor": factor, "known_s": bill.exposed_s(by_sharding=True)}
+        lines.append(("overhead.unexplained.data_parallel", "(factor - 1) * known_s", of_data))
     return [
         time_line(
             name,
@@ -96,14 +100,12 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
             phase="step",
             cause="proportion",
             count=1.0,
-            formula=formula,
-            terms={**terms, "known_s": bill.exposed_s(by_sharding=by_sharding)},
-            source=f"recipe {step.placed.recipe.name}: {switch}, fitted to whole runs",
+            formula=text,
+            terms=numbers,
+            source=f"recipe {step.placed.recipe.name} on {step.placed.accelerator.generation}: overhead_fraction, "
+            "fitted to whole runs (describe/data/overheads.csv)",
         )
-        for name, by_sharding in (
-            ("overhead.unexplained", False),
-            ("overhead.unexplained.data_parallel", True),
-        )
+        for name, text, numbers in lines
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from costmodel.trust.published_runs import (
     recipe_of_row,
     shipped_runs,
 )
+from costmodel.trust.shares import fitted_runs, left_out_errors
 from costmodel.trust.source_families import source_family
 
 GROUPINGS = ("class", "family", "source", "accelerator", "axis")
@@ -74,6 +76,10 @@ class Run:
     """As the run's way of measuring would show it."""
     predicted_need_gib: float | None
     """All that has to fit: on a GPU also the CUDA context and the buffers of communicators."""
+    predicted_unexplained_s: float | None
+    """Of the step what nothing explains."""
+    predicted_shared_s: float | None
+    """Of the step what that is a share of."""
     oom: bool
     predicted_fits: bool | None
     skipped_reason: str
@@ -110,6 +116,8 @@ def price_row(row: Row) -> Run:
     """Price one published run; a row that cannot be priced carries the reason."""
     estimate: Estimate | None = None
     peak_gib: float | None = None
+    unexplained_s: float | None = None
+    shared_s: float | None = None
     recipe, reason = "", _unreadable(row)
     try:
         recipe = recipe_of_row(row)
@@ -119,6 +127,9 @@ def price_row(row: Row) -> Run:
             if not np.isfinite(predicted) or predicted <= 0:
                 raise CostModelError(f"the model gives no usable step time ({predicted})")
             peak_gib = seen_memory_bytes(estimate.bill, row.get("memory_kind") or "") / 2**30
+            line = next(one for one in estimate.bill.time_lines if one.name == "overhead.unexplained")
+            unexplained_s = float(line.exposed_seconds)
+            shared_s = float(np.subtract(line.terms["known_s"], line.terms["attention_s"]))
     except CostModelError as error:
         estimate, peak_gib, reason = None, None, str(error)
     return Run(
@@ -141,6 +152,8 @@ def price_row(row: Row) -> Run:
         measured_peak_memory_gib=_number(row, "peak_memory_gib"),
         predicted_peak_memory_gib=peak_gib,
         predicted_need_gib=float(estimate.memory_bytes_per_gpu) / 2**30 if estimate else None,
+        predicted_unexplained_s=unexplained_s,
+        predicted_shared_s=shared_s,
         oom=row.get("oom") == "true",
         predicted_fits=bool(estimate.fits) if estimate else None,
         skipped_reason=reason,
@@ -244,7 +257,11 @@ class Validation(Answer):
 
         return {
             "schema_version": 1,
-            "time": {"all": table(self.summary()), **{by: table(self.summary(by)) for by in GROUPINGS}},
+            "time": {
+                "all": table(self.summary()),
+                "cells": table(self.cells()),
+                **{by: table(self.summary(by)) for by in GROUPINGS},
+            },
             "memory": {
                 "all": table(self.summary(of="memory")),
                 "source": table(self.summary("source", of="memory")),
@@ -271,6 +288,30 @@ class Validation(Answer):
             [{by or "rows": name, **_figures(group, f"{of}_error")} for name, group in groups],
             columns=[by or "rows", *_figures(scored, f"{of}_error")],
         )
+
+    @cached_property
+    def left_out_errors(self) -> pd.Series[float]:
+        """Errors of step times with shares of what nothing explains that the run's family of sources did not fit.
+
+        Fitted to the runs of this table; none where it has no others.
+        """
+        runs = self.judged.dropna(subset=["time_error"])
+        families = runs.source.map(source_family)
+        if families.nunique() < 2:
+            return pd.Series(dtype=float)
+        return left_out_errors(fitted_runs(self.judged))
+
+    def cells(self) -> pd.DataFrame:
+        """Return the figures of `summary` by quality, A or B, as shipped and with the family of sources left out of the fit."""
+        fitted = self.judged.dropna(subset=["time_error"])
+        left = fitted.assign(time_error=self.left_out_errors)
+        rows = [
+            {"quality": f"{quality}, {name}", **_figures(group, "time_error")}
+            for name, frame in (("as shipped", fitted), ("source left out", left))
+            for quality, group in frame.groupby("quality")
+            if group.time_error.notna().any()
+        ]
+        return pd.DataFrame(rows, columns=["quality", *_figures(left, "time_error")])
 
     def noise_floor(self) -> pd.DataFrame:
         """Return how far apart two tables of a family measured one layout, in percent: dense, experts, all.

@@ -1,17 +1,22 @@
 """Error bands: where measured over predicted lay for comparable runs that the fitted constants had not seen.
 
-By generation of the accelerator and dense or mixture of experts. A recipe with a constant of its own is
-judged by runs whose family of sources was left out of the fit; one without, or a machine that no published
-run was made on, by runs whose recipe was left out, which is wider.
+By generation of the accelerator and dense or mixture of experts. A recipe with a constant of its own is judged by runs
+whose family of sources was left out of the fit; one without, or a machine that no published run was made on, by runs
+whose recipe was left out. The next source is like none of those there are: families of sources count as a power of
+their runs, and the fewer there are the wider the band, by Student's t.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
+from costmodel.estimates.priced_job import LARGE
+from costmodel.physics.run.distributions import student_quantile
+from costmodel.trust.source_families import source_family
 
 LEAST_RUNS = 8
 """Runs that a band needs."""
@@ -19,13 +24,20 @@ LEAST_RUNS = 8
 SHARE = 0.8
 """Of the runs, that a band holds."""
 
+_Z = 1.2816
+"""Standard normal quantile of its upper end."""
+
+FAMILY_POWER = 0.75
+"""A family of sources counts as this power of its runs."""
+
 Bands = dict[str, dict[str, float]]
 
 HEAD = (
     "# Measured over predicted: the middle 80 % of published runs, by generation and kind of model. Step times are\n"
     "# those of sources whose family (all containers of a framework) was left out of the fitted constants;\n"
     '# "unfitted" those whose recipe was, "estimated" of them those on machines of generations whose kernels nobody\n'
-    "# timed. Written by tools/fit/fit_overheads.py.\n"
+    '# timed, "large" those on more than 2,000 GPUs. Families of sources count as the 3/4 power of their runs, and few of\n'
+    "# them widen a band (Student's t); one alone has at least the estimated one. Written by tools/fit/fit_overheads.py.\n"
 )
 
 
@@ -45,14 +57,29 @@ def unmeasured(accelerators: pd.Series[str]) -> pd.Series[bool]:
     return found
 
 
-def band(errors: pd.Series[float]) -> dict[str, float]:
-    """Return the middle `SHARE` of measured over predicted."""
-    ratio = 1.0 / (1.0 + errors)
+def band(errors: pd.Series[float], families: pd.Series[str]) -> dict[str, float]:
+    """Return the middle `SHARE` of measured over predicted, wider the fewer families of sources there are."""
+    of = families[errors.index]
+    weights = of.groupby(of).transform("size").to_numpy(np.float64) ** (FAMILY_POWER - 1.0)
+    logs = -np.log1p(errors.to_numpy(np.float64))
+    order = np.argsort(logs)
+    weights = weights[order]
+    below = (np.cumsum(weights) - 0.5 * weights) / weights.sum()
+    low, high = np.interp([0.5 - 0.5 * SHARE, 0.5 + 0.5 * SHARE], below, logs[order])
+    sources = of.nunique()
+    wider = float(student_quantile(sources - 1.0, _Z)) / _Z if sources > 1 else 1.0
+    middle, half = 0.5 * (low + high), 0.5 * (high - low) * wider
     return {
-        "low": round(float(ratio.quantile(0.5 - 0.5 * SHARE)), 3),
-        "high": round(float(ratio.quantile(0.5 + 0.5 * SHARE)), 3),
+        "low": round(float(np.exp(middle - half)), 3),
+        "high": round(float(np.exp(middle + half)), 3),
         "runs": len(errors),
+        "sources": sources,
     }
+
+
+def at_least(one: dict[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Return a band that holds another too."""
+    return {**one, "low": min(one["low"], other["low"]), "high": max(one["high"], other["high"])}
 
 
 def error_bands(runs: pd.DataFrame, own: pd.Series[float], other: pd.Series[float]) -> dict[str, Bands]:
@@ -66,28 +93,26 @@ def error_bands(runs: pd.DataFrame, own: pd.Series[float], other: pd.Series[floa
         Errors of step time by run, with the constants of other families of sources, and of other recipes.
     """
     of_run = classes(runs)
-    time: Bands = {}
-    for ending, errors in (("", own), ("-unfitted", other)):
-        groups = dict(list(errors.groupby(of_run[errors.index])))
-        kinds = dict(list(errors.groupby("any-" + of_run[errors.index].str.split("-").str[-1])))
-        time |= {
-            f"{key}{ending}": band(group)
-            for key, group in {**groups, **(kinds if ending else {})}.items()
-            if len(group) >= LEAST_RUNS
-        }
+    kind = "any-" + of_run.str.split("-").str[-1]
+    families = runs.source.map(source_family)
+
+    def bands(errors: pd.Series[float], by: pd.Series[str]) -> Bands:
+        groups = errors.groupby(by[errors.index])
+        return {str(key): band(group, families) for key, group in groups if len(group) >= LEAST_RUNS}
+
     # What a machine is worth whose kernels nobody timed shows on those that were priced so.
-    guessed = other[unmeasured(runs.accelerator[other.index])]
-    for kind, errors in guessed.groupby("any-" + of_run[guessed.index].str.split("-").str[-1]):
-        if len(errors) >= LEAST_RUNS:
-            time[f"{kind}-estimated"] = band(errors)
-    judged = runs[runs.quality.isin(["A", "B"])]
-    errors = judged.memory_error.dropna()
-    memory = {
-        str(key): band(group)
-        for key, group in errors.groupby(of_run[errors.index])
-        if len(group) >= LEAST_RUNS
-    }
-    return {"time": time, "memory": {**memory, "any": band(errors)}}
+    guessed = bands(other[unmeasured(runs.accelerator[other.index])], kind)
+    time = {f"{key}-estimated": one for key, one in guessed.items()}
+    for key, one in bands(own, of_run).items():
+        alone = time.get(f"any-{key.rpartition('-')[2]}-estimated")
+        time[key] = at_least(one, alone) if alone and one["sources"] < 2 else one
+    for key, one in (bands(other, of_run) | bands(other, kind)).items():
+        time[f"{key}-unfitted"] = at_least(one, time.get(key, one))
+    large = own[runs.gpus[own.index] > LARGE]
+    if len(large) >= LEAST_RUNS:
+        time["any-large"] = band(large, families)
+    errors = runs[runs.quality.isin(["A", "B"])].memory_error.dropna()
+    return {"time": time, "memory": {**bands(errors, of_run), "any": band(errors, families)}}
 
 
 def coverage(
@@ -107,24 +132,15 @@ def coverage(
 
 def bands_text(
     bands: Mapping[str, Bands],
-    recipes: Sequence[str],
-    recipes_xla: Sequence[str],
     accelerators: Sequence[str],
 ) -> str:
-    """Return bands as YAML, with the recipes that have a constant of their own and the machines measured.
-
-    `recipes` have it on GPUs, `recipes_xla` elsewhere.
-    """
+    """Return bands as YAML, with the machines measured."""
     lines = [HEAD]
     for of, held in bands.items():
         lines.append(f"{of}:\n")
         lines += [
-            f"  {key}: {{low: {one['low']}, high: {one['high']}, runs: {one['runs']:.0f}}}\n"
+            f"  {key}: {{low: {one['low']}, high: {one['high']}, runs: {one['runs']:.0f}, sources: {one['sources']:.0f}}}\n"
             for key, one in sorted(held.items())
         ]
-    lines += [
-        f"fitted_recipes: [{', '.join(recipes)}]\n",
-        f"fitted_recipes_xla: [{', '.join(recipes_xla)}]\n",
-        f"accelerators: [{', '.join(accelerators)}]\n",
-    ]
+    lines.append(f"accelerators: [{', '.join(accelerators)}]\n")
     return "".join(lines)

@@ -39,13 +39,6 @@ from factor_runs import (
     tail_of,
     variance_parts,
 )
-from fit_overheads import (
-    fit_constants,
-    held_out_errors,
-    joined_errors,
-    scored_runs,
-    share_of,
-)
 from numpy.typing import NDArray
 
 from costmodel.describe.factors import OTHER, UNFITTED, with_tail
@@ -53,6 +46,7 @@ from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.describe.odds import FitOdds
 from costmodel.step.placed_job import HIDING
 from costmodel.trust.published_runs import read_rows
+from costmodel.trust.shares import errors_with, fit_shares, fitted_runs, left_out_errors
 from costmodel.trust.source_families import source_family
 from costmodel.trust.validation import Validation, validate
 
@@ -166,18 +160,12 @@ def read_runs(table: Path) -> Runs:
 
 
 def residual_runs(checked: Validation, found: pd.DataFrame) -> Runs:
-    """Return residuals of priced runs beside their slopes; elsewhere than on GPUs as fitted, as `fit_overheads` has it."""
-    runs = scored_runs(checked)
-    constants = fit_constants(runs)
-    fitted = pd.Series(
-        [share_of(constants, f, g) for f, g in zip(runs.family, runs.is_gpu, strict=True)], index=runs.index
-    )
-    own = joined_errors(held_out_errors(runs, "source_family"))
-    own = own.where(runs.is_gpu, np.exp(runs.log_ratio) * (1.0 + fitted) - 1.0)
-    other = joined_errors(held_out_errors(runs, "family"))
-    runs = runs.assign(residual=-np.log1p(own[runs.index])).set_index("id").join(found, how="inner")
-    of_other = pd.Series(-np.log1p(other), index=other.index)
-    of_other.index = scored_runs(checked).id[other.index]
+    """Return residuals of priced runs beside their slopes; elsewhere than on GPUs as fitted."""
+    runs = fitted_runs(checked.judged)
+    own = left_out_errors(runs).where(runs.is_gpu, errors_with(runs, fit_shares(runs)))
+    other = left_out_errors(runs, "family")
+    of_other = pd.Series(-np.log1p(other.to_numpy()), index=runs.id)
+    runs = runs.assign(residual=-np.log1p(own)).set_index("id").join(found, how="inner")
     judged = checked.judged.dropna(subset=["memory_error"])
     memory = judged.assign(residual=-np.log1p(judged.memory_error)).set_index("id").join(found, how="inner")
     priced = checked.runs[checked.runs.skipped_reason == ""].set_index("id").join(found, how="inner")

@@ -14,7 +14,6 @@ import math
 import re
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import pandas as pd
 from pages import fill, read_pages, settle
@@ -23,10 +22,8 @@ from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.published_runs import Row, job_of_row, read_rows
+from costmodel.trust.shares import fitted_runs, left_out_errors
 from costmodel.trust.validation import validate
-
-sys.path.append(str(Path(__file__).parents[1] / "fit"))
-from fit_overheads import held_out_errors, joined_errors, scored_runs
 
 NVIDIA = ("v100", "a100", "a800", "h100", "h200", "h800", "h20", "b200", "b300", "gb200", "gb300", "gh200")
 _SERIES = re.compile(r"(maxtext-v\w+-\d+b)-(\d+)x(\d+)$")
@@ -59,8 +56,8 @@ def beside(row: Row) -> dict[str, object]:
 
 def judged(rows: list[Row]) -> pd.DataFrame:
     """Return the scored runs with their errors, those with the source left out, and where they lie in what was stated."""
-    runs = scored_runs(validate(rows))
-    runs = runs.assign(left_out=joined_errors(held_out_errors(runs))).set_index("id")
+    runs = fitted_runs(validate(rows).judged)
+    runs = runs.assign(left_out=left_out_errors(runs, "source")).set_index("id")
     more = []
     for row in rows:
         if row["id"] in runs.index:

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from costmodel.describe.factors import ROLES, factors, named, with_tail
 from costmodel.trust.posterior import Priors, posterior
 from costmodel.trust.published_runs import read_rows
+from costmodel.trust.shares import fitted_runs, left_out_errors
 from costmodel.trust.site_fit import ROW_TAIL, SITE_SHARE, prior_at_site
 from costmodel.trust.validation import validate
 
 sys.path.append(str(Path(__file__).parents[1] / "fit"))
 from factor_runs import TIME, slopes
-from fit_overheads import held_out_errors, joined_errors, scored_runs
 
 Array = NDArray[np.float64]
 LEAST_RUNS, GIVEN, SHARE = 20, 3, 0.8
@@ -139,8 +139,8 @@ def main(arguments: list[str]) -> int:
     rows = [row for row in read_rows(arguments[0]) if (row.get("use") or "time") != "none"]
     found = slopes(rows)
     checked = validate(rows)
-    runs = scored_runs(checked)
-    runs = runs.assign(r=-np.log1p(joined_errors(held_out_errors(runs, "source_family"))))
+    runs = fitted_runs(checked.judged)
+    runs = runs.assign(r=-np.log1p(left_out_errors(runs)))
     runs = runs[runs.id.isin(found.index)]
     runs = runs.assign(**{"class": found.loc[runs.id, "class"].to_numpy()})
     parts = by_factor(found)
