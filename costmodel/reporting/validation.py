@@ -21,7 +21,8 @@ def validation_grids(checked: Validation, *, worst: int = 0) -> list[Grid]:
         _summary_grid(f"Step time by {first}", checked.summary(first)),
         _summary_grid("Step time, all rows of quality A and B", checked.summary()),
         _summary_grid(
-            "Step time by quality, and with the run's family of sources left out of the fit", checked.cells()
+            "Step time by quality, as shipped and with the run's family of sources left out of the fit",
+            checked.cells(),
         ),
     ]
     floor = checked.noise_floor()

@@ -39,6 +39,9 @@ are tables of one framework (`source_family`)."""
 _BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "nvfp4": 4, "mxfp4": 4}
 """Bits of the products by precision; the others have 8."""
 
+LEAST_FAMILIES = 5
+"""Families of sources that a table needs for shares that leave one of them out."""
+
 RESULT_COLUMNS = (
     "id",
     "measured_step_time_s",
@@ -293,11 +296,11 @@ class Validation(Answer):
     def left_out_errors(self) -> pd.Series[float]:
         """Errors of step times with shares of what nothing explains that the run's family of sources did not fit.
 
-        Fitted to the runs of this table; none where it has no others.
+        Fitted to the runs of this table; none where it has fewer than `LEAST_FAMILIES`, which fit nothing.
         """
         runs = self.judged.dropna(subset=["time_error"])
         families = runs.source.map(source_family)
-        if families.nunique() < 2:
+        if families.nunique() < LEAST_FAMILIES:
             return pd.Series(dtype=float)
         return left_out_errors(fitted_runs(self.judged))
 

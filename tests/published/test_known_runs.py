@@ -2,7 +2,6 @@
 
 import pytest
 import readme_tables
-from fit_overheads import HELD_BACK
 
 RUNS = {run["name"]: run for run in readme_tables.ten_runs()}
 

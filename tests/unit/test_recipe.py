@@ -79,12 +79,12 @@ def test_a_preset_names_only_what_differs():
             read = recipe.switches[switch]
             assert (list(read) if isinstance(read, tuple) else read) == raw[switch], (name, switch)
             assert read != below[switch], f"{name}: {switch} is what it would be"
-        for switch in GROUP_OF.keys() - raw.keys() - {"overhead_fraction", "overhead_fraction_xla"}:
+        for switch in GROUP_OF.keys() - raw.keys() - {"overhead_fraction"}:
             assert recipe.switches[switch] == below[switch]
 
 
 def test_a_base_lends_its_switches_and_launches_and_nothing_that_is_said_of_it():
-    """Megatron-Bridge of 26.06 on Megatron-Bridge on NeMo on Megatron-Core; one constant of its own for all."""
+    """Megatron-Bridge of 26.06 on Megatron-Bridge on NeMo on Megatron-Core; one share for both releases."""
     newest, bridge, nemo, core = map(
         load_recipe, ("megatron-bridge-2606", "megatron-bridge", "nemo", "megatron-core")
     )
@@ -92,14 +92,17 @@ def test_a_base_lends_its_switches_and_launches_and_nothing_that_is_said_of_it()
     assert newest.launches == replace(nemo.launches, release=MEGATRON_2026)
     assert newest.host.launch_s == core.host.launch_s == 36e-6
     assert (core.overlap.nccl_pat, nemo.overlap.nccl_pat, bridge.overlap.nccl_pat) == (True, False, True)
-    assert (newest.host.overhead_fraction, nemo.host.overhead_fraction) == (0.149, 0.123)
+    b200 = load_accelerator("b200-sxm-180gb")
+    shares = [usual_overhead(b200, one.name) for one in (newest, bridge, nemo)]
+    assert shares[0] == shares[1] != shares[2]
+    assert newest.host.overhead_fraction is None
     assert newest.description != bridge.description
     # AXLearn inherits of MaxText on TPUs, but nobody says how it counts the MFU that it prints, nor was it fitted.
     axlearn, maxtext = load_recipe("axlearn"), load_recipe("maxtext-tpu")
     assert maxtext.prints.mfu == "causal"
     assert axlearn.prints is None
-    assert (axlearn.host.overhead_fraction_xla, maxtext.host.overhead_fraction_xla) == (0.184, 0.152)
-    assert axlearn.host.overhead_fraction is None
+    v5p = load_accelerator("tpu-v5p")
+    assert usual_overhead(v5p, "axlearn") == usual_overhead(v5p) != usual_overhead(v5p, "maxtext-tpu")
 
 
 def test_a_switch_changed_leaves_all_others():
@@ -208,8 +211,7 @@ def test_what_a_recipe_leaves_to_the_device():
         assert found("attention_kernel", "flash3") == "flash3"
         assert found("collectives_on", "auto") == accelerator.collectives_on
         assert found("collectives_on", "sms") == "sms"
-        usual = usual_overhead(accelerator.generation, accelerator.has_own_stack)
-        assert found("overhead_fraction", None) == usual
+        assert found("overhead_fraction", None) == usual_overhead(accelerator, "megatron-core")
         assert found("overhead_fraction", 0.01) == 0.01
 
 

@@ -1,6 +1,5 @@
-"""How far published runs are from the model, on made-up rows: errors, sweeps, memory, bands, all by hand."""
+"""How far published runs are from the model, on made-up rows: errors, sweeps, memory, all by hand."""
 
-import bands
 import pandas as pd
 import pytest
 
@@ -138,48 +137,6 @@ def test_out_of_memory():
     assert (more["precision"], more["recall"], more["right"]) == (0.25, 1.0, 0.4)
 
 
-def test_a_band_is_the_middle_of_measured_over_predicted():
-    """Ratios of 1.0, 1.1 … 2.0: a tenth of them is below 1.1, a tenth above 1.9."""
-    errors = pd.Series([1 / (1 + step / 10) - 1 for step in range(11)])
-    assert bands.band(errors) == {"low": pytest.approx(1.1), "high": pytest.approx(1.9), "runs": 11}
-
-
-def class_rows(ratios, **more):
-    """Return rows whose memory was measured at some ratios of what is predicted."""
-    return [
-        {
-            "predicted_peak_memory_gib": 10.0,
-            "measured_peak_memory_gib": 10.0 * ratio,
-            "use": "memory",
-            **more,
-        }
-        for ratio in ratios
-    ]
-
-
-def test_bands_of_classes():
-    """Eight dense runs at twice the prediction; seven of experts make no band but that of their kind's errors."""
-    rows = checked(*class_rows([2.0] * 8), *class_rows([4.0] * 7, num_experts=8)).runs
-    own = pd.Series(0.0, index=rows.index)
-    other = pd.Series(-0.5, index=rows.index)
-    found = bands.error_bands(rows, own, other)
-    one = {"low": 1.0, "high": 1.0, "runs": 8}
-    two = {"low": 2.0, "high": 2.0, "runs": 8}
-    assert found["time"] == {"hopper-dense": one, "hopper-dense-unfitted": two, "any-dense-unfitted": two}
-    assert found["memory"]["hopper-dense"] == two
-    assert found["memory"]["any"]["runs"] == 15
-
-
-def test_share_inside_a_band():
-    """Ratios of 0.9, 1.0, 1.1 and 1.3 in a band from 1.0 to 1.1, whose ends count."""
-    rows = checked(*times((1, 1), (1, 1), (1, 1), (1, 1))).runs
-    errors = pd.Series([1 / ratio - 1 for ratio in (0.9, 1.0, 1.1, 1.3)], index=rows.index)
-    (row,) = bands.coverage(rows, errors, {"hopper-dense": {"low": 0.9999, "high": 1.1001}}).to_dict(
-        "records"
-    )
-    assert row == {"class": "hopper-dense", "runs": 4, "inside": 0.5}
-
-
 def told_rows():
     """Six layouts of one job, two runs with experts, peaks, runs out of memory, rows that were skipped."""
     sweep = times((1, 12), (2, 10), (3, 14), (4, 16), (5, 18), (6, 20), source="other", gpus=4096)
@@ -207,6 +164,7 @@ def test_tables_of_a_validation():
     assert list(tables) == [
         "Step time by class",
         "Step time, all rows of quality A and B",
+        "Step time by quality, as shipped and with the run's family of sources left out of the fit",
         "Step time by family",
         "Step time by source",
         "Step time by accelerator",
@@ -273,7 +231,7 @@ def test_tables_of_one_publisher_say_what_no_prediction_can_beat():
 def test_a_record_of_a_validation():
     found = told_rows()
     record = found.to_dict()
-    assert list(record["time"]) == ["all", "class", "family", "source", "accelerator", "axis"]
+    assert list(record["time"]) == ["all", "cells", "class", "family", "source", "accelerator", "axis"]
     assert record["memory"]["source"][1]["bias_%"] == pytest.approx(-20)
     assert record["out_of_memory"] == pytest.approx(
         {"rows": 12, "oom_rows": 2, "right": 11 / 12, "precision": 1.0, "recall": 0.5}

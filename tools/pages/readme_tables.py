@@ -81,13 +81,7 @@ def validation_table(runs: Path) -> str:
     lines = [*head]
     for of, title in (("time", "step time"), ("memory", "peak memory")):
         lines += [_line(title, row) for _, row in checked.summary(of=of).iterrows()]
-    titles = {
-        "fitted": "step time, quality {}, all sources fitted",
-        "left out": "step time, quality {}, source left out",
-    }
-    lines += [
-        _line(titles[row["shares"]].format(row["quality"]), row) for _, row in checked.cells().iterrows()
-    ]
+    lines += [_line(f"step time, quality {row['quality']}", row) for _, row in checked.cells().iterrows()]
     fits, sweeps = checked.out_of_memory(), checked.sweeps(least=6)
     lines += [
         "",
