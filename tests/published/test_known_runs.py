@@ -3,6 +3,8 @@
 import pytest
 import readme_tables
 
+from costmodel.trust.shares import HELD_BACK
+
 RUNS = {run["name"]: run for run in readme_tables.ten_runs()}
 
 

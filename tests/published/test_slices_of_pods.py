@@ -8,7 +8,7 @@ from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.published_runs import job_of_row, read_rows
 
 ROWS = {row["id"]: row for row in read_rows(Path(__file__).with_name("tpu_slices.csv"))}
-APART = {("128b", 4): 0.05, ("128b", 32): 0.07}
+APART = {("16b", 32): 0.045, ("128b", 4): 0.05, ("128b", 32): 0.085}
 """Where loss by scale is farther off than 4 points, and by how much at most."""
 
 

@@ -5,9 +5,10 @@ import pytest
 from round_jobs import QUIET, SMALL, cluster_file, model_file, price
 
 import costmodel as cm
+from costmodel.describe.hardware.changed import at_rate
 from costmodel.describe.hardware.hardware import load_link
 from costmodel.trust.calibration.fitting import fit_pulled
-from costmodel.what_if.changes import _with_latency, _with_rate
+from costmodel.what_if.changes import _with_latency
 
 JOB = {
     **{"model": model_file(SMALL), "cluster": cluster_file(), "gpus": 8, "global_batch": 16, "seq_len": 1024},
@@ -61,7 +62,7 @@ def test_a_report_tells_its_parts():
 def test_a_link_of_twice_the_rate_or_the_latency(name):
     """Rates of adding in the switch go with the link's, times that it takes to start do not, and the other way round."""
     link = load_link(name, size=8)
-    fast, slow = _with_rate(link, 2.0), _with_latency(link, 2.0)
+    fast, slow = at_rate(link, 2.0), _with_latency(link, 2.0)
     rates, times = (
         ("bandwidth_bytes_per_s", "reduction_bandwidth_bytes_per_s"),
         ("latency_s", "base_latency_s"),
