@@ -340,18 +340,23 @@ def _given_split(text: Any, gpus: int, model: Model) -> Split:
     tp, pp, ep, dp = (float(np.asarray(degrees.get(name, 1))) for name in Split._fields)
     if gpus % (tp * pp * dp):
         raise CostModelError(f"layout: replicas of {tp * pp * dp:.0f} GPUs do not fill the {gpus:,}")
+    if dp > 1 and ep != tp * dp:
+        raise CostModelError(
+            f"layout: attention groups apart (dp{dp:.0f}) spread the experts over all of them: ep{tp * dp:.0f}"
+        )
     if not _is_possible(model, tp, pp, ep, dp):
         raise CostModelError(f"layout: {text} does not divide the heads, layers or experts of {model.name}")
     return Split(*(np.array([degree]) for degree in (tp, pp, ep, dp)))
 
 
 def _is_possible(model: Model, tp: float, pp: float, ep: float, dp: float) -> bool:
-    """Tell whether an engine can cut a model so: heads by tp, layers by pp, experts by ep, which tp times dp holds."""
+    """Tell whether an engine can cut a model so: heads by tp, layers by pp, experts by all of tp times dp, or each by tp."""
     if model.num_heads % tp or pp > model.num_layers:
         return False
     if not model.num_experts:
         return ep == 1 and dp == 1
-    return model.num_experts % ep == 0 and (tp * dp) % ep == 0
+    # Where groups attend apart, tokens reach the experts by the exchange of expert parallelism.
+    return model.num_experts % ep == 0 and ep in ((tp * dp,) if dp > 1 else (1, tp))
 
 
 def _splits(model: Model, gpus: int) -> Split:

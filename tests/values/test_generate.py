@@ -87,7 +87,7 @@ def test_the_layout_is_the_best_of_all_priced_alone(job, batch):
     batch=st.integers(1, 2000),
     prompt=st.integers(1, 4000),
     response=st.integers(1, 4000),
-    layout=st.sampled_from(["tp8", "tp4", "tp2 pp4", "tp8 ep8", "tp2 dp4 ep8", "dp8"]),
+    layout=st.sampled_from(["tp8", "tp4", "tp2 pp4", "tp8 ep8", "tp2 dp4 ep8", "dp8 ep8"]),
 )
 def test_more_work_never_takes_less(batch, prompt, response, layout):
     job = {**EXPERTS, "prompt_len": prompt, "response_len": response, "layout": layout, "max_running": 10000}
@@ -126,6 +126,7 @@ def test_records_are_plain_and_hold_every_line():
         (["llama3-70b", "1xH100"], "no layout of 1 GPU holds llama3-70b in bf16"),
         (["llama3-8b", "8xH100", "-l", "tp3"], "replicas of 3 GPUs do not fill the 8"),
         (["llama3-8b", "8xH100", "-l", "tp2 cp2"], "cp is no degree of an engine"),
+        (["mixtral-8x7b", "8xH100", "-l", "tp2 dp4"], "spread the experts over all of them: ep8"),
         (["llama3-8b", "8xH100", "-l", "tp2 ep2"], "does not divide the heads, layers or experts"),
         (
             ["llama3-8b", "8xH100", "--engine", "tgi"],

@@ -15,7 +15,7 @@ from costmodel.base.errors import CostModelError, LayoutError, RecipeError, Unit
 from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.jobs.field import Field
 from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, canonical, names, unknown_field
-from costmodel.describe.jobs.switches import HOME, require_switch, takes_several
+from costmodel.describe.jobs.switches import HOME, require_switch, switch, takes_several
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 
 Array = NDArray[np.float64]
@@ -390,6 +390,8 @@ def parse_switches(pairs: Iterable[str] | None) -> dict[str, Any]:
         if not value and not several:
             raise RecipeError(wrong)
         found[name] = [part for part in value.split(",") if part] if several else value
+        if value == "null" and switch(name).kind == "open number":
+            found[name] = None
     return found
 
 

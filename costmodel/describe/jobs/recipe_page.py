@@ -97,4 +97,6 @@ def set_text(value: Any) -> str:
     """Return a switch's value as ``--set`` takes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if value is None:
+        return "null"
     return ",".join(value) if isinstance(value, list) else str(value)
