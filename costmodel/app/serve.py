@@ -128,8 +128,15 @@ def _asset(name: str) -> str:
     return (files("costmodel.app") / name).read_text(encoding="utf-8")
 
 
+_MOST_BYTES = 64 * 2**20
+"""Of a file that is dropped on the page."""
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
+
+    timeout = 60
+    """How long a connection may say nothing. [s]"""
 
     def do_GET(self) -> None:
         """Give the page, one of its files, or an answer."""
@@ -150,19 +157,31 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Read a file that was dropped."""
-        at, size = urlsplit(self.path), int(self.headers.get("Content-Length") or 0)
+        at, length = urlsplit(self.path), self.headers.get("Content-Length") or "0"
         if not self._is_ours():
             return
+        if not length.isdecimal() or int(length) > _MOST_BYTES:
+            self.close_connection = True
+            self._send(f"Content-Length: expected at most {_MOST_BYTES:,} bytes\n", "text/plain", 413)
+            return
         if at.path == "/read":
-            self._send(json.dumps(dropped(at.query, self.rfile.read(size))), "application/json")
+            body = self.rfile.read(int(length))
+            self._send(json.dumps(dropped(at.query, body)), "application/json")
         else:
             self._send("there is no such page\n", "text/plain", 404)
 
     def _is_ours(self) -> bool:
         """Refuse a page of somebody else's: one whose name points here, or one that sends here."""
-        host = urlsplit(f"//{self.headers.get('Host', '')}")
-        origin = urlsplit(self.headers.get("Origin", ""))
-        if host.hostname in _NAMES and origin.netloc in ("", host.netloc):
+        try:
+            host = urlsplit(f"//{self.headers.get('Host', '')}")
+            origin = urlsplit(self.headers.get("Origin", ""))
+        except ValueError:
+            self._send("Host or Origin is malformed\n", "text/plain", 400)
+            return False
+        # A link may lead here from elsewhere; an image, a script or a form of another site may not.
+        linked = self.headers.get("Sec-Fetch-Mode") == "navigate" and self.command == "GET"
+        foreign = self.headers.get("Sec-Fetch-Site") == "cross-site" and not linked
+        if host.hostname in _NAMES and origin.netloc in ("", host.netloc) and not foreign:
             return True
         self._send(f"this page is at {HOST}, and for itself only\n", "text/plain", 403)
         return False

@@ -2,12 +2,13 @@
 
 import json
 import shlex
+import socket
 import sys
 import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from famous_jobs import FSDP_8B
@@ -456,6 +457,48 @@ def test_other_names_and_other_pages_are_refused(ask):
     assert ask("", Host="evil.example")[0] == 403
     assert ask("read?name=a.yaml", b"gpus: 8", Origin="http://evil.example")[0] == 403
     assert ask("answer", Host="localhost")[0] == 200
+
+
+def status(address, method="GET", path="/", **headers):
+    """Return the first line that the page answers to a request as it is written, headers with - for _."""
+    host, port = urlsplit(address).netloc.split(":")
+    lines = {"Host": f"{host}:{port}", **{name.replace("_", "-"): text for name, text in headers.items()}}
+    sent = "".join(
+        [f"{method} {path} HTTP/1.1\r\n", *(f"{key}: {text}\r\n" for key, text in lines.items()), "\r\n"]
+    )
+    with socket.create_connection((host, int(port)), timeout=10) as line:
+        line.sendall(sent.encode())
+        return int(line.makefile("rb").readline().split()[1])
+
+
+def test_what_is_malformed_is_refused_and_what_other_sites_ask_too(address):
+    assert status(address) == 200
+    assert status(address, Host="[::1") == 400
+    assert status(address, Origin="http://[") == 400
+    across = {"Sec_Fetch_Site": "cross-site"}
+    assert status(address, **across, Sec_Fetch_Mode="no-cors") == 403
+    # Somebody follows a link of another site.
+    assert status(address, **across, Sec_Fetch_Mode="navigate") == 200
+    assert status(address, "POST", "/read", **across, Sec_Fetch_Mode="navigate", Content_Length="0") == 403
+    for length in ("-5", "1e3", str(10**12)):
+        assert status(address, "POST", "/read", Content_Length=length) == 413, length
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET / HTT", b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nab"]
+)
+def test_a_connection_that_says_no_more_is_given_up(begun):
+    class Hasty(serve.Handler):
+        timeout = 0.2
+
+    assert serve.Handler.timeout == 60
+    with serve.Server((serve.HOST, 0), Hasty) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with socket.create_connection((serve.HOST, server.server_port), timeout=10) as line:
+            line.sendall(begun)
+            # The end of the stream: no answer, and no error by the time that this side would wait.
+            assert line.makefile("rb").read() == b""
+        server.shutdown()
 
 
 def test_without_the_extra_or_a_free_port_it_says_so(address, monkeypatch, capsys):
