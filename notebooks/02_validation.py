@@ -139,7 +139,12 @@ sweeps.round(2)
 # ## Leaving each source out
 
 # %%
-from costmodel.trust.shares import fit_shares, fitted_runs, left_out_errors
+import sys
+from pathlib import Path
+
+tools = Path("tools/fit")
+sys.path.append(str(tools if tools.exists() else Path("..") / tools))
+from fit_overheads import fit_shares, fitted_runs, left_out_errors
 
 runs = fitted_runs(checked.judged)
 pd.DataFrame(fit_shares(runs).values(), index=fit_shares(runs)).round(3)

@@ -103,7 +103,7 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
             formula=text,
             terms=numbers,
             source=f"recipe {step.placed.recipe.name} on {step.placed.accelerator.generation}: overhead_fraction, "
-            "fitted to whole runs (describe/data/overheads.csv)",
+            "fitted to whole runs (costmodel/describe/data/overheads.csv)",
         )
         for name, text, numbers in lines
     ]

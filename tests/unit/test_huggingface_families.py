@@ -13,9 +13,7 @@ def test_parameters_are_those_of_the_family():
     for kind, (count, config) in (TINY | PUBLISHED).items():
         read = read_hf_config({**config, "model_type": kind}, kind)
         assert num_params(read.model) == count, kind
-        # Kimi's small file says its experts under the names of transformers and of its own.
-        left = ("n_routed_experts", "n_shared_experts") if kind == "kimi_linear" else ()
-        assert read.ignored == left, kind
+        assert read.ignored == (), kind
 
 
 def test_bias_and_norm_of_a_llama_by_hand():

@@ -301,7 +301,7 @@ def test_objectives_and_several_gpu_counts():
         quick.best.step_time_s * quick.best.job.layout.gpus
     )
     by_mfu = cm.plan(**asked, objective="mfu")
-    assert float(by_mfu.best.mfu) == pytest.approx(by_mfu.to_frame().mfu.max())
+    assert float(by_mfu.best.mfu) == pytest.approx(by_mfu.to_frame().mfu.max(), rel=5e-3)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ def test_a_layout_that_may_well_not_fit_is_warned_of_with_the_flag(monkeypatch, 
 
         def probability(self, need, have):
             assert need < have
-            return chance
+            # The host has terabytes.
+            return chance if have < 1e12 else 1.0
 
     monkeypatch.setattr(priced_job, "odds", Odds)
     warned = [text for text in training_runs.run_remarks(price()) if "likely to fit" in text]
