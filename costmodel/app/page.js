@@ -7,6 +7,7 @@
   let state = new URLSearchParams(start.query);
   let stop = null; // ends the search or the report that runs
   let asked = 0;
+  let waiting;
 
   const view = () => state.get("view") || "bill";
   const isSecond = () => state.get("job") === "b";
@@ -63,11 +64,14 @@
   }
 
   async function answer() {
+    clearTimeout(waiting);
     const mine = (asked += 1);
+    const line = state.get("line");
     history.replaceState(null, "", `?${state}`);
     byId("save-model").hidden = !state.get((isSecond() ? "b." : "") + "model_file");
     const found = await ask("answer");
     if (mine !== asked) return; // something else was typed by then
+    if (state.get("line") !== line) return answer(); // a line was opened by then: this reply would shut it
     byId("command").textContent = found.command;
     say(found.error, found.field);
     if (found.error) return;
@@ -83,7 +87,6 @@
 
   // --- what is typed ---
 
-  let waiting;
   for (const input of inputs) {
     input.addEventListener("input", () => {
       set(nameOf(input), input.value.trim());
