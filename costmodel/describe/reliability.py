@@ -17,6 +17,18 @@ from costmodel.base.yaml_files import read_mapping
 
 Checkpointing = Literal["blocking", "async", "replica"]
 _NODE_OF_THE_RATES = 8.0
+OnFailure = Literal["wait", "spares", "shrink", "reroute"]
+
+
+class Cause(BaseModel):
+    """Why jobs are interrupted: how often among all interruptions, and how long until it is known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    count: float = Field(gt=0)
+    """Interruptions in the published run; shares are over the sum of them. [-]"""
+    detection_s: float | None = Field(default=None, ge=0)
+    """Until it is known, where another time than `Reliability.detection_s`: a hang lasts until a time-out. [s]"""
 
 
 class Reliability(BaseModel):
@@ -46,6 +58,12 @@ class Reliability(BaseModel):
     host's memory only; replica: that copy goes to another node's memory and recovery reads it from there."""
     checkpoint_interval_s: float | None = Field(default=None, gt=0)
     """Work between two checkpoints; the best one where not given."""
+    causes: dict[str, Cause] = Field(default_factory=dict)
+    """Why, where it is published: what each takes is `TrainingRun.by_cause`."""
+    on_failure: OnFailure = "spares"
+    """wait: until the node is repaired; spares: a node that stands ready takes its place; shrink: training goes on with
+    a replica less until then; reroute: the same ranks of other replicas take its micro-batches, and no work is lost but the
+    step's (Gandhi et al., ReCycle, SOSP 2024, arXiv:2405.14009, section 3)."""
     spare_nodes: int | None = Field(default=None, ge=0)
     """Nodes kept ready; where not given, as many as make the job wait for repairs 1 % of the time."""
     repair_s: float = Field(default=2 * 86400.0, ge=0)
@@ -57,6 +75,17 @@ class Reliability(BaseModel):
     step_time_error: float | None = Field(default=None, ge=0, le=1)
     """Spread of the predicted step time (of its logarithm); where not given, as the uncertain factors of its constants
     say (`Estimate.sample`)."""
+
+    @property
+    def mean_detection_s(self) -> float:
+        """From a failure until it is known, over all causes. [s]."""
+        total = sum(cause.count for cause in self.causes.values())
+        own = sum(
+            c.count * (c.detection_s - self.detection_s)
+            for c in self.causes.values()
+            if c.detection_s is not None
+        )
+        return self.detection_s + (own / total if total else 0.0)
 
     def failures_per_second(self, gpus: float) -> float:
         """Rate at which a job of so many GPUs is interrupted. [1/s]."""

@@ -6,6 +6,7 @@ Work and times of an operator are those in its line's formula; nothing is priced
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.bill.formula import evaluate_steps
-from costmodel.bill.lines import TimeLine
+from costmodel.bill.lines import TimeLine, broadcast_sum, sum_exposed
 from costmodel.estimates.estimate import Estimate
 from costmodel.physics.network.comm_roofline import (
     REGIMES,
@@ -22,6 +23,7 @@ from costmodel.physics.network.comm_roofline import (
     regime,
     ridge_points,
 )
+from costmodel.step.price import price
 
 
 class OperatorRow(NamedTuple):
@@ -231,6 +233,26 @@ class Roofline(Answer):
             return None
         return float(batch_for_efficiency(self.est.job.global_batch, row.intensity, row.ridge))
 
+    @cached_property
+    def ring_hides_from(self) -> int | None:
+        """Sequence length from which context parallelism hides as much of its messages as it ever does. [tokens]
+
+        Of powers of two up to 4 Mi tokens, the first at which what is exposed of the bill's lines is within a tenth of the
+        share at the last. None without context parallelism, or where messages do not hide at all.
+        """
+        if float(self.est.job.layout.cp) == 1:
+            return None
+        lengths = np.asarray(2.0 ** np.arange(10, 23), dtype=np.float64)
+        lines = [
+            line
+            for line in price(replace(self.est.job, seq_len=lengths)).bill.time_lines
+            if line.axis == "cp" and line.toll == "communication"
+        ]
+        sent_s = broadcast_sum([line.seconds for line in lines])
+        exposed = sum_exposed(lines) / np.maximum(sent_s, 1e-300)
+        hidden = np.broadcast_to(exposed <= 1.1 * exposed[..., -1], lengths.shape)
+        return int(lengths[int(np.argmax(hidden))]) if np.all(exposed[..., -1] < 0.9) else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return both rooflines as plain data."""
         accelerator = self.est.job.cluster.accelerator
@@ -258,6 +280,7 @@ class Roofline(Answer):
             ],
             "axes": [row._asdict() for row in self.axes],
             "critical_batch_sequences": self.critical_batch,
+            "ring_hides_from_tokens": self.ring_hides_from,
         }
 
     def columns(self) -> dict[str, list[Any]]:

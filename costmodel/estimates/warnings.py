@@ -10,6 +10,7 @@ from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
 from costmodel.describe.odds import RISK
+from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.pipeline_run import simulated_step_s
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.estimates.savings import Saving, memory_savings, time_savings
@@ -29,6 +30,8 @@ CLOSED_FORM_SHARE = 0.03
 """How far a bill may be from the simulation of its pipeline. [-]"""
 _MOST_SIMULATED = 128
 """Micro-batches of a step up to which that is asked: a tenth of a second on 16 stages. [-]"""
+_BUCKETS = (4.0, 8.0, 16.0, 32.0)
+"""Sizes of a bucket over the given one that are tried. [-]"""
 UNEVEN = 1.2
 """Tokens of the busiest expert rank over the mean, to say what uneven routing would cost. [-]"""
 
@@ -47,6 +50,7 @@ def warnings_of(est: PricedJob) -> list[str]:
         *_simulated(est),
         *_faster(est),
         *_communication(est),
+        *_buckets(est),
         *_host(est),
         *_routing(est),
         *_compression(est),
@@ -201,6 +205,29 @@ def _communication(est: PricedJob) -> Iterator[str]:
             )
 
 
+def _buckets(est: PricedJob) -> Iterator[str]:
+    """Say where messages of the reduction are so small that latency decides, and which size is better."""
+    elements = est.job.recipe.overlap.bucket_elements
+    if not elements or float(est.job.layout.dp) == 1:
+        return
+    now = float(est.step_time_s)
+    tried = {
+        times * elements: float(
+            price(est.job.switched({"bucket_elements": times * elements})).bill.step_time_s()
+        )
+        for times in _BUCKETS
+        if times * elements <= SWITCHES["bucket_elements"].bounds[1]
+    }
+    best = min(tried, key=lambda size: tried[size], default=elements)
+    saved = 1.0 - tried.get(best, now) / now
+    if saved > WORTH_SAYING:
+        width = est.job.recipe.dtypes.grad_bytes()
+        yield (
+            f"buckets of {format_bytes(elements * width)} are too small for this network: --set "
+            f"bucket_elements={best:.0f} ({format_bytes(best * width)}) saves {saved:.1%} of the step"
+        )
+
+
 def _host(est: PricedJob) -> Iterator[str]:
     """Say that kernels are too small for the host."""
     hosts = [line.exposed_seconds for line in est.bill.time_lines if line.cause == "host"]
@@ -262,7 +289,8 @@ def _compression(est: PricedJob) -> Iterator[str]:
     gain, more = whole / float(est.step_time_s) - 1.0, job.steps_factor - 1.0
     counted = f"{more:.1%} more are counted in days" if more else "none more are counted in days"
     if gain <= 0:
-        yield f"gradient_compression {job.policy.gradient_compression} saves no time: a step takes {-gain:.1%} longer"
+        longer = f"takes {-gain:.1%} longer" if gain < -5e-4 else "is as long"
+        yield f"gradient_compression {job.policy.gradient_compression} saves no time: a step {longer}"
         return
     yield (
         f"gradient_compression {job.policy.gradient_compression} changes what is learned: it pays while the same "

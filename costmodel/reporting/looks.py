@@ -188,15 +188,21 @@ def _operator_grid(rows: list[OperatorRow], every_operator: bool) -> Grid:
 
 
 def roofline_remarks(found: Roofline) -> list[str]:
-    """Say which batch data parallelism needs."""
-    batch = found.critical_batch
+    """Say which batch data parallelism needs, and which context a ring."""
+    batch, length = found.critical_batch, found.ring_hides_from
+    ring = (
+        []
+        if length is None
+        else [f"Context parallelism hides all that it ever does from sequences of {length:,} tokens on."]
+    )
     if batch is None:
-        return []
+        return ring
     now = float(found.est.job.global_batch)
     relation = "above it" if now >= batch else "below it"
     return [
         f"Critical batch of data parallelism: {batch:,.0f} sequences ({batch * float(found.est.job.seq_len):,.3g} tokens); "
-        f"this job's {now:,.0f} are {relation}."
+        f"this job's {now:,.0f} are {relation}.",
+        *ring,
     ]
 
 

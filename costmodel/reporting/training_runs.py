@@ -39,7 +39,7 @@ _SPREAD_TITLES = {
 
 def run_grids(run: TrainingRun) -> list[Grid]:
     """Return the tables of a run, in the order they are read."""
-    return [_headline(run), _hours(run), _spread(run)]
+    return [_headline(run), _hours(run), _spread(run), *_causes(run)]
 
 
 def _headline(run: TrainingRun) -> Grid:
@@ -69,6 +69,7 @@ def _headline(run: TrainingRun) -> Grid:
             f"{_megawatt_hours(run.energy_kwh)} at {run.gpu_power_w:,.0f} W a GPU and host, PUE {run.pue:.2f} "
             f"(boards alone at their limit: {_megawatt_hours(run.energy_at_tdp_kwh)})",
         ),
+        ("CO2", f"{_tonnes_text(run)} (of the boards alone: {_tonnes(run.tonnes_co2_at_tdp)})"),
         ("interruptions", f"{_failures_text(run)} (rates: {given.name})"),
         (
             "checkpoint",
@@ -191,6 +192,23 @@ def _hours(run: TrainingRun) -> Grid:
     return Grid("Where the GPU-hours go", columns("", "GPU-hours >", "Share >"), rows, strong)
 
 
+def _causes(run: TrainingRun) -> list[Grid]:
+    """Return what interrupts the run and what that takes, where the rates say it."""
+    rows = [
+        [
+            row.cause,
+            _count(row.interruptions),
+            format_duration(row.detection_s),
+            _hours_text(row.gpu_hours, run),
+            f"{row.gpu_hours / run.gpu_hours:.2%}",
+        ]
+        for row in run.by_cause()
+    ]
+    heads = columns("", "Times >", "Until known >", "GPU-hours >", "Share >")
+    note = f"work done again, detection, restart and loading; causes as counted by {run.reliability.name}"
+    return [Grid("What interrupts it", heads, rows, note=note)] if rows and run.failures_per_s else []
+
+
 def _hours_row(label: str, hours: float, run: TrainingRun) -> list[str]:
     """Return one row."""
     return [label, _hours_text(hours, run), f"{hours / run.gpu_hours:.1%}"]
@@ -250,6 +268,16 @@ def _megawatt_hours(energy_kwh: float) -> str:
     return f"{energy_kwh / 1e3:,.0f} MWh" if energy_kwh >= 1e5 else f"{energy_kwh / 1e3:.3g} MWh"
 
 
+def _tonnes(tonnes: float) -> str:
+    """Write tonnes of CO2 equivalent, small ones with three digits."""
+    return f"{tonnes:,.0f} t CO2e" if tonnes >= 100.0 else f"{tonnes:.3g} t CO2e"
+
+
+def _tonnes_text(run: TrainingRun) -> str:
+    """Say what the energy emits, and on which grid."""
+    return f"{_tonnes(run.tonnes_co2)} at {run.carbon_intensity:g} kg/kWh"
+
+
 def run_summary(run: TrainingRun, *, assumed: Collection[str] = ()) -> Summary:
     """Return a run in twenty lines: days and dollars with p10 and p90, whether it fits, where the GPU-hours go."""
     est, spread = run.est, run.spread(10, 90)
@@ -281,7 +309,7 @@ def run_summary(run: TrainingRun, *, assumed: Collection[str] = ()) -> Summary:
         ("lost", lost or "nothing"),
         ("cost", _cost_text(run)),
         *limits(run),
-        ("energy", f"{_megawatt_hours(run.energy_kwh)}, PUE {run.pue:.2f}"),
+        ("energy", f"{_megawatt_hours(run.energy_kwh)}, PUE {run.pue:.2f}; {_tonnes_text(run)}"),
         ("faults", _failures_text(run)),
     ]
     return Summary(

@@ -3,7 +3,7 @@
 Sends and stores nothing. Pays: at every synchronisation the group waits for its slowest member.
 Ranks that differ for good cost the expected maximum over all of them, told by the level that
 meets them (tensor group, expert group, pipeline, whole job); jitter costs at each level again.
-Off unless the job's `stragglers` says otherwise.
+Off unless the job's `stragglers` or `degraded_gpu` says otherwise.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
 
     A slow rank is slow at its own work: communication of the critical path does not grow.
     """
-    placed, health = step.placed, step.placed.health
+    health = step.placed.health
+    degraded = _degraded_lines(bill, health.degraded_gpu) if health.degraded_gpu < 1.0 else []
     if health.stragglers == "none":
-        return []
+        return degraded
+    placed = step.placed
     work_s = sum_exposed([line for line in bill.time_lines if line.toll != "communication"])
     ranks = _ranks_below(placed)
     times = RankTimes(
@@ -38,7 +40,7 @@ def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
         health.straggler_slow_fraction,
         health.straggler_slowdown,
     )
-    made = [
+    made = degraded + [
         _line(f"resilience.stragglers.{level}", excess, work_s, count)
         for level, excess, count in zip(_LEVELS, lasting_excess(ranks, times), ranks, strict=True)
     ]
@@ -49,6 +51,27 @@ def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
             for level, excess, count in zip(_LEVELS, excesses, ranks, strict=True)
         ]
     return [line for line in made if anywhere(line.each_s)]
+
+
+def _degraded_lines(bill: Bill, speed: float) -> list[TimeLine]:
+    """Return what a step waits for one GPU that is slower than the others for good.
+
+    Its stage sets the pace of all micro-batches, and its work is the critical stage's; what communicates and what idles
+    is not slower.
+    """
+    work_s = sum_exposed([line for line in bill.time_lines if line.toll not in ("communication", "bubble")])
+    return [
+        time_line(
+            "resilience.degraded_gpu",
+            axis="resilience",
+            toll="overhead",
+            phase="step",
+            count=1.0,
+            formula="(1 / speed - 1) * work_s",
+            terms={"speed": speed, "work_s": work_s},
+            source="every synchronisation waits for the slowest rank: step/resilience.py",
+        )
+    ]
 
 
 def _line(name: str, excess: Array, work_s: Array, ranks: Array) -> TimeLine:

@@ -6,7 +6,6 @@ from costmodel.bill.lines import TimeLine, time_line
 from costmodel.bill.quantity import Quantity
 from costmodel.describe.reliability import Reliability
 from costmodel.physics.run.goodput import Losses
-from costmodel.whole_run.checkpoints import Checkpoint
 
 _SOURCE = (
     "renewal process of checkpoints and failures: Daly, FGCS 22 (2006), equation 20, with delayed snapshots"
@@ -17,10 +16,11 @@ def loss_lines(
     losses: Losses,
     *,
     step_s: float,
-    checkpoint: Checkpoint,
+    load_s: float,
     reliability: Reliability,
     planned_fraction: float,
     shortage_fraction: float,
+    missing_fraction: float,
     spare_nodes: int,
 ) -> list[TimeLine]:
     """Return what each step that counts pays for checkpoints, failures, stops and missing nodes.
@@ -31,10 +31,14 @@ def loss_lines(
         For each second of useful work. [-]
     step_s : float
         A step while nothing fails. [s]
-    checkpoint, reliability : Checkpoint, Reliability
-        What a checkpoint takes, and what a failure takes.
+    load_s : float
+        Loading a checkpoint after a failure. [s]
+    reliability : Reliability
+        What a failure takes beside that.
     planned_fraction, shortage_fraction : float
         Shares of the calendar in planned stops, and without enough nodes. [-]
+    missing_fraction : float
+        Share of the work that the nodes in repair would have done, where the job goes on without them. [-]
     spare_nodes : int
         Nodes that are kept ready. [-]
     """
@@ -44,9 +48,9 @@ def loss_lines(
     }
     # Failed restarts are dealt to detection, restart and loading as these share the downtime.
     parts = {
-        "detection": reliability.detection_s,
+        "detection": reliability.mean_detection_s,
         "restart": reliability.restart_s,
-        "checkpoint_load": checkpoint.load_s,
+        "checkpoint_load": load_s,
     }
     if sum(parts.values()):
         for name, part_s in parts.items():
@@ -63,6 +67,14 @@ def loss_lines(
         planned=planned_fraction,
         short=shortage_fraction,
         spare_nodes=float(spare_nodes),
+    )
+    made["missing_nodes"] = losses.total.then(
+        "total",
+        "running_s = step_s * total / ((1 - planned) * (1 - short)); running_s * missing / (1 - missing)",
+        step_s=step_s,
+        planned=planned_fraction,
+        short=shortage_fraction,
+        missing=missing_fraction,
     )
     lines = [_line(name, each) for name, each in made.items()]
     return [line for line in lines if float(line.each_s) > 0.0]

@@ -37,7 +37,7 @@ from costmodel.physics.run.goodput import (
     spares_needed,
     young_interval_s,
 )
-from costmodel.physics.run.power import mean_power_w
+from costmodel.physics.run.power import mean_power_w, tonnes_co2
 from costmodel.physics.run.sampling import SampledRuns, sample_runs
 from costmodel.whole_run.checkpoints import Checkpoint, describe_checkpoint
 from costmodel.whole_run.losses import loss_lines
@@ -49,6 +49,7 @@ HOUR_S = 3600.0
 PERCENTILES = (10, 50, 90)
 _STEP_SAMPLES = 1000
 """Steps that are priced again for the runs drawn: quantiles of more are the same."""
+US_GRID_KG_PER_KWH = float(str(FIELD["carbon_intensity"].default))
 DEFAULT_RELIABILITY = str(FIELD["reliability"].default)
 
 
@@ -71,6 +72,26 @@ class Within(NamedTuple):
     probability: float
 
 
+class CauseCost(NamedTuple):
+    """What one cause of interruptions takes from a run.
+
+    Attributes
+    ----------
+    cause : str
+    interruptions : float
+        Expected in the run. [-]
+    detection_s : float
+        Until one is known. [s]
+    gpu_hours : float
+        Of work done again, detection, restart and loading. [h]
+    """
+
+    cause: str
+    interruptions: float
+    detection_s: float
+    gpu_hours: float
+
+
 @dataclass(frozen=True, repr=False)
 class TrainingRun(Answer):
     """A priced step, the tokens to train on, and how the machine fails.
@@ -89,6 +110,8 @@ class TrainingRun(Answer):
     pue: float
     samples: int
     seed: int
+    carbon_intensity: float = US_GRID_KG_PER_KWH
+    """CO2 equivalent of a kWh of the grid. [kg/kWh]"""
     pays_spares: bool = True
     """Whether dollars hold the spare nodes: where their number was given."""
     price_range_usd_per_gpu_hour: tuple[float, float] | None = None
@@ -138,11 +161,30 @@ class TrainingRun(Answer):
     @property
     def downtime_s(self) -> float:
         """From a failure until training goes on, if no restart fails. [s]."""
-        return self.reliability.detection_s + self.reliability.restart_s + self.checkpoint.load_s
+        return self.reliability.mean_detection_s + self.reliability.restart_s + self._load_s
+
+    @property
+    def _load_s(self) -> float:
+        """Loading a checkpoint after a failure. [s]."""
+        return 0.0 if self._peers_hold_all else self.checkpoint.load_s
+
+    @property
+    def _peers_hold_all(self) -> bool:
+        """Whether other replicas go on from where a failed node was, so that a step is lost and nothing is loaded."""
+        return self.reliability.on_failure == "reroute"
 
     @cached_property
     def losses(self) -> Losses:
         """What checkpoints and failures cost for each second of useful work."""
+        if self._peers_hold_all:
+            step = losses(
+                self.failures_per_s, interval_s=self.step_time_s, pause_s=0.0, downtime_s=self.downtime_s
+            )
+            share = self.checkpoint.pause_s / self.interval_s
+            return step._replace(
+                pause=step.pause.then("none", "none + share", share=share),
+                total=step.total.then("total", "total + share", share=share),
+            )
         return losses(
             self.failures_per_s,
             interval_s=self.interval_s,
@@ -159,8 +201,21 @@ class TrainingRun(Answer):
 
     @property
     def shortage_fraction(self) -> float:
-        """Share of calendar time without enough healthy nodes. [-]."""
+        """Share of calendar time without enough healthy nodes, in which the job stands. [-]."""
+        if self.reliability.on_failure in ("shrink", "reroute"):
+            return 0.0
         return float(shortage_fraction(_broken_nodes(self.reliability, self.gpus), self.spare_nodes))
+
+    @property
+    def missing_fraction(self) -> float:
+        """Share of the work that nodes in repair would have done, where the job goes on without them. [-].
+
+        A broken node takes its replica along where the job shrinks; its peers do its part where it is rerouted.
+        """
+        broken = _broken_nodes(self.reliability, self.gpus)
+        parts = {"shrink": float(self.est.job.layout.dp), "reroute": self.num_nodes}
+        parted = parts.get(self.reliability.on_failure)
+        return 0.0 if parted is None else broken / parted
 
     @cached_property
     def bill(self) -> Bill:
@@ -168,10 +223,11 @@ class TrainingRun(Answer):
         lost = loss_lines(
             self.losses,
             step_s=self.step_time_s,
-            checkpoint=self.checkpoint,
+            load_s=self._load_s,
             reliability=self.reliability,
             planned_fraction=self.planned_fraction,
             shortage_fraction=self.shortage_fraction,
+            missing_fraction=self.missing_fraction,
             spare_nodes=self.spare_nodes,
         )
         return replace(self.est.bill, time_lines=(*self.est.bill.time_lines, *lost))
@@ -232,6 +288,16 @@ class TrainingRun(Answer):
         return self.gpu_hours * self.est.job.cluster.accelerator.tdp_w * self.pue / 1e3
 
     @property
+    def tonnes_co2(self) -> float:
+        """Location-based emissions of that energy. [t CO2 equivalent]."""
+        return float(tonnes_co2(self.energy_kwh, self.carbon_intensity))
+
+    @property
+    def tonnes_co2_at_tdp(self) -> float:
+        """The same of the energy as model cards count it. [t CO2 equivalent]."""
+        return float(tonnes_co2(self.energy_at_tdp_kwh, self.carbon_intensity))
+
+    @property
     def paid_gpu_hours(self) -> float:
         """Hours of the GPUs that train, and of spare ones that were asked for. [h]."""
         return self.gpu_hours + (self.spare_gpu_hours if self.pays_spares else 0.0)
@@ -278,6 +344,23 @@ class TrainingRun(Answer):
             if line.axis == "resilience"
         }
 
+    def by_cause(self) -> list[CauseCost]:
+        """Return what each cause of interruptions takes, most first; their sum is what `lost_gpu_hours` has of them.
+
+        Causes share the work done again, restarts and loading by their numbers, and detection by their own times.
+        """
+        given, lost = self.reliability, self.lost_gpu_hours()
+        total = sum(cause.count for cause in given.causes.values())
+        alike = sum(lost.get(name, 0.0) for name in ("rework", "restart", "checkpoint_load"))
+        rows = []
+        for name, cause in given.causes.items():
+            share = cause.count / total
+            detection_s = given.detection_s if cause.detection_s is None else cause.detection_s
+            known = detection_s / given.mean_detection_s if given.mean_detection_s else 0.0
+            hours = share * (alike + known * lost.get("detection", 0.0))
+            rows.append(CauseCost(name, share * self.interruptions, detection_s, hours))
+        return sorted(rows, key=lambda row: -row.gpu_hours)
+
     @cached_property
     def step_samples(self) -> Samples:
         """The step at samples of everything that is uncertain, which each of the `sampled` runs takes one of."""
@@ -298,17 +381,23 @@ class TrainingRun(Answer):
             step_s = self.step_time_s * spread(given.step_time_error)
         work = self.steps * step_s
         rate = self.failures_per_s * spread(given.failure_rate_error)
-        stop = (given.detection_s + given.restart_s) * spread(given.downtime_error) + self.checkpoint.load_s
+        stop = (given.mean_detection_s + given.restart_s) * spread(given.downtime_error) + self._load_s
+        # Where peers hold all, the pause of a checkpoint is shared by the steps between two.
+        pause_s = self.checkpoint.pause_s
+        if self._peers_hold_all:
+            pause_s *= self.step_time_s / self.interval_s
         drawn = sample_runs(
             rng,
             work_s=work,
             failures_per_s=rate,
-            interval_s=np.asarray(self.interval_s),
+            interval_s=np.asarray(self.step_time_s if self._peers_hold_all else self.interval_s),
             downtime_s=stop,
-            pause_s=np.asarray(self.checkpoint.pause_s),
-            persist_s=np.asarray(self.checkpoint.persist_s),
+            pause_s=np.asarray(pause_s),
+            persist_s=np.asarray(0.0 if self._peers_hold_all else self.checkpoint.persist_s),
         )
-        available = (1.0 - self.planned_fraction) * (1.0 - self.shortage_fraction)
+        available = (
+            (1.0 - self.planned_fraction) * (1.0 - self.shortage_fraction) * (1.0 - self.missing_fraction)
+        )
         return drawn._replace(calendar_s=drawn.calendar_s / available)
 
     def spread(self, *percentiles: float) -> dict[str, Array]:
@@ -376,6 +465,9 @@ class TrainingRun(Answer):
             "energy_kwh": self.energy_kwh,
             "energy_at_tdp_kwh": self.energy_at_tdp_kwh,
             "pue": self.pue,
+            "carbon_intensity_kg_per_kwh": self.carbon_intensity,
+            "tonnes_co2": self.tonnes_co2,
+            "tonnes_co2_at_tdp": self.tonnes_co2_at_tdp,
             "interruptions": self.interruptions,
             "planned_stops": self.planned_stops,
             "mean_time_between_failures_s": self.mean_time_between_failures_s
@@ -389,6 +481,7 @@ class TrainingRun(Answer):
             "reliability": self.reliability.model_dump(),
             "spare_nodes": self.spare_nodes,
             "lost_gpu_hours": self.lost_gpu_hours(),
+            "by_cause": [row._asdict() for row in self.by_cause()],
             "spread": {
                 name: dict(zip((f"p{p}" for p in PERCENTILES), map(float, values), strict=True))
                 for name, values in self.spread().items()
@@ -415,6 +508,7 @@ class TrainingRun(Answer):
             ("days", "d", self.days),
             ("gpu_hours", "h", self.gpu_hours),
             ("energy_kwh", "kWh", self.energy_kwh),
+            ("tonnes_co2", "t", self.tonnes_co2),
             ("dollars", "USD", self.dollars),
             ("interruptions", "", self.interruptions),
             ("headline_place", "", self.headline_place),
@@ -479,6 +573,7 @@ def run_of(
     changes: Mapping[str, Any] | None = None,
     price_usd_per_gpu_hour: float | Mapping[str, float] | None = None,
     pue: float | None = None,
+    carbon_intensity: float | None = None,
     storage_bytes_per_s: float | None = None,
     samples: int = 10_000,
     seed: int = 0,
@@ -496,7 +591,7 @@ def run_of(
     gpus = float(est.job.layout.gpus)
     # A checkpoint lies between two steps.
     interval = max(_interval(given, checkpoint, gpus), float(est.step_time_s))
-    spares = given.spare_nodes
+    spares = 0 if given.on_failure != "spares" and given.spare_nodes is None else given.spare_nodes
     made = TrainingRun(
         est=est,
         tokens=float(tokens),
@@ -511,11 +606,19 @@ def run_of(
         pue=cluster.pue if pue is None else pue,
         samples=samples,
         seed=seed,
+        carbon_intensity=US_GRID_KG_PER_KWH
+        if carbon_intensity is None
+        else read("carbon_intensity", carbon_intensity),
     )
-    if made.planned_fraction >= 1.0 or made.shortage_fraction > 0.99:
+    if given.on_failure in ("shrink", "reroute") and float(est.job.layout.dp) == 1:
+        raise CostModelError(
+            f"on_failure: {given.on_failure} takes other replicas, and dp is 1; wait or spares do not"
+        )
+    standing = max(made.shortage_fraction, made.missing_fraction)
+    if made.planned_fraction >= 1.0 or standing > 0.99:
         raise CostModelError(
             f"reliability: planned stops take {made.planned_fraction:.0%} of the time and missing nodes "
-            f"{made.shortage_fraction:.0%}; the job never ends (more spare_nodes, shorter repair_s)"
+            f"{min(standing, 1.0):.0%}; the job never ends (on_failure spares, more spare_nodes, shorter repair_s)"
         )
     return made
 

@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 import costmodel as cm
 from costmodel.describe.reliability import make_reliability
 from costmodel.physics.run.goodput import checkpoint_write_s, losses
+from costmodel.physics.run.power import tonnes_co2
 from costmodel.whole_run.checkpoints import describe_checkpoint
 
 RUNS = YAML(typ="safe", pure=True).load((Path(__file__).parent / "whole_runs.yaml").read_text())
@@ -141,3 +142,34 @@ def test_closed_form_and_samples_agree():
     low, _, high = exact.spread()["days"]
     assert high - low < 0.02 * exact.days
     assert np.array_equal(run.sampled.calendar_s, llama3().sampled.calendar_s)
+
+
+# GPU-hours, board limit in W and tonnes of CO2 equivalent, of the model cards of Llama 3.1 (location-based) and of
+# arXiv:2302.13971, table 15; all with the mean grid of the United States and a PUE of 1.1.
+CARDS = (
+    ("Llama 3.1 8B", 1.46e6, 700, 420),
+    ("Llama 3.1 70B", 7.0e6, 700, 2040),
+    ("Llama 3.1 405B", 30.84e6, 700, 8930),
+    ("LLaMA 7B", 82_432, 400, 14),
+    ("LLaMA 65B", 1_022_362, 400, 173),
+)
+
+
+@pytest.mark.parametrize(("name", "hours", "watts", "tonnes"), CARDS)
+def test_tonnes_of_model_cards_within_4_percent(name, hours, watts, tonnes):
+    assert float(tonnes_co2(hours * watts * 1.1 / 1e3, 0.385)) == pytest.approx(tonnes, rel=0.04), name
+
+
+def test_llama_3_by_cause():
+    """Table 5 of arXiv:2407.21783: faulty GPUs 148 of 419, and 54 software bugs; 58.7 % are of the GPU."""
+    run = llama3()
+    rows = {row.cause: row for row in run.by_cause()}
+    days = run.days / 54
+    assert rows["faulty GPU"].interruptions / days == pytest.approx(148, rel=0.03)
+    assert rows["software bug"].interruptions / days == pytest.approx(54, rel=0.03)
+    assert sum(cause.count for cause in run.reliability.causes.values()) == 419
+    lost = run.lost_gpu_hours()
+    parts = sum(lost[name] for name in ("rework", "detection", "restart", "checkpoint_load"))
+    assert sum(row.gpu_hours for row in rows.values()) == pytest.approx(parts, rel=1e-9)
+    # More than 90 % effective, as they say.
+    assert parts / run.gpu_hours < 0.10

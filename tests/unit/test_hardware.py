@@ -112,7 +112,8 @@ def test_links_are_plausible():
     for name in list_profiles("link"):
         link = load_link(name)
         assert 0.5e9 < link.achieved_bandwidth_bytes_per_s <= 1800e9, name
-        assert 0 <= link.latency_s < 100e-6, name
+        # Light in glass over 1,000 km takes 5 ms.
+        assert 0 <= link.latency_s < (100e-6 if name != "wan-100g" else 10e-3), name
         assert link.in_network_reduction == (link.reduction_bandwidth_bytes_per_s > 0), name
 
 

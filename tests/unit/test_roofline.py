@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import costmodel as cm
 from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,
@@ -197,3 +198,18 @@ def test_memory_bound_kernels_pay_bytes_and_a_floor_each():
     constants = MemoryConstants(bandwidth_fraction=0.5, fixed_s=2e-6)
     time_s = memory_time(3e9, constants=constants, memory_bandwidth_bytes_per_s=BANDWIDTH, kernels=3).value
     assert time_s == pytest.approx(3e9 / (0.5 * BANDWIDTH) + 6e-6)
+
+
+def test_a_ring_over_the_network_hides_from_a_longer_context_than_inside_a_large_domain():
+    """A step of the ring sends K and V of a chunk, S; attention of the chunk grows by S squared."""
+    job = {"model": "llama3-70b", "gpus": 64, "tp": 8, "cp": 8, "seq_len": 32768, "global_batch": 8}
+    over, inside = (
+        cm.roofline(cm.estimate(**job, cluster=name, switches={"cp_method": "ring"}))
+        for name in ("dgx-h100-ndr", "gb200-nvl72-ndr")
+    )
+    assert 32768 <= over.ring_hides_from <= 65536
+    assert inside.ring_hides_from <= 8192
+    # Four times the network, a shorter context.
+    twice = cm.estimate(**job, cluster="dgx-h100-ndr", switches={"cp_method": "ring"}, hw={"nic": "400%"})
+    assert cm.roofline(twice).ring_hides_from < over.ring_hides_from
+    assert cm.roofline(cm.estimate(**{**job, "cp": 1}, cluster="dgx-h100-ndr")).ring_hides_from is None

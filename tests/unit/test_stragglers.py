@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import costmodel as cm
 from costmodel.estimates.estimate import estimate
 from costmodel.physics.run.stragglers import (
     RankTimes,
@@ -147,3 +148,22 @@ def test_no_piece_of_a_step_takes_less_than_no_time():
     assert any("straggler_jitter 0.05 means pieces" in said for said in slow.warnings)
     small = estimate(**job, switches={"stragglers": "normal", "straggler_jitter": 0.002})
     assert not any("straggler_jitter" in said for said in small.warnings)
+
+
+def test_a_degraded_gpu_slows_its_own_work_and_nothing_that_waits_or_sends():
+    job = {
+        "model": "llama3-8b",
+        "cluster": "h100",
+        "gpus": 64,
+        "tp": 2,
+        "pp": 4,
+        "global_batch": 64,
+        "seq_len": 4096,
+    }
+    plain, slow = cm.estimate(**job), cm.estimate(**job, switches={"degraded_gpu": 0.8})
+    tolls = plain.exposed_by("toll")
+    work_s = float(plain.step_time_s) - float(tolls["communication"]) - float(tolls["bubble"])
+    assert float(slow.step_time_s) - float(plain.step_time_s) == pytest.approx(work_s / 4, rel=1e-9)
+    assert float(tolls["bubble"]) > 0
+    added = [line.name for line in slow.bill.time_lines if line.axis == "resilience"]
+    assert added == ["resilience.degraded_gpu"]

@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 import costmodel as cm
+from costmodel.base.errors import ProfileError
 from costmodel.describe.hardware.changed import with_hardware
 from costmodel.describe.jobs.short_form import command_text
 
@@ -82,3 +83,16 @@ def test_what_was_changed_is_said_and_said_again(capsys):
     )
     assert "with nic 25GB/s" in (out := capsys.readouterr().out)
     assert "--hw nic=25GB/s" in out.partition("Next:")[2]
+
+
+def test_percentages_are_of_the_profile():
+    plain = cm.load_cluster("dgx-h100-ndr")
+    half = with_hardware(plain, {"nic": "50%", "tdp": "80 %", "hbm_bandwidth": "200%"})
+    assert [t.bandwidth_bytes_per_s for t in half.tiers[1:]] == [
+        t.bandwidth_bytes_per_s / 2 for t in plain.tiers[1:]
+    ]
+    assert half.accelerator.tdp_w == pytest.approx(0.8 * plain.accelerator.tdp_w)
+    assert half.accelerator.memory_bandwidth_bytes_per_s == 2 * plain.accelerator.memory_bandwidth_bytes_per_s
+    for wrong in ("x%", "-5%", "0%", "%"):
+        with pytest.raises(ProfileError, match=r"^hw: nic: expected a "):
+            with_hardware(plain, {"nic": wrong})

@@ -22,6 +22,8 @@ from round_jobs import (
     two_nodes_us,
 )
 
+import costmodel as cm
+
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024  # 128,459,776
 LAST_BUCKET = 40e6 / N
 TWO = {"gpus": 2, "global_batch": 2}
@@ -514,3 +516,53 @@ def test_two_ports_are_waited_for_at_once():
     between = f"{LAYER}grad_replica_all_reduce"
     assert busy[between] > sum(busy[one] for one in inside) > behind > 0
     assert sum(paid[one] for one in (*inside, between)) == near(busy[between] - behind)
+
+
+def test_small_buckets_of_ddp_lose_to_one_message_and_the_warning_says_so():
+    """64 H100: 25 MiB in fp32 lies below what a ring over eight nodes needs; 200 MB and one message are better."""
+    job = {
+        "model": "llama2-7b",
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "recipe": "pytorch-ddp",
+        "global_batch": 64,
+    }
+    job |= {"seq_len": 2048, "recompute": "full"}
+
+    def step_s(**switches):
+        return float(cm.estimate(**job, switches=switches).step_time_s)
+
+    usual, large = step_s(), step_s(bucket_elements=50e6)
+    late = step_s(dp_overlap="none", bucket_elements=1e10)
+    # All of them late beat the usual ones that overlap; of 200 MB they overlap and pay no latency.
+    assert large < 0.95 * late < late < 0.8 * usual
+    found = cm.estimate(**job)
+    assert float(found.job.layout.zero_stage) == 0
+    said = [warning for warning in found.warnings if warning.startswith("buckets of 25.0 MiB")]
+    assert len(said) == 1
+    assert "--set bucket_elements=" in said[0]
+    # Megatron's recipe has no such bucket, and nothing to say.
+    assert not [
+        w for w in cm.estimate(**{**job, "recipe": "megatron-core"}).warnings if w.startswith("buckets")
+    ]
+
+
+def test_two_sites_that_average_rarely_pay_the_line_once_in_that_many_steps():
+    """Each GPU of 512 in a site adds up its part of the gradients with its peer at the other site, every 100 steps."""
+    job = {
+        "model": "llama3-8b",
+        "cluster": "two-sites-h100",
+        "gpus": 8192,
+        "global_batch": 8192,
+        "seq_len": 8192,
+    }
+    job |= {"zero_stage": 1, "shard_group": 4096}
+
+    def across(every):
+        lines = cm.estimate(**job, switches={"sync_every": every}).bill.time_lines
+        return sum(float(line.seconds) for line in lines if "grad_replica_all_reduce" in line.name)
+
+    assert across(100) == pytest.approx(across(1) / 100, rel=1e-9)
+    # 4 B of 8.03e9 gradients in 4,096 parts to one peer at 0.9 of 12.5 Gbit/s, and at least two trips of 5 ms.
+    sent_s = 8.03e9 * 4 / 4096 / (0.9 * 12.5e9 / 8)
+    assert 0.010 < across(1) - sent_s < 0.060

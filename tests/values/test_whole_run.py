@@ -296,3 +296,66 @@ def test_serving_fits_the_memory():
     assert found.tokens_per_s_per_gpu == near(found.batch / found.step_s / found.gpus)
     with pytest.raises(CostModelError, match="serving: "):
         serving(model, card, price_usd_per_gpu_hour=2.0, context=32768, step_limit_s=1e-6)
+
+
+# --- why it is interrupted, what goes on without a node, and what it emits ---
+
+
+def test_causes_share_what_interruptions_take():
+    """Two causes 3 : 1, the rarer known after 500 s in place of 100: 200 s in the mean."""
+    causes = {"card": {"count": 3}, "hang": {"count": 1, "detection_s": 500.0}}
+    found = run(causes=causes)
+    assert found.reliability.mean_detection_s == near(200)
+    assert found.downtime_s == near(200 + 200 + 14 * N / STORE)
+    card, hang = sorted(found.by_cause(), key=lambda row: row.cause)
+    assert card.interruptions == near(3 * hang.interruptions)
+    assert (card.detection_s, hang.detection_s) == (100, 500)
+    lost = found.lost_gpu_hours()
+    alike = lost["rework"] + lost["restart"] + lost["checkpoint_load"]
+    assert card.gpu_hours == near(0.75 * (alike + lost["detection"] * 100 / 200))
+    assert hang.gpu_hours == near(0.25 * (alike + lost["detection"] * 500 / 200))
+    assert card.gpu_hours + hang.gpu_hours == near(alike + lost["detection"])
+    assert run().by_cause() == []
+
+
+def test_a_job_that_shrinks_misses_the_replicas_of_broken_nodes():
+    """A fifth of a node is in repair: of eight replicas a fortieth; of two nodes a tenth where peers do its part."""
+    waits = run(on_failure="wait", spare_nodes=None)
+    assert (waits.spare_nodes, waits.missing_fraction) == (0, 0)
+    assert waits.shortage_fraction == near(1 - np.exp(-0.2))
+    shrinks = run(on_failure="shrink", spare_nodes=None)
+    assert (shrinks.spare_nodes, shrinks.shortage_fraction) == (0, 0)
+    assert shrinks.missing_fraction == near(0.2 / 8)
+    rerouted = run(on_failure="reroute", spare_nodes=None)
+    assert rerouted.missing_fraction == near(0.2 / 2)
+    assert rerouted.downtime_s == near(300)
+    for found in (shrinks, rerouted):
+        without = (
+            found.steps * found.step_time_s * float(found.losses.total.value) / (1 - found.planned_fraction)
+        )
+        assert found.calendar_s == near(without / (1 - found.missing_fraction))
+        assert found.spread()["days"][1] == pytest.approx(found.days, rel=0.15)
+
+
+def test_rerouted_work_is_lost_by_the_step_and_pays_the_checkpoints_of_before():
+    found, stopped = run(on_failure="reroute", spare_nodes=None), run()
+    rate, step = found.failures_per_s, found.step_time_s
+    lost = {
+        name: hours / found.gpus * 3600 / found.steps / step for name, hours in found.lost_gpu_hours().items()
+    }
+    # Half a step is lost a failure; a pause an hour.
+    assert lost["rework"] == pytest.approx(rate * step / 2, rel=0.01)
+    assert lost["checkpoint_pause"] == near(stopped.checkpoint.pause_s / 3600)
+    assert "checkpoint_load" not in lost
+
+
+def test_ways_that_need_replicas_refuse_one():
+    with pytest.raises(CostModelError, match=r"^on_failure: shrink takes other replicas, and dp is 1"):
+        run(job={"tp": 8, "gpus": 8}, on_failure="shrink", spare_nodes=None)
+
+
+def test_emissions_are_the_energy_times_the_grid():
+    found = run(options={"carbon_intensity": 0.5})
+    assert found.tonnes_co2 == near(found.energy_kwh * 0.5 / 1e3)
+    assert found.tonnes_co2_at_tdp == near(found.energy_at_tdp_kwh * 0.5 / 1e3)
+    assert run().carbon_intensity == 0.385

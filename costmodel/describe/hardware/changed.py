@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from costmodel.base.errors import ProfileError, choices_hint, shown
-from costmodel.base.units import read_quantity
+from costmodel.base.errors import ProfileError, UnitError, choices_hint, shown
+from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.hardware.cluster import Accelerator, Cluster, Tier
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
@@ -36,7 +36,8 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
     cluster : Cluster
         Of a profile.
     given : mapping, optional
-        `NUMBERS` or names of tiers, to a quantity in SI units or a text with a unit.
+        `NUMBERS` or names of tiers, to a quantity in SI units, a text with a unit, or a percentage of the profile's. One
+        NIC at half rate is ``nic=50%``: every ring through it goes at its pace, and every step waits for that ring.
 
     Raises
     ------
@@ -49,11 +50,35 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
         if name not in NUMBERS and name not in tiers:
             raise ProfileError(f"hw: {shown(name)} is unknown; {choices_hint(name, [*NUMBERS, *tiers])}")
         unit = NUMBERS.get(name, "B/s")
-        size = read_quantity(f"hw: {name}", value, unit) if isinstance(value, str) else value
+        size = _sized(found, name, value, unit) if isinstance(value, str) else value
         if isinstance(size, bool) or not isinstance(size, int | float) or not 0.0 < size <= _MOST:
             raise ProfileError(f"hw: {name}: expected a positive quantity in {unit}, got {shown(value)}")
         found = _changed(found, name, float(size))
     return found
+
+
+def _sized(cluster: Cluster, name: str, value: str, unit: str) -> float:
+    """Read a quantity, or a percentage of what the profile has."""
+    if not value.strip().endswith("%"):
+        return read_quantity(f"hw: {name}", value, unit)
+    try:
+        share = parse_number(value.strip()[:-1])
+    except UnitError:
+        raise ProfileError(
+            f"hw: {name}: expected a quantity in {unit} or a percentage of the profile's, got {shown(value)}"
+        ) from None
+    if name in _NOW:
+        return _NOW[name](cluster.accelerator) * share / 100.0
+    rated = _rated(cluster, name)
+    return rated[0].bandwidth_bytes_per_s * share / 100.0
+
+
+def _rated(cluster: Cluster, name: str) -> list[Tier]:
+    """Return the tiers that a name means."""
+    rated = _leaving(cluster) if name == "nic" else [t for t in cluster.tiers if t.name == name]
+    if not rated:
+        raise ProfileError(f"hw: nic: {cluster.name} has no tier that leaves the node")
+    return rated
 
 
 def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
@@ -61,9 +86,7 @@ def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
     if name in _DEVICE:
         cluster = replace(cluster, accelerator=_DEVICE[name](cluster.accelerator, value))
     else:
-        rated = _leaving(cluster) if name == "nic" else [t for t in cluster.tiers if t.name == name]
-        if not rated:
-            raise ProfileError(f"hw: nic: {cluster.name} has no tier that leaves the node")
+        rated = _rated(cluster, name)
         factor = value / rated[0].bandwidth_bytes_per_s
         tiers = tuple(at_rate(tier, factor) if tier in rated else tier for tier in cluster.tiers)
         cluster = replace(cluster, tiers=tiers)
@@ -96,9 +119,14 @@ def fabric_scaled(fabric: FabricConstants | None, names: Iterable[str], factor: 
     return type(fabric).model_construct(**values)
 
 
-def _at_peak(device: Accelerator, value: float) -> Accelerator:
+def _peak(device: Accelerator) -> float:
     peaks = device.peak_flops_per_s
-    factor = value / peaks["bf16" if "bf16" in peaks else "fp16"]
+    return peaks["bf16" if "bf16" in peaks else "fp16"]
+
+
+def _at_peak(device: Accelerator, value: float) -> Accelerator:
+    factor = value / _peak(device)
+    peaks = device.peak_flops_per_s
     return replace(device, peak_flops_per_s={dtype: peak * factor for dtype, peak in peaks.items()})
 
 
@@ -144,6 +172,13 @@ def _at_clock(kernels: KernelConstants, clock: float) -> KernelConstants:
     return kernels.model_copy(update={**products, "attention": attention})
 
 
+_NOW: Mapping[str, Callable[[Accelerator], float]] = {
+    "peak": _peak,
+    "hbm_bandwidth": lambda device: device.memory_bandwidth_bytes_per_s,
+    "memory": lambda device: device.memory_bytes,
+    "tdp": lambda device: device.tdp_w,
+    "host_link": lambda device: device.host_link_bytes_per_s,
+}
 _DEVICE: Mapping[str, Callable[[Accelerator, float], Accelerator]] = {
     "peak": _at_peak,
     "hbm_bandwidth": lambda device, value: replace(device, memory_bandwidth_bytes_per_s=value),

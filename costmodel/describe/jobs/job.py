@@ -185,6 +185,10 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
         the_cluster = with_price(the_cluster, one("price_usd_per_gpu_hour"))
     if "hw" in given:
         the_cluster = with_hardware(the_cluster, one("hw"))
+    recipe = one("recipe") if "recipe" in given else usual_recipe(the_cluster)
+    the_recipe = load_recipe(recipe) if isinstance(recipe, str) else _object("recipe", recipe, Recipe)
+    if the_recipe.launches and the_recipe.launches.zero_stage == (0,):
+        given = {"zero_stage": 0, **given}  # a framework that shards nothing has no other default
     layout = layout_of_job(given)
     require_alike(given)
     the_cluster = sliced_for(the_cluster, layout, one("slice") if "slice" in given else None)
@@ -192,8 +196,6 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
         raise ProfileError(
             f"accelerator {the_cluster.accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
         )
-    recipe = one("recipe") if "recipe" in given else usual_recipe(the_cluster)
-    the_recipe = load_recipe(recipe) if isinstance(recipe, str) else _object("recipe", recipe, Recipe)
     site = _site(one("site")) if "site" in given else NO_SITE
     chunks = one("pipeline_layout") if "pipeline_layout" in given else ""
     settings = Settings(the_recipe).switched(one("switches") if "switches" in given else {})

@@ -116,6 +116,8 @@ class RunKeywords(JobKeywords, total=False):
     storage_bytes_per_s: Number
     storage_bandwidth: Number
     pue: Number
+    carbon_intensity: Number
+    on_failure: str | None
     samples: Number
     seed: Number
     mfu: Number
