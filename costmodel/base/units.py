@@ -223,6 +223,15 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
     return f"{_significant(value / scale, digits)} {prefix}{unit}".rstrip()
 
 
+def format_count(value: float) -> str:
+    """Return a number of tokens or samples as papers write it: in thousands, millions, billions (B) and trillions.
+
+    >>> format_count(1.37e11), format_count(15.6e12)
+    ('137 B', '15.6 T')
+    """
+    return format_si(value, "").replace("G", "B")
+
+
 def format_bytes(value: float, digits: int = 3) -> str:
     """Return a memory size in GiB (MiB, KiB or B when small).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_si
+from costmodel.base.units import format_count
 from costmodel.base.words import plural
 from costmodel.reporting.cells import grid_of
 from costmodel.whole_run.budget import Budget, Purchase
@@ -16,7 +16,7 @@ def budget_grids(found: Budget) -> list[Grid]:
     cells: dict[str, Any] = {
         "Rule": "rule",
         "Parameters >": lambda choice: f"{choice.num_params / 1e9:,.1f} B",
-        "Tokens >": lambda choice: format_si(choice.tokens, ""),
+        "Tokens >": lambda choice: format_count(choice.tokens),
         "Tokens/param >": _tokens_per_parameter,
         "Loss >": "loss:.3f",
         "Training >": "train_usd:$",
@@ -58,7 +58,7 @@ def _bought(found: Budget) -> Grid:
         ),
     ]
     if found.served_tokens:
-        tokens = format_si(found.served_tokens, "")
+        tokens = format_count(found.served_tokens)
         rows.append(("serving", f"{tokens} tokens at a context of {found.context:,} tokens"))
     return Grid(f"A budget on {found.cluster.accelerator.name}", columns("", ""), rows)
 

@@ -11,7 +11,7 @@ from costmodel.base.answer import Summary
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
-from costmodel.base.units import format_bytes, format_days, format_figure, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_count, format_days, format_figure, format_seconds
 from costmodel.base.words import chance_text, plural
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text
 from costmodel.estimates.estimate import Estimate
@@ -197,7 +197,7 @@ def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
             "" if usd is None else " / ".join(f"${usd * at:,.0f}" for at in (one.low, one.middle, one.high))
         )
 
-    rows = figures_of(ests, {"tokens": lambda est: format_si(float(est.job.tokens or 0.0), "")})
+    rows = figures_of(ests, {"tokens": lambda est: format_count(float(est.job.tokens or 0.0))})
     days = {
         "calendar time": lambda one: format_days(one.days),
         _PERCENTILES: lambda one: format_days(*(one.days * at for at in (one.low, one.middle, one.high))),

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_days, format_figure, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_count, format_days, format_figure, format_seconds
 from costmodel.base.words import chance_text, plural
 from costmodel.describe.factors import factors
 from costmodel.describe.hardware.cluster import Cluster
@@ -458,7 +458,7 @@ def _scores(plan: Plan, score: float) -> dict[str, str]:
     objective, job = plan.question.objective, plan.best.job
     if objective == "tokens-per-dollar":
         return {
-            "Tokens a dollar >": format_si(1.0 / score, ""),
+            "Tokens a dollar >": format_count(1.0 / score),
             "Dollars a trillion tokens >": f"${score * _TRILLION:,.0f}",
         }
     if objective == "gpu-hours":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_count, format_seconds
 from costmodel.base.words import plural
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.reporting.cells import grid_of
@@ -45,7 +45,7 @@ def _head(found: RLEstimate) -> Grid:
         ("step time", format_seconds(found.step_time_s, 4) + usd),
         (
             "answers a day",
-            f"{format_si(found.samples_per_day, '')}; {found.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
+            f"{format_count(found.samples_per_day)}; {found.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
         ),
         (
             "training half",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_days, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_count, format_days, format_seconds
 from costmodel.base.words import chance_text
 from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.cluster import Accelerator
@@ -151,6 +151,4 @@ def spent_text(est: Estimate, tokens: float) -> str:
     hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
     cost = "" if price is None else f", ${price * hours:,.0f} at ${price:,.2f} a GPU-hour"
     days = format_days(float(est.days(tokens)))
-    return (
-        f"{format_si(tokens, '')} in {days}, {hours:,.0f} GPU-hours{cost} (without failures: costmodel run)"
-    )
+    return f"{format_count(tokens)} in {days}, {hours:,.0f} GPU-hours{cost} (without failures: costmodel run)"

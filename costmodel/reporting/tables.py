@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
-from costmodel.base.units import format_bytes, format_days, format_figure, format_seconds, format_si
+from costmodel.base.units import (
+    format_bytes,
+    format_count,
+    format_days,
+    format_figure,
+    format_seconds,
+    format_si,
+)
 from costmodel.base.words import plural
 from costmodel.bill.lines import AXES, TOLLS
 from costmodel.describe.factors import NOMINAL
@@ -175,7 +182,7 @@ def headline_grid(est: Estimate) -> Grid:
         price = job.cluster.price_usd_per_gpu_hour
         rent = "" if price is None else f"${price * hours:,.0f} at {price_text(job.cluster)}, "
         spent = f"{format_days(days)}, {format_figure(hours)} GPU-hours, {rent}without failures{spent_text(est.samples)}"
-        rows.append((f"{format_si(job.tokens, '')} tokens", spent))
+        rows.append((f"{format_count(job.tokens)} tokens", spent))
     title = (
         f"{job.model.name} on {plural(float(layout.gpus), 'GPU')} of {changed_text(job.cluster)} "
         f"({job.cluster.accelerator.name}), recipe {job.recipe.name}"

@@ -9,11 +9,11 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
 from costmodel.base.units import (
     format_bytes,
+    format_count,
     format_days,
     format_duration,
     format_figure,
     format_seconds,
-    format_si,
 )
 from costmodel.base.words import chance_text, plural
 from costmodel.reporting.cells import figures_of
@@ -53,7 +53,7 @@ def _headline(run: TrainingRun) -> Grid:
         ("memory", memory_text(est)),
         (
             "calendar time",
-            f"{format_days(run.days)} for {format_si(run.tokens, '')} tokens in {plural(run.steps, 'step')} of "
+            f"{format_days(run.days)} for {format_count(run.tokens)} tokens in {plural(run.steps, 'step')} of "
             f"{format_seconds(run.step_time_s, 4)}{_middle(run)}",
         ),
         (
@@ -284,9 +284,7 @@ def run_summary(run: TrainingRun, *, assumed: Collection[str] = ()) -> Summary:
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     chance = f"{of_text(need, have)}, {chance_text(float(est.fits_probability))} likely to fit"
     cost = "" if run.dollars is None else f", ${run.dollars:,.0f}"
-    title = (
-        f"{machine_text(est)}, {format_si(run.tokens, '')} tokens: {format_days(run.days)}{cost}; {chance}"
-    )
+    title = f"{machine_text(est)}, {format_count(run.tokens)} tokens: {format_days(run.days)}{cost}; {chance}"
     if not est.fits:
         title = f"DOES NOT FIT ({of_text(need, have)}): {title}"
     low, high = spread["days"]
@@ -332,7 +330,7 @@ def runs_grids(found: Runs) -> list[Grid]:
             "layout": lambda run: job_text(run.est),
             "precision": "est.job.precision.name",
             "memory": lambda run: memory_text(run.est),
-            "tokens": lambda run: format_si(run.tokens, ""),
+            "tokens": lambda run: format_count(run.tokens),
             "step time": "step_time_s:s4",
             "MFU": lambda run: f"{float(run.est.mfu):.1%}",
             "calendar time": lambda run: format_days(run.days),

@@ -158,6 +158,35 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     }
 
 
+def mamba2(keys: Keys) -> dict[str, Any]:
+    """Return Mamba-2 alone (arXiv:2405.21060): every layer is one block of state space, without attention or MLP."""
+    layers, heads = keys.need("num_hidden_layers"), keys.need("num_attention_heads")
+    inner = keys.get("expand", default=2) * keys.need("hidden_size")
+    width = keys.need("head_dim")
+    if inner != heads * width:
+        raise keys.refuse(
+            f"num_heads: expected expand * hidden_size / head_dim, {inner / width:g}; got {heads}"
+        )
+    sizes = {
+        "kind": "mamba-2",
+        "heads": heads,
+        "head_dim": width,
+        "groups": keys.get("n_groups", default=8),
+        "state": keys.get("state_size", default=128),
+        "conv_kernel": keys.get("conv_kernel", default=4),
+        "chunk": keys.get("chunk_size", default=256),
+        "conv_bias": keys.get("use_conv_bias", default=True),
+        "bias": keys.get("use_bias", default=False),
+    }
+    return {
+        "num_kv_heads": heads,
+        "head_dim": width,
+        "attention_pattern": "m" * layers,
+        "mixers": {"m": sizes},
+        "mlp_pattern": "n" * layers,
+    }
+
+
 def _prefixed_mamba2(keys: Keys, inner: int, **more: Any) -> dict[str, Any]:
     """Return a state space of the second kind whose keys begin with ``mamba_``."""
     heads = keys.need("mamba_n_heads")
@@ -282,7 +311,7 @@ def lfm2(keys: Keys) -> dict[str, Any]:
 HYBRID_PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     part.__name__: part
     for part in (
-        *(bamba, falcon_h1, granite_hybrid, jamba, kimi_delta, lfm2, lightning, nemotron_h, olmo_hybrid),
-        qwen_next,
+        *(bamba, falcon_h1, granite_hybrid, jamba, kimi_delta, lfm2, lightning, mamba2, nemotron_h),
+        *(olmo_hybrid, qwen_next),
     )
 }

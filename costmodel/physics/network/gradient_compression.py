@@ -76,8 +76,8 @@ class Compression:
 _SCALE_BYTES = "4 / 256"
 # A position and a value for each element that is kept.
 _KEPT_BYTES = "8"
-# "5 to 10 % more iterations" for 1 % of the gradient: the project's guide, section 7.5; deep gradient compression
-# (arXiv:1712.01887) reports none with warm-up and momentum correction.
+# "5 to 10 % more iterations" for the largest 1 % of the gradient, which other choices have no source for: the project's
+# guide, section 7.5; deep gradient compression (arXiv:1712.01887) reports none with warm-up and momentum correction.
 _SPARSE_STEPS = 1.075
 # Quantise all; read the pieces of all ranks, sum, quantise the sum; restore all.
 _QUANTISED = (
@@ -157,7 +157,7 @@ METHODS: Mapping[str, Compression] = {
             kernels_per_matrix=0.0,
             residual=True,
             counts=False,
-            steps=_SPARSE_STEPS,
+            steps=1.0,
             source="Stich et al., sparsified SGD with memory, arXiv:1809.07599; positions from one seed on all ranks",
         ),
         Compression(
@@ -170,7 +170,7 @@ METHODS: Mapping[str, Compression] = {
             kernels_per_matrix=0.0,
             residual=True,
             counts=True,
-            steps=_SPARSE_STEPS,
+            steps=1.0,
             source="Strom, Interspeech 2015: elements above a threshold; the share of them is compression_density",
         ),
         Compression(

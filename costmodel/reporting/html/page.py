@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns, html_table
-from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_count, format_seconds
 from costmodel.base.version import __version__, install_command
 from costmodel.base.words import called
 from costmodel.describe.hardware.prices import price_text
@@ -273,7 +273,7 @@ def headline(est: Estimate, whose: str = "") -> str:
         ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.0f}", tables.breakdown_text(est)),
     ]
     if est.job.tokens is not None:
-        tokens = f"for {format_si(est.job.tokens, '')} tokens, no failures{tables.spent_text(est.samples)}"
+        tokens = f"for {format_count(est.job.tokens)} tokens, no failures{tables.spent_text(est.samples)}"
         cards.append(("days", f"{float(est.days(est.job.tokens)):,.1f}", tokens))
         usd = est.job.cluster.price_usd_per_gpu_hour
         if usd is not None:
