@@ -205,15 +205,30 @@ def _followed(watcher: Watcher, pause_s: float, *, stop: bool) -> Watch | None:
     costmodel budget --budget 5e6 --days 30
     costmodel budget -c llama3-roce --gpus 16384 --days 54 --mfu 0.38
     costmodel budget --budget 1e6 --serve-tokens 1e13 --context 8192
+    costmodel budget --budget 1e5 -m llama3-8b --answers 1M --samples 16 --pass-rate "1=0.2 16=0.55" --response 2000
+    costmodel budget --budget 1e5 --answers 10M --pass-rate "8B/15T: 0.3; 70B/15T: 0.55"
     """,
-    fields=BUDGET_FIELDS,
+    fields=[field for field in BUDGET_FIELDS if field.name != "samples"],
     job_file=False,
 )
-def budget(given: Mapping[str, Any]) -> Any:
+def budget(
+    given: Mapping[str, Any],
+    samples_per_prompt: str = typer.Option(
+        None,
+        "--samples",
+        "--samples-per-prompt",
+        metavar="K",
+        help="Samples of each problem.  [default: the best power of two]",
+    ),
+) -> Any:
     """Say what model to train, and on how many tokens, for a budget, by the published scaling laws.
 
-    Give --budget, or --gpus and --days; --budget with one of them gives the other.
+    Give --budget, or --gpus and --days; --budget with one of them gives the other. With --answers and --pass-rate: how
+    many problems k samples solve, and what a solved one costs, training and samples in one bill.
     """
     import costmodel as cm
 
-    return cm.budget(**merged_job(given, complete=False))
+    asked = merged_job(given, complete=False)
+    if samples_per_prompt is not None:
+        asked["samples_per_prompt"] = samples_per_prompt
+    return cm.budget(**asked)

@@ -10,7 +10,7 @@ from costmodel.base.answer import Answer, Listing
 from costmodel.base.errors import CostModelError
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import list_models, load_model
-from costmodel.step.anatomy.decode import kv_cache_bytes
+from costmodel.step.anatomy.kv_cache import kv_cache_bytes
 from costmodel.step.anatomy.params import (
     model_flops_per_token,
     num_active_params,

@@ -36,7 +36,7 @@ from costmodel.physics.network.expert_dispatch import DISPATCH_LATENCY_S
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.nccl import collective_time, moe_exchange_time
 from costmodel.physics.run.stragglers import expected_maximum_normal
-from costmodel.step.anatomy.decode import attended, attention_flops, cached_layers, state_elements
+from costmodel.step.anatomy.kv_cache import attended, attention_flops, cached_layers, state_elements
 from costmodel.step.anatomy.params import attended_tokens
 
 Array = NDArray[np.float64]

@@ -222,8 +222,12 @@ class Deployment:
 
     @property
     def has_units(self) -> bool:
-        """Whether the chip multiplies in the number format of the weights."""
-        return PEAK_KEY[self.weights.matmul_dtype] in self.cluster.accelerator.peak_flops_per_s
+        """Whether the chip multiplies in the number format of the weights, by kernels whose constants are known."""
+        accelerator, dtype = self.cluster.accelerator, self.weights.matmul_dtype
+        kernels = accelerator.kernels
+        return PEAK_KEY[dtype] in accelerator.peak_flops_per_s and (
+            kernels is not None and dtype in kernels.matmul and dtype in kernels.grouped_matmul
+        )
 
     def mesh(self, split: Split) -> Mesh:
         """Place the groups of a replica on the tiers, innermost first: tp, dp, pp."""

@@ -17,6 +17,7 @@ from costmodel.base.version import __version__
 from costmodel.base.words import plural
 from costmodel.bill.lines import Bill
 from costmodel.bill.quantity import Quantity, quantity
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import with_price
 from costmodel.describe.jobs.fields import FIELD, GENERATE_FIELDS
@@ -182,7 +183,8 @@ class Generation(Answer):
         if not self.served.has_units:
             accelerator, weights = self.served.cluster.accelerator.name, self.served.weights.name
             found.append(
-                f"{accelerator} has no {weights} units: weights are stored so, and multiplied in bf16"
+                f"{accelerator} has no {weights} units, or none with kernel constants: weights are stored so, and "
+                "multiplied in bf16"
             )
         return found
 
@@ -288,7 +290,17 @@ def generate(**asked: Unpack[GenerateKeywords]) -> Generation:
         value = given.get(name, FIELD[name].default if default is None else default)
         return None if value is None else read(name, value)
 
-    served = _deployment(one)
+    cluster = one("cluster")
+    served = deployment(
+        one("model"),
+        with_price(
+            load_cluster(cluster) if isinstance(cluster, str) else cluster, one("price_usd_per_gpu_hour")
+        ),
+        precision=one("precision"),
+        engine=one("engine"),
+        cuda_graphs=one("cuda_graphs"),
+        memory_fraction=one("memory_fraction", _MEMORY_FRACTION),
+    )
     work = Workload(
         one("gpus"),
         one("prompt_len", PROMPT_LEN),
@@ -299,17 +311,28 @@ def generate(**asked: Unpack[GenerateKeywords]) -> Generation:
     if given.get("layout") is not None:
         splits = _given_split(given["layout"], work.gpus, served.model)
     else:
-        splits = _splits(served.model, work.gpus)
+        splits = possible_splits(served.model, work.gpus)
     return _best(served, splits, work)
 
 
-def _deployment(one: Any) -> Deployment:
-    """Return the model on the engine and the cluster that were asked for."""
-    model, cluster = one("model"), one("cluster")
+def deployment(
+    model: str | Model,
+    cluster: str | Cluster,
+    *,
+    precision: str = "bf16",
+    engine: str = "any",
+    cuda_graphs: bool = True,
+    memory_fraction: float = _MEMORY_FRACTION,
+) -> Deployment:
+    """Return a model on an engine and a cluster.
+
+    Raises
+    ------
+    CostModelError
+        If a name is unknown, or the accelerator lacks what generation is priced by.
+    """
     model = load_model(model) if isinstance(model, str) else model
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
-    if one("price_usd_per_gpu_hour") is not None:
-        cluster = with_price(cluster, one("price_usd_per_gpu_hour"))
     accelerator = cluster.accelerator
     if accelerator.kernels is None or "bf16" not in accelerator.peak_flops_per_s:
         raise CostModelError(
@@ -318,10 +341,10 @@ def _deployment(one: Any) -> Deployment:
     return Deployment(
         model,
         cluster,
-        number_format(one("precision")),
-        engine_of(one("engine"), accelerator.generation),
-        cuda_graphs=one("cuda_graphs"),
-        memory_fraction=one("memory_fraction", _MEMORY_FRACTION),
+        number_format(precision),
+        engine_of(engine, accelerator.generation),
+        cuda_graphs=cuda_graphs,
+        memory_fraction=memory_fraction,
     )
 
 
@@ -359,7 +382,7 @@ def _is_possible(model: Model, tp: float, pp: float, ep: float, dp: float) -> bo
     return model.num_experts % ep == 0 and ep in ((tp * dp,) if dp > 1 else (1, tp))
 
 
-def _splits(model: Model, gpus: int) -> Split:
+def possible_splits(model: Model, gpus: int) -> Split:
     """Return every layout of a replica in powers of two (and all GPUs) whose replicas fill the GPUs."""
     powers = [2**n for n in range(gpus.bit_length())]
     sizes = sorted({size for size in (*powers, gpus) if gpus % size == 0})

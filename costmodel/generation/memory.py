@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.models.model import Model
 from costmodel.generation.deployment import Deployment, Split
-from costmodel.step.anatomy.decode import attended, cached_layers, state_elements
+from costmodel.step.anatomy.kv_cache import attended, cached_layers, state_elements
 from costmodel.step.anatomy.params import embedding_param_blocks, head_param_blocks, layer_param_blocks
 
 Array = NDArray[np.float64]

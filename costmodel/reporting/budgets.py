@@ -30,7 +30,31 @@ def budget_grids(found: Budget) -> list[Grid]:
         "Losses of different laws are on different data and cannot be compared. Kaplan counts parameters outside "
         "embeddings. 'Cheapest with serving' reaches the same law's compute-optimal loss."
     )
-    return [_bought(found), grid_of("What to train", found.choices, cells, note=note)]
+    grids = [_bought(found), grid_of("What to train", found.choices, cells, note=note)]
+    if found.solved:
+        grids.append(_solved(found))
+    return grids
+
+
+def _solved(found: Budget) -> Grid:
+    """Return what samples solve, and what a solved problem costs."""
+    cells: dict[str, Any] = {
+        "Model": "rule",
+        "Parameters >": lambda one: f"{one.num_params / 1e9:,.1f} B",
+        "Tokens >": lambda one: "–" if one.tokens is None else format_si(one.tokens, ""),
+        "Samples >": "samples_per_prompt:,.0f",
+        "Solved >": "solved:.1%",
+        "Training >": "train_usd:$",
+        "Samples' cost >": "serve_usd:$",
+        "A solved problem >": lambda one: f"${one.usd_per_solved:,.3g}",
+    }
+    return grid_of(
+        f"{format_si(found.answers, '')} problems",
+        found.solved,
+        cells,
+        note="A solved problem bears training and all samples. How often a sample solves is as given: one rate takes problems "
+        "as alike, so that samples help most; between two models the logit of the rate follows the loss of the law.",
+    )
 
 
 def _bought(found: Budget) -> Grid:

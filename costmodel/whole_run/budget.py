@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.base.version import __version__
 from costmodel.describe.factors import bits_of, classed, draw, kin_of, named
 from costmodel.describe.hardware.hardware import load_cluster
@@ -22,8 +23,13 @@ from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
+from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.generation.decode import decode_s
+from costmodel.generation.deployment import Split
+from costmodel.generation.generate import PROMPT_LEN, RESPONSE_LEN, deployment, possible_splits
+from costmodel.generation.memory import cache_bytes, largest_batch
 from costmodel.physics.run.scaling_laws import (
     KAPLAN_SOURCE,
     LAWS,
@@ -33,11 +39,11 @@ from costmodel.physics.run.scaling_laws import (
     kaplan_optimal,
     loss,
 )
-from costmodel.step.anatomy.decode import decode_step_s, kv_cache_bytes, largest_batch
 from costmodel.step.anatomy.params import num_params
+from costmodel.whole_run.solved import SAMPLES, Solved, read_pass_rate, solved_by, train_and_sample
 
 if TYPE_CHECKING:
-    from costmodel.describe.hardware.cluster import Accelerator, Cluster
+    from costmodel.describe.hardware.cluster import Cluster
     from costmodel.describe.models.model import Model
     from costmodel.describe.precision import Precision
     from costmodel.describe.recipe import Recipe
@@ -46,7 +52,7 @@ Array = NDArray[np.float64]
 
 PERCENTILES = (10, 50, 90)
 _SIZES = 120
-_SERVING_GPUS, _SERVING_BATCHES = 2.0 ** np.arange(8), 2.0 ** np.arange(0, 10.25, 0.25)[:, None]
+_SERVING_GPUS, _SERVING_BATCHES = 128, 2.0 ** np.arange(0, 14.25, 0.25)[:, None]
 
 
 @dataclass(frozen=True)
@@ -77,11 +83,13 @@ class Serving:
     """What it costs to decode with a model."""
 
     gpus: int
+    """Of a replica. [-]"""
     batch: float
     step_s: float
     tokens_per_s_per_gpu: float
     cache_bytes_per_sequence: float
     usd_per_token: float
+    """Of a generated token, with its share of the prompt where there is one. [USD]"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,6 +111,10 @@ class Budget(Answer):
     choices: tuple[Purchase, ...]
     step_over_expected: Array
     """Seconds of a step over those that the MFU says, a value a sample of the uncertain factors. [-]"""
+    answers: int = 0
+    """Problems to answer over the model's life. [-]"""
+    solved: tuple[Solved, ...] = ()
+    """What samples solve of them, and what it costs."""
 
     @property
     def device_word(self) -> str:
@@ -156,6 +168,8 @@ class Budget(Answer):
             "samples": len(self.step_over_expected),
             "spread": self.spread,
             "choices": self._records(),
+            "answers": self.answers,
+            "solved": [dict(one.__dict__) for one in self.solved],
         }
 
     def _records(self) -> list[dict[str, Any]]:
@@ -216,74 +230,61 @@ def _price_of(cluster: Cluster) -> float:
 
 def serving(
     model: Model,
-    accelerator: Accelerator,
+    cluster: Cluster,
     *,
     price_usd_per_gpu_hour: float,
-    context: int = 4096,
+    context: float = 4096.0,
+    prompt_len: float = 0.0,
+    response_len: float = np.inf,
     step_limit_s: float = 0.05,
-    element_bytes: float = 2.0,
 ) -> Serving:
-    """Find the cheapest decoding of a model: GPUs that share it, and the largest batch that is fast enough.
+    """Find the cheapest decoding of a model: the layout of a replica, and the largest batch that is fast enough.
 
     Parameters
     ----------
     model : Model
-        Whose cache and weights are counted exactly.
-    accelerator : Accelerator
+        In 16 bits.
+    cluster : Cluster
         That serves.
     price_usd_per_gpu_hour : float
         [USD/h]
-    context : int
+    context : float
         Tokens a sequence holds on average. [-]
+    prompt_len, response_len : float
+        Tokens of prompts and answers, whose prefill is then part of a step; whole sequences fit. [-]
     step_limit_s : float
         Longest step, so slowest token, that users accept. [s]
-    element_bytes : float
-        Of weights and cache. [B]
 
     Returns
     -------
     Serving
-        By roofline; communication, prefill and scheduling are left out.
+        Priced by the lines of `costmodel.generate`, the engine's constants pooled.
 
     Raises
     ------
-    CostModelError
-        If no power of two of GPUs, up to 128, holds the model and is fast enough.
+    NoLayoutError
+        If no layout of up to 128 GPUs holds the model and is fast enough.
     """
-    gpus, batch = _SERVING_GPUS, _SERVING_BATCHES
-    most = largest_batch(
-        model,
-        context,
-        gpus=gpus,
-        memory_bytes=accelerator.memory_bytes,
-        weight_bytes=element_bytes,
-        cache_bytes=element_bytes,
-    )
-    step = decode_step_s(
-        model,
-        batch,
-        context,
-        gpus=gpus,
-        peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
-        memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
-        weight_bytes=element_bytes,
-        cache_bytes=element_bytes,
-    )
-    possible = (batch <= most) & (step <= step_limit_s)
-    if not np.any(possible):
-        raise CostModelError(
-            f"serving: {model.name} at {context} tokens does not fit 128 {accelerator.name} within "
-            f"{step_limit_s * 1e3:.0f} ms a token"
-        )
-    cost = np.where(possible, gpus * step / batch, np.inf)
+    served = deployment(model, cluster)
+    splits = possible_splits(model, _SERVING_GPUS)
+    whole = prompt_len + response_len if np.isfinite(response_len) else context
+    most = np.floor(largest_batch(served, splits, whole))
+    batch = np.minimum(_SERVING_BATCHES, np.maximum(most, 1.0))
+    step = decode_s(served, splits, batch, context, prompt=prompt_len, response=response_len)
+    cost = np.where((most >= 1.0) & (step <= step_limit_s), splits.gpus * step / batch, np.inf)
     at = np.unravel_index(int(np.argmin(cost)), cost.shape)
+    if not np.isfinite(cost[at]):
+        raise NoLayoutError(
+            f"serving: {model.name} at {whole:,.0f} tokens does not fit {_SERVING_GPUS} {cluster.accelerator.name} "
+            f"within {step_limit_s * 1e3:.0f} ms a token"
+        )
     rate = 1.0 / float(cost[at])
     return Serving(
-        gpus=int(gpus[at[1]]),
-        batch=float(batch[at[0], 0]),
+        gpus=int(splits.gpus[at[1]]),
+        batch=float(batch[at]),
         step_s=float(step[at]),
         tokens_per_s_per_gpu=rate,
-        cache_bytes_per_sequence=float(kv_cache_bytes(model, context, element_bytes=element_bytes)),
+        cache_bytes_per_sequence=float(cache_bytes(served, Split(), context)),
         usd_per_token=price_usd_per_gpu_hour / 3600.0 / rate,
     )
 
@@ -311,6 +312,17 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
         Tokens to serve over the model's life; 0 leaves serving out. [-]
     context : int
         Tokens a served sequence holds on average. [-]
+    answers : int
+        Problems to answer over the model's life; 0 leaves them out. [-]
+    pass_rate : str
+        How often a sample solves one: ``"0.2"``, pass@k at two k ``"1=0.2 16=0.55"``, ``"beta 0.4 2"``, of `model`; or
+        of two models, ``"8B/15T: 0.3; 70B/15T: 0.55"``, and the budget is shared by training and samples.
+    samples_per_prompt : int
+        Samples of a problem; by default the best power of two up to 1,024. [-]
+    model : str or Model
+        That answers, where `pass_rate` is of one model; its training takes the budget.
+    prompt_len, response_len : float
+        Tokens of a problem and of a sample. [-]
     samples, seed : int
         Of the uncertain factors, for p10 to p90 of days and dollars, and what they follow from.
 
@@ -368,7 +380,80 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
         context=context,
         step_over_expected=step_over_expected(the_cluster, computed_in, mfu, one("samples"), one("seed")),
         choices=tuple(_choices(the_cluster, flops, dollars, price, served_tokens, context)),
+        answers=one("answers"),
+        solved=tuple(_solved(given, the_cluster, flops, dollars, price)),
     )
+
+
+def _solved(
+    given: Mapping[str, Any], cluster: Cluster, flops: float, dollars: float, price: float
+) -> list[Solved]:
+    """Return what samples of problems solve for the budget: of a model that is named, or of the best to train."""
+    asked = {
+        name: read(name, given[name]) if name in given else None
+        for name in ("answers", "pass_rate", "samples_per_prompt", "model", "prompt_len", "response_len")
+    }
+    problems = asked["answers"]
+    if not problems:
+        others = [name for name, value in asked.items() if value is not None and name != "answers"]
+        if others:
+            raise CostModelError(f"{others[0]}: goes with the number of problems to answer; give --answers")
+        return []
+    if asked["pass_rate"] is None:
+        raise CostModelError("answers: give --pass-rate, how often a sample solves a problem, such as 0.2")
+    measured = read_pass_rate(asked["pass_rate"])
+    samples: Array = (
+        SAMPLES
+        if asked["samples_per_prompt"] is None
+        else np.array([asked["samples_per_prompt"]], dtype=np.float64)
+    )
+    prompt = PROMPT_LEN if asked["prompt_len"] is None else asked["prompt_len"]
+    response = RESPONSE_LEN if asked["response_len"] is None else asked["response_len"]
+    lengths = {"context": prompt + response / 2.0, "prompt_len": prompt, "response_len": response}
+    named = asked["model"]
+    if len(measured) == 1:
+        if named is None:
+            raise CostModelError(
+                "pass_rate: of one model it needs --model, whose samples are priced; or give the rates of two models, "
+                "such as '8B/15T: 0.3; 70B/15T: 0.55'"
+            )
+        model = load_model(named) if isinstance(named, str) else named
+        found = serving(model, cluster, price_usd_per_gpu_hour=price, **lengths)
+        return solved_by(
+            model.name,
+            num_params(model),
+            measured[0].difficulty,
+            samples=samples,
+            problems=problems,
+            usd_per_sample=found.usd_per_token * response,
+            train_usd=dollars,
+        )
+    if named is not None:
+        raise CostModelError("model: with the rates of two models the size is what is sought; leave it out")
+    sizes, usd_per_token = _serving_costs(cluster, price, **lengths)
+    rows = []
+    for name, law in LAWS.items():
+        for rule, tried in (("one sample", SAMPLES[:1]), ("best samples", samples)):
+            if len(samples) == 1 and rule == "one sample":
+                continue
+            best = train_and_sample(
+                law,
+                measured,
+                rule=f"{name}, {rule if len(samples) > 1 else 'samples given'}",
+                dollars=dollars,
+                problems=problems,
+                samples=tried,
+                sizes=sizes,
+                usd_per_sample=usd_per_token * response,
+                train_usd_per_flop=dollars / flops,
+            )
+            if best is not None:
+                rows.append(best)
+    if not rows:
+        raise CostModelError(
+            f"answers: ${dollars:,.0f} do not pay for {problems:,.0f} answers and the training of any model"
+        )
+    return rows
 
 
 def _choices(
@@ -394,7 +479,7 @@ def _choices(
     n, d = (float(value) for value in kaplan_optimal(flops))
     found.append(("kaplan, compute-optimal", n, d, float(kaplan_loss(n, d)), dollars, KAPLAN_SOURCE))
     if served_tokens:
-        sizes, usd_per_token = _serving_costs(cluster.accelerator, price, context)
+        sizes, usd_per_token = _serving_costs(cluster, price, context=context)
         for name, law in LAWS.items():
             target = float(loss(law, *compute_optimal(law, flops)))
             best, tokens, _ = cheapest_over_lifetime(
@@ -434,16 +519,20 @@ def _choices(
     ]
 
 
-def _serving_costs(accelerator: Accelerator, price: float, context: int) -> tuple[Array, Array]:
+def _serving_costs(cluster: Cluster, price: float, **lengths: float) -> tuple[Array, Array]:
     """Return sizes of generic dense models and what a served token costs with each [USD]."""
     sizes, costs = [], []
     for wanted in np.geomspace(SMALLEST * 1.2, min(LARGEST, 1e13), _SIZES):
         model = dense_model(float(wanted))
         try:
-            found = serving(model, accelerator, price_usd_per_gpu_hour=price, context=context)
-        except CostModelError:
+            found = serving(model, cluster, price_usd_per_gpu_hour=price, **lengths)
+        except NoLayoutError:
             break
         sizes.append(num_params(model))
         costs.append(found.usd_per_token)
+    if not sizes:
+        raise CostModelError(
+            f"serving: {cluster.accelerator.name} is too slow or small for the smallest model"
+        )
     order = np.argsort(sizes)
     return np.asarray(sizes)[order], np.asarray(costs)[order]

@@ -8,6 +8,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.cli import main
+from costmodel.describe.models.dense_model import dense_model
 from costmodel.physics.run.scaling_laws import (
     LAWS,
     cheapest_over_lifetime,
@@ -17,8 +18,7 @@ from costmodel.physics.run.scaling_laws import (
     loss,
     tokens_for_loss,
 )
-from costmodel.step.anatomy.decode import decode_step_s, kv_cache_bytes, largest_batch, weights_read_bytes
-from costmodel.step.anatomy.params import num_active_params, num_params
+from costmodel.step.anatomy.kv_cache import kv_cache_bytes
 from costmodel.whole_run.budget import budget, serving
 from costmodel.whole_run.solve import affordable_tokens, gpus_needed
 
@@ -98,32 +98,25 @@ def test_windows_hold_no_more_than_they_see():
     assert long / short == pytest.approx((layers / 2 * 128 + layers / 2 * 131072) / (layers * 128), rel=1e-6)
 
 
-def test_decoding_lies_between_its_two_bounds():
-    model, card = cm.load_model("llama3-70b"), cm.load_accelerator("h100-sxm-80gb")
-    rates = {"peak_flops_per_s": 989.4e12, "memory_bandwidth_bytes_per_s": 3.35e12}
-    ideal = {"flops_efficiency": 1.0, "memory_efficiency": 1.0}
-    one = float(decode_step_s(model, 1, 1, gpus=8, **rates, **ideal))
-    assert one == pytest.approx(2 * num_params(model) / 8 / 3.35e12, rel=1e-3)
-    many = float(decode_step_s(model, 4096, 1, gpus=8, **rates, **ideal))
-    assert many == pytest.approx(4096 * 2 * num_active_params(model) / 8 / 989.4e12, rel=1e-3)
-    assert float(largest_batch(model, 8192, gpus=1, memory_bytes=card.memory_bytes)) < 0
-
-
-def test_experts_are_read_where_a_token_visits_them():
-    model = cm.load_model("mixtral-8x7b")
-    one, many = weights_read_bytes(model, np.asarray([1.0, 1e4]))
-    assert one == pytest.approx(2 * num_active_params(model))
-    assert many == pytest.approx(2 * num_params(model))
-
-
 def test_latent_attention_serves_cheaper_than_its_size():
-    card = cm.load_accelerator("h100-sxm-80gb")
+    cluster = cm.load_cluster("h100")
     cost = {
-        name: serving(cm.load_model(name), card, price_usd_per_gpu_hour=2.95).usd_per_token
+        name: serving(cm.load_model(name), cluster, price_usd_per_gpu_hour=2.95).usd_per_token
         for name in ("llama3-70b", "llama3-405b", "deepseek-v3")
     }
     assert cost["deepseek-v3"] < cost["llama3-405b"] / 2
     assert cost["llama3-70b"] < cost["llama3-405b"]
+
+
+def test_what_serving_costs_follows_from_the_size():
+    """A choice serves at what a dense model of its size does; what is larger than the largest that fits is not priced."""
+    found = budget(dollars=1e6, served_tokens=10**12)
+    priced = {choice.rule: choice for choice in found.choices}
+    one = priced["besiroglu, compute-optimal"]
+    cost = serving(dense_model(one.num_params), cm.load_cluster("h100"), price_usd_per_gpu_hour=2.95)
+    assert one.serve_usd == pytest.approx(1e12 * cost.usd_per_token, rel=0.05)
+    assert priced["kaplan, compute-optimal"].serve_usd is None
+    assert {choice.serve_usd for choice in budget(dollars=1e6).choices} == {0.0}
 
 
 def test_budget_forwards_and_backwards():
@@ -164,6 +157,33 @@ def test_runs_solved_backwards():
         (["budget", "--budget=1e6", "--gpus=8", "--days=3"], "one too many"),
         (["budget", "--budget=1e6", "--mfu=1.2"], "mfu: expected a number from 0.001 to 1, got 1.2"),
         (["budget", "--budget=1e6", "-c", "h800-cx7"], "has no price of a GPU-hour; give --price"),
+        (["budget", "--budget=1e6", "--samples=4"], "samples_per_prompt: goes with the number of problems"),
+        (["budget", "--budget=1e6", "--answers=1M"], "answers: give --pass-rate"),
+        (["budget", "--budget=1e6", "--answers=x", "--pass-rate=0.2"], "answers: expected a whole number"),
+        (
+            ["budget", "--budget=1e6", "--answers=1M", "--pass-rate=0.2"],
+            "pass_rate: of one model it needs --model",
+        ),
+        (
+            ["budget", "--budget=1e6", "--answers=1M", "--pass-rate=1.2", "-m", "llama3-8b"],
+            "expected a share between 0 and 1, got 1.2",
+        ),
+        (
+            ["budget", "--budget=1e6", "--answers=1M", "--pass-rate=1=0.5 4=0.4", "-m", "llama3-8b"],
+            "no Beta distribution has 0.5 at 1",
+        ),
+        (
+            ["budget", "--budget=1e6", "--answers=1M", "--pass-rate=8B/15T: 0.5; 70B/15T: 0.4"],
+            "the model of the lower loss must solve more",
+        ),
+        (
+            ["budget", "--budget=1e6", "--answers=1M", "--pass-rate=8B/15T: 0.3; 70B: 0.4"],
+            "pass_rate: expected a rate such as 0.2",
+        ),
+        (
+            ["budget", "--budget=1e3", "--answers=1e12", "--pass-rate=8B/15T: 0.3; 70B/15T: 0.4"],
+            "do not pay for",
+        ),
         (
             ["run", "-m", "llama3-8b", "-n8", "--global-batch=64", "--seq-len=4096"],
             "give --tokens 2e12, or --budget",

@@ -18,6 +18,7 @@ from costmodel.cli.options import complete
 from costmodel.describe.jobs import keywords as typed
 from costmodel.describe.jobs.fields import (
     BUDGET_FIELDS,
+    BUDGET_FIELDS,
     FIELD,
     FIELDS,
     JOB_FIELDS,
@@ -81,7 +82,7 @@ def test_typed_keywords_are_the_table():
     assert {*typed.LayoutKeywords.__annotations__} == held(layout)
     assert {*typed.JobKeywords.__annotations__} == held(JOB_FIELDS)
     assert {*typed.PlanKeywords.__annotations__} == held(SWEEP_FIELDS)
-    assert {*typed.RunKeywords.__annotations__} == held((*JOB_FIELDS, *solved))
+    assert {*typed.RunKeywords.__annotations__} == held((*JOB_FIELDS, *solved, *BUDGET_FIELDS))
     beside = {"allow_source", "env", "vocab_size", "collective", "ranks", "nodes"}
     assert {*typed.ReadKeywords.__annotations__} == held(JOB_FIELDS) | beside
 

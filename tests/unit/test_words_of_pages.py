@@ -43,6 +43,7 @@ def bought(**changes):
         "context": 8192,
         "spread": {"dollars": {"p10": 900.0, "p50": 1000.0, "p90": 1100.0}},
         "choices": (purchase(), purchase(tokens=1e10, serve_usd=None)),
+        "solved": (),
     }
     return SimpleNamespace(**{**said, **changes})
 
@@ -94,30 +95,6 @@ def test_what_a_budget_is():
         assert "serving" not in said
 
 
-def test_sizes_that_are_served_are_priced_until_one_is_too_large(monkeypatch):
-    """From 1.2 times the smallest, each by the same factor, smaller models first whatever their counts come to."""
-    asked = []
-
-    def serving(model, accelerator, price_usd_per_gpu_hour, context):
-        asked.append((accelerator, price_usd_per_gpu_hour, context))
-        if model > 1e10:
-            raise CostModelError("too large")
-        return SimpleNamespace(usd_per_token=2.0 * model)
-
-    monkeypatch.setattr(budget, "serving", serving)
-    monkeypatch.setattr(budget, "dense_model", float)
-    monkeypatch.setattr(budget, "num_params", lambda model: 1e12 - model)
-    sizes, costs = budget._serving_costs("h100", 3.0, 4096)
-    assert set(asked) == {("h100", 3.0, 4096)}
-    assert (sizes[1:] > sizes[:-1]).all()
-    assert costs == pytest.approx(2.0 * (1e12 - sizes))
-    models = np.sort(1e12 - sizes)
-    assert models[0] == pytest.approx(1.2 * budget.SMALLEST)
-    ends = np.geomspace(1.2 * budget.SMALLEST, min(budget.LARGEST, 1e13), budget._SIZES)
-    assert models == pytest.approx(ends[ends <= 1e10])
-    assert len(asked) == len(sizes) + 1
-
-
 def test_what_a_budget_tells_in_percentiles():
     """Steps of 0.9, 1, ... 1.3 of what is expected: p10, p50 and p90 are 0.94, 1.1 and 1.26; a choice takes half of it."""
     said = vars(bought())
@@ -166,29 +143,6 @@ def test_what_a_budget_tells_in_percentiles():
 def test_a_budget_is_money_or_people_and_days(given, said):
     with pytest.raises(CostModelError, match=said):
         budget.budget(**given)
-
-
-def test_what_serving_costs_is_known_between_the_sizes_that_are_priced(monkeypatch):
-    """Three sizes at 1, 2 and 4 dollars a token: between two of them by the logarithm; beyond the ends nothing."""
-    cluster = SimpleNamespace(accelerator=None)
-    flops = 1e22
-    small = budget._choices(cluster, flops, 100.0, 1.0, 0.0, 4096)[0]
-    n = small.num_params
-    prices = np.array([1.0, 2.0, 4.0])
-
-    def served(sizes):
-        monkeypatch.setattr(budget, "_serving_costs", lambda *_: (np.asarray(sizes), prices))
-        first = budget._choices(cluster, flops, 100.0, 1.0, 10.0, 4096)[0]
-        assert first.num_params == n
-        return first.serve_usd
-
-    assert small.serve_usd == 0.0
-    assert served([n / 4, n, 4 * n]) == pytest.approx(20.0)
-    assert served([n, 4 * n, 16 * n]) == pytest.approx(10.0)
-    assert served([n / 2, 2 * n, 4 * n]) == pytest.approx(15.0)
-    assert served([n / 16, n / 4, n]) == pytest.approx(40.0)
-    assert served([2 * n, 4 * n, 8 * n]) is None
-    assert served([n / 8, n / 4, n / 2]) is None
 
 
 def test_money_of_jobs_of_which_one_has_no_price():

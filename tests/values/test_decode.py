@@ -1,17 +1,10 @@
-"""Serving by roofline, by hand: caches, FLOPs and steps of small models; norms around mixers."""
+"""Caches and FLOPs of decoding small models, by hand; norms around mixers."""
 
-import numpy as np
 import pytest
-from round_jobs import LATENT, LAYER_PARAMS, MOE, QUIET, SMALL, TABLE_PARAMS, each_us, price
+from round_jobs import LATENT, LAYER_PARAMS, QUIET, SMALL, TABLE_PARAMS, each_us, price
 
 from costmodel.describe.models.model import make_model
-from costmodel.step.anatomy.decode import (
-    attention_flops,
-    decode_step_s,
-    kv_cache_bytes,
-    largest_batch,
-    weights_read_bytes,
-)
+from costmodel.step.anatomy.kv_cache import attention_flops, kv_cache_bytes
 
 MAMBA = {"kind": "mamba", "inner": 2048, "state": 16, "dt_rank": 64, "conv_kernel": 4}
 PARAMS = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
@@ -57,47 +50,6 @@ def test_an_indexer_looks_at_every_key():
     model = make_model({"name": "small", **LATENT, "attention_pattern": "xxxx", "mixers": {"x": indexed}})
     assert float(kv_cache_bytes(model, 100)) == 2 * 4 * (160 + 64) * 100
     assert float(attention_flops(model, 100)) == 4 * (2 * 8 * (256 + 32) * 16 + 2 * 4 * 64 * 100)
-
-
-def test_weights_that_a_step_reads():
-    """All of a dense model; of 8 experts of which a token visits 2, all but those that nobody visits."""
-    assert weights_read_bytes(small(), [1, 64]).tolist() == [2 * PARAMS] * 2
-    assert float(weights_read_bytes(small(), 1, element_bytes=0.5)) == PARAMS / 2
-    moe = make_model({"name": "small", **MOE})
-    # An expert: a gated MLP of 512. Beside them attention, router, norms and tables.
-    experts = 4 * 8 * 3 * 1024 * 512
-    others = 4 * (3 * 2**20 + 8 * 1024 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
-    one, two = weights_read_bytes(moe, [1, 2]).tolist()
-    assert one == pytest.approx(2 * (others + experts / 4))
-    assert two == pytest.approx(2 * (others + experts * (1 - 0.75**2)))
-    dense = make_model({"name": "small", **MOE, "top_k": 8})
-    assert float(weights_read_bytes(dense, 1)) == pytest.approx(2 * (others + experts))
-
-
-def test_a_step_is_the_larger_of_bytes_and_flops():
-    """16 sequences of 100 tokens on two GPUs of 1 TB/s and 50 TFLOP/s."""
-    machine = {"gpus": 2, "peak_flops_per_s": 50e12, "memory_bandwidth_bytes_per_s": 1e12}
-    moved = 2 * PARAMS + 16 * 819200
-    assert float(decode_step_s(small(), 16, 100, **machine)) == pytest.approx(moved / (2 * 1e12 * 0.8))
-    half = decode_step_s(
-        small(), 16, 100, **machine, weight_bytes=1.0, cache_bytes=0.5, memory_efficiency=0.4
-    )
-    assert float(half) == pytest.approx((PARAMS + 16 * 204800) / (2 * 1e12 * 0.4))
-    flops = 4096 * (2 * PARAMS + 4 * 409600)
-    slow = decode_step_s(small(), 4096, 100, **{**machine, "peak_flops_per_s": 1e12})
-    assert float(slow) == pytest.approx(flops / (2 * 1e12 * 0.6), rel=1e-9)
-    faster = decode_step_s(small(), 4096, 100, **{**machine, "peak_flops_per_s": 1e12}, flops_efficiency=0.3)
-    assert float(faster / slow) == pytest.approx(2)
-
-
-def test_how_many_sequences_fit():
-    room = 2 * 1e9 * 0.9 - 2 * PARAMS
-    assert float(largest_batch(small(), 100, gpus=2, memory_bytes=1e9)) == pytest.approx(room / 819200)
-    more = largest_batch(
-        small(), 100, gpus=2, memory_bytes=1e9, usable_fraction=0.5, weight_bytes=1.0, cache_bytes=1.0
-    )
-    assert float(more) == pytest.approx((1e9 - PARAMS) / 409600)
-    assert np.all(largest_batch(small(), [1e3, 1e4], gpus=1, memory_bytes=1e6) < 0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from round_jobs import CLUSTER, MIB, QUIET, SMALL, each_us, memory, near, price,
 import costmodel as cm
 from costmodel.base.errors import CostModelError, LayoutError, ModelConfigError
 from costmodel.describe.models.model import make_model
-from costmodel.step.anatomy.decode import kv_cache_bytes
+from costmodel.step.anatomy.kv_cache import kv_cache_bytes
 from costmodel.step.anatomy.params import layer_param_blocks, model_flops_per_token, num_params
 
 T = 1024

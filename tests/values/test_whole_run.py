@@ -14,7 +14,6 @@ from costmodel.describe.reliability import Reliability
 from costmodel.estimates.estimate import estimate_job
 from costmodel.physics.run.power import mean_power_w
 from costmodel.physics.run.scaling_laws import kaplan_optimal
-from costmodel.step.anatomy.decode import largest_batch
 from costmodel.whole_run.budget import budget, serving
 from costmodel.whole_run.checkpoints import describe_checkpoint
 from costmodel.whole_run.run import run_of, step_power_w
@@ -281,21 +280,15 @@ def test_how_surely_a_budget_is_kept():
 
 def test_serving_fits_the_memory():
     """The largest batch that a GPU holds, not the largest that is fast enough."""
-    model, card = load_model("llama3-8b"), cm.estimate(**asked(gpus=8)).job.cluster.accelerator
-    found = serving(model, card, price_usd_per_gpu_hour=2.0, context=32768, step_limit_s=10.0)
-    most = largest_batch(
-        model,
-        32768,
-        gpus=np.asarray([float(found.gpus)]),
-        memory_bytes=card.memory_bytes,
-        weight_bytes=2.0,
-        cache_bytes=2.0,
-    )
-    assert found.batch <= float(np.ravel(most)[0])
+    model, cluster = load_model("llama3-8b"), cm.load_cluster("h100")
+    found = serving(model, cluster, price_usd_per_gpu_hour=2.0, context=32768, step_limit_s=10.0)
+    room = 0.9 * 80e9 * found.gpus * 1.08 - 2 * 8.03e9
+    assert found.batch <= room / (32768 * 131072)
+    assert found.cache_bytes_per_sequence == 32768 * 131072
     assert found.usd_per_token == near(2.0 / 3600 / found.tokens_per_s_per_gpu)
     assert found.tokens_per_s_per_gpu == near(found.batch / found.step_s / found.gpus)
     with pytest.raises(CostModelError, match="serving: "):
-        serving(model, card, price_usd_per_gpu_hour=2.0, context=32768, step_limit_s=1e-6)
+        serving(model, cluster, price_usd_per_gpu_hour=2.0, context=32768, step_limit_s=1e-6)
 
 
 # --- why it is interrupted, what goes on without a node, and what it emits ---

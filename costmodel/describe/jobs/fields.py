@@ -80,6 +80,10 @@ _SOLVED_FOR = (
     "price_usd_per_gpu_hour",
     "samples",
     "seed",
+    "model",
+    "samples_per_prompt",
+    "prompt_len",
+    "response_len",
 )
 BUDGET_FIELDS = tuple(field for field in FIELDS if field.name in _SOLVED_FOR or field.group == "solve")
 """What `budget` takes."""

@@ -125,6 +125,13 @@ class RunKeywords(JobKeywords, total=False):
     served_tokens: Number
     serve_tokens: Number
     context: Number
+    answers: Number
+    pass_rate: str | None
+    samples_per_prompt: Number
+    prompt_len: Number
+    prompt: Number
+    response_len: Number
+    response: Number
 
 
 class RLKeywords(JobKeywords, total=False):

@@ -28,14 +28,17 @@ def pass_at_k(k: ArrayLike, rate: ArrayLike) -> Array:
     return np.asarray(1.0 - (1.0 - np.asarray(rate, dtype=np.float64)) ** np.asarray(k, dtype=np.float64))
 
 
-def pass_at_k_beta(k: ArrayLike, a: float, b: float) -> Array:
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
+
+
+def pass_at_k_beta(k: ArrayLike, a: ArrayLike, b: ArrayLike) -> Array:
     r"""Return the same over problems whose rates follow Beta(a, b): :math:`1 - B(a, b + k) / B(a, b)`.
 
     Parameters
     ----------
     k : array_like
         Samples of a problem. [-]
-    a, b : float
+    a, b : array_like
         Of the distribution; unsolved problems fall as :math:`k^{-a}`. [-]
 
     Raises
@@ -48,14 +51,15 @@ def pass_at_k_beta(k: ArrayLike, a: float, b: float) -> Array:
     >>> round(float(pass_at_k_beta(1, 1.0, 1.0)), 6), round(float(pass_at_k_beta(9, 1.0, 1.0)), 6)
     (0.5, 0.9)
     """
-    if not (a > 0.0 and b > 0.0):
-        raise CostModelError(f"pass@k: a and b of Beta(a, b) must be positive, got {a:g} and {b:g}")
-    drawn = np.asarray(k, dtype=np.float64)
-    log = [
-        math.lgamma(b + n) - math.lgamma(a + b + n) + math.lgamma(a + b) - math.lgamma(b)
-        for n in drawn.ravel()
-    ]
-    return np.asarray(-np.expm1(np.asarray(log).reshape(drawn.shape)))
+    drawn, one, other = (np.asarray(given, dtype=np.float64) for given in (k, a, b))
+    if not (np.all(one > 0.0) and np.all(other > 0.0)):
+        raise CostModelError(f"pass@k: a and b of Beta(a, b) must be positive, got {one} and {other}")
+    whole = one + other
+    return np.asarray(
+        -np.expm1(
+            _log_gamma(other + drawn) - _log_gamma(whole + drawn) + _log_gamma(whole) - _log_gamma(other)
+        )
+    )
 
 
 def beta_of_points(k_first: float, first: float, k_second: float, second: float) -> tuple[float, float]:

@@ -1,7 +1,4 @@
-"""Decoding by roofline: what a token costs to serve, for a choice of model size, not a simulator.
-
-A step of decoding reads the weights once for the whole batch and the cache of every sequence.
-"""
+"""What a sequence keeps while it is decoded (keys and values, states of other mixers), and the FLOPs of attending to it."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.step.anatomy.mixers import mixer_flops, mixer_state
-from costmodel.step.anatomy.params import num_active_params, num_params
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import Model
@@ -129,92 +125,3 @@ def attention_flops(model: Model, context: ArrayLike) -> Array:
         if kind.mixer is not None:
             flops = flops + model.kind_of_layer.count(number) * mixer_flops(kind.mixer, tokens)
     return np.asarray(flops)
-
-
-def weights_read_bytes(model: Model, batch: ArrayLike, *, element_bytes: float = 2.0) -> Array:
-    r"""Return the weights that a step of decoding reads: of the experts, those that any token visits [B].
-
-    With E experts, of which a token visits k at random, :math:`1 - (1 - k/E)^b` of them.
-    """
-    tokens = np.asarray(batch, dtype=np.float64)
-    whole, active = num_params(model), num_active_params(model)
-    if not model.num_experts:
-        return np.asarray(element_bytes * whole + np.zeros_like(tokens))
-    share = model.top_k / model.num_experts
-    experts = (whole - active) / (1.0 - share) if share < 1.0 else 0.0
-    touched = 1.0 - (1.0 - share) ** tokens
-    return np.asarray(element_bytes * (whole - experts * (1.0 - touched)))
-
-
-def decode_step_s(
-    model: Model,
-    batch: ArrayLike,
-    context: ArrayLike,
-    *,
-    gpus: ArrayLike,
-    peak_flops_per_s: float,
-    memory_bandwidth_bytes_per_s: float,
-    flops_efficiency: float = 0.6,
-    memory_efficiency: float = 0.8,
-    weight_bytes: float = 2.0,
-    cache_bytes: float = 2.0,
-) -> Array:
-    r"""Time of one step of decoding, a token for each sequence of the batch.
-
-    .. math:: t = \max\left(\frac{W(b) + b\,K(c)}{g B e_m}, \frac{b\,(2 N + F(c))}{g P e_f}\right)
-
-    Parameters
-    ----------
-    model : Model
-        N active parameters, K bytes of cache, F FLOPs of attention.
-    batch, context : array_like
-        Sequences decoded together, and tokens of each so far. [-]
-    gpus : array_like
-        g, that split the model evenly. [-]
-    peak_flops_per_s, memory_bandwidth_bytes_per_s : float
-        P and B of one GPU. [FLOP/s], [B/s]
-    flops_efficiency, memory_efficiency : float
-        Shares of them that kernels reach. Assumed. [-]
-    weight_bytes, cache_bytes : float
-        Of a weight and of an element of the cache. [B]
-
-    Returns
-    -------
-    step_s : ndarray
-        [s]
-
-    Notes
-    -----
-    Communication between the GPUs, prefill and scheduling are left out: a lower bound.
-
-    References
-    ----------
-    .. [1] R. Pope et al., "Efficiently scaling transformer inference," arXiv:2211.05102, section 2.
-    """
-    tokens, split = np.asarray(batch, dtype=np.float64), np.asarray(gpus, dtype=np.float64)
-    moved = weights_read_bytes(model, tokens, element_bytes=weight_bytes)
-    moved = moved + tokens * kv_cache_bytes(model, context, element_bytes=cache_bytes)
-    flops = tokens * (2.0 * num_active_params(model) + attention_flops(model, context))
-    return np.asarray(
-        np.maximum(
-            moved / (split * memory_bandwidth_bytes_per_s * memory_efficiency),
-            flops / (split * peak_flops_per_s * flops_efficiency),
-        )
-    )
-
-
-def largest_batch(
-    model: Model,
-    context: ArrayLike,
-    *,
-    gpus: ArrayLike,
-    memory_bytes: float,
-    weight_bytes: float = 2.0,
-    cache_bytes: float = 2.0,
-    usable_fraction: float = 0.9,
-) -> Array:
-    """Return how many sequences of so many tokens fit beside the weights; below 1 the model does not fit [-]."""
-    room = np.asarray(gpus, dtype=np.float64) * memory_bytes * usable_fraction - weight_bytes * num_params(
-        model
-    )
-    return np.asarray(room / kv_cache_bytes(model, context, element_bytes=cache_bytes))
