@@ -18,7 +18,6 @@ from costmodel.cli.options import complete
 from costmodel.describe.jobs import keywords as typed
 from costmodel.describe.jobs.fields import (
     BUDGET_FIELDS,
-    BUDGET_FIELDS,
     FIELD,
     FIELDS,
     JOB_FIELDS,
