@@ -41,7 +41,7 @@ def _solved(found: Budget) -> Grid:
     cells: dict[str, Any] = {
         "Model": "rule",
         "Parameters >": lambda one: f"{one.num_params / 1e9:,.1f} B",
-        "Tokens >": lambda one: "–" if one.tokens is None else format_si(one.tokens, ""),
+        "Tokens >": lambda one: "–" if one.tokens is None else format_count(one.tokens),
         "Samples >": "samples_per_prompt:,.0f",
         "Solved >": "solved:.1%",
         "Training >": "train_usd:$",
@@ -49,7 +49,7 @@ def _solved(found: Budget) -> Grid:
         "A solved problem >": lambda one: f"${one.usd_per_solved:,.3g}",
     }
     return grid_of(
-        f"{format_si(found.answers, '')} problems",
+        f"{format_count(found.answers)} problems",
         found.solved,
         cells,
         note="A solved problem bears training and all samples. How often a sample solves is as given: one rate takes problems "
