@@ -158,6 +158,13 @@ def test_the_mesh_says_the_gpus_where_it_is_whole(tmp_path):
     assert minimal.warnings == ("remat_policy minimal: priced as selective recomputation of attention",)
 
 
+def test_states_are_sharded_where_either_axis_of_fsdp_is_more_than_one(tmp_path):
+    for fsdp, transpose, stage in ((1, 1, 0), (1, 2, 3), (2, 1, 3), (2, 2, 3)):
+        axes = f"ici_fsdp_parallelism: {fsdp}\nici_fsdp_transpose_parallelism: {transpose}"
+        found = read_file(written(tmp_path, JOB.replace("ici_fsdp_parallelism: -1", axes)))
+        assert (found.job["zero_stage"], found.job["gpus"]) == (stage, 4 * fsdp * transpose)
+
+
 def test_int8_is_the_precision_of_aqt(tmp_path):
     read = read_file(written(tmp_path, JOB + "quantization: int8\n"), gpus=8)
     assert (read.job["precision"], read.warnings) == ("int8", ())

@@ -235,3 +235,20 @@ def test_bandwidths_of_other_ranks_than_are_listed(tmp_path, factor, said):
     """A start, a head, two more lines, eight devices and the columns: the fastest of four rows is the first, line 14."""
     with pytest.raises(CostModelError, match=f"run.log:14: {said}$"):
         sweeps(tmp_path, log(8, factor=factor))
+
+
+def test_a_rate_may_differ_from_its_size_and_time_by_what_rounding_hides(tmp_path):
+    """1,024 B in 2 us are 0.512 GB/s. Printed as 2, the time is off by up to 25.5 %, as 2.0 by 2.55 %; 1 % and 0.006 more."""
+    for time, algbw, agrees in (
+        ("2", 0.65, True),
+        ("2", 0.66, False),
+        ("2.0", 0.53, True),
+        ("2.0", 0.54, False),
+        ("2.0", 0.49, True),
+        ("2.0", 0.48, False),
+    ):
+        row = f"1024 256 float sum -1 {time} {algbw} {algbw} 0 {time} {algbw} {algbw} 0\n"
+        others = rows(8)
+        lines = [*log(8)[:-5], row, *others]
+        found = sweeps(tmp_path, lines)[0]
+        assert (1024 in [one for one in found["sizes"]]) == agrees, (time, algbw)

@@ -1,12 +1,15 @@
 """A sweep's own rate is learned, whatever limits the profile that the fit starts from."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.estimates.collective import bus_bytes
 from costmodel.physics.network.mesh import Group
-from costmodel.trust.calibration.cluster_fit import fit_cluster
+from costmodel.reporting.other_pictures import fit_chart
+from costmodel.trust.calibration.cluster_fit import fit_cluster, price_run
 from costmodel.trust.calibration.fabric_fit import FabricRun
 
 H100 = load_cluster("dgx-h100-ndr")
@@ -58,3 +61,25 @@ def test_what_no_constants_give_is_said():
     assert len(fit.warnings) == 1
     assert "large messages are" in fit.warnings[0]
     assert "measured up to 119.8 GB/s of bus bandwidth" in fit.warnings[0]
+
+
+def test_too_few_and_too_similar_sizes_are_said_of_their_tier():
+    """Two points inside the node, and eleven across it that double within a factor of eight."""
+    inside = sweep("all_gather", 8.0, 250e9, 30e-6)
+    inside = inside._replace(size_bytes=inside.size_bytes[10:12], time_s=inside.time_s[10:12])
+    size = np.geomspace(2.0**24, 2.0**26, 11)
+    across = sweep("all_gather", 16.0, 250e9, 30e-6)._replace(size_bytes=size, time_s=3e-5 + size / 250e9)
+    said = fit_cluster([inside, across], H100).problems
+    assert any(one.startswith(f"{H100.tiers[0].name}: 2 points; expected at least") for one in said)
+    assert any(one.startswith(f"{H100.tiers[1].name}: sizes from 16777216 to 67108864 B") for one in said)
+
+
+def test_the_chart_of_a_fit_shows_bus_bandwidths():
+    """An all-gather of 16 ranks moves 15/16 of its bytes: dots as measured, the line as the fit has it."""
+    run = sweep("all_gather", 16.0, 250e9, 30e-6)
+    fit = fit_cluster([run], H100)
+    dots, line = fit_chart(SimpleNamespace(fit=fit, cluster=H100)).panels[0].marks
+    assert dots.y == pytest.approx(SIZE * 15 / 16 / run.time_s / 1e9, rel=1e-12)
+    fitted_s = fit.points["predicted"] if "predicted" in fit.points else price_run(run, H100.tiers, fit.tiers)
+    assert line.y == pytest.approx(SIZE * 15 / 16 / np.asarray(fitted_s) / 1e9, rel=1e-9)
+    assert line.y[-1] == pytest.approx(250.0, rel=0.05)

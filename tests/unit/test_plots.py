@@ -19,7 +19,7 @@ from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting import figures
 from costmodel.reporting.charts import FILLS
 from costmodel.reporting.figures import save
-from costmodel.reporting.pictures import group_numbers, operator_points
+from costmodel.reporting.pictures import group_numbers, memory_chart, operator_points
 from costmodel.reporting.series import memory_stacks, time_parts
 from costmodel.trust.validation import validate
 
@@ -277,3 +277,14 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, capsys, tmp_path):
 
     assert main(["estimate", *job_flags(SMALL), "--plot", str(tmp_path / "bill.svg")]) == 2
     assert install_command("plot") in capsys.readouterr().err
+
+
+def test_axes_of_the_memory_chart_hold_the_worst_stage_and_the_device():
+    """A single stage stands in the middle of a wider axis; 12 % are left above the higher of need and offer."""
+    for layout, width in (("tp8", (-1.5, 1.5)), ("tp2 pp4", None)):
+        est = cm.estimate(**{**SMALL, "layout": layout})
+        (panel,) = memory_chart(est).panels
+        assert panel.x_range == width
+        highest = max(est.memory_capacity_bytes, float(est.memory_bytes_per_gpu))
+        assert panel.y_range == pytest.approx((0.0, 1.12 * highest / 2**30), rel=1e-12)
+        assert list(panel.x_ticks) == list(range(int(est.job.layout.pp)))

@@ -215,3 +215,15 @@ def test_the_value_furthest_from_the_own_one_goes():
 def test_lines_belong_to_parts(axis, toll, part):
     assert "tp" in PARTS
     assert _part_of(SimpleNamespace(axis=axis, toll=toll)) == part
+
+
+def test_micro_batches_of_a_position_decide_whether_its_schedule_runs():
+    """Of 64 sequences 16 replicas run 4, 2 and 1 micro-batches of 1, 2 and 4: four stages interleave only the first."""
+    job = {"model": "llama3-8b", "gpus": 64, "tp": 1, "pp": 4, "vp": 2, "global_batch": 64, "seq_len": 4096}
+    grid = slider_grid(cm.estimate(**job))
+    at = {knob: grid.values[knob].index(job.get(knob, 1)) for knob in SLIDERS}
+    plain = {
+        size: bool(grid.plain[tuple({**at, "micro_batch": place}[knob] for knob in SLIDERS)])
+        for place, size in enumerate(grid.values["micro_batch"])
+    }
+    assert {size: plain[size] for size in (1, 2, 4)} == {1: False, 2: True, 4: True}

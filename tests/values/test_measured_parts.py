@@ -204,14 +204,17 @@ def activities(names, *, launch=-1, stream=0, apart=10):
 
 
 def test_steps_by_ranges_are_those_in_which_work_was_issued():
-    """The third kernel was issued in the first step and ran in the second; where nothing is said, it counts where it began."""
-    work = activities(list("abcd"), launch=[0, 5, 9, -1])
+    """The third kernel was issued in the first step and ran in the second; where nothing is said, it counts where it began.
+
+    What is issued as one step ends and the next begins is of the next.
+    """
+    work = activities(list("abcde"), launch=[0, 5, 9, -1, 10])
     ranges = (Range("ProfilerStep#1", 0, 10), Range("forward", 2, 4), Range("ProfilerStep#2", 10, 40))
     found = find_steps(work, ranges)
     assert found.told_by == "ranges"
     assert [(one.name, one.first, one.members.tolist()) for one in found.steps] == [
         ("ProfilerStep#1", 0, [0, 1, 2]),
-        ("ProfilerStep#2", 30, [3]),
+        ("ProfilerStep#2", 30, [3, 4]),
     ]
     inner = (Range("step 1", 0, 10), Range("iteration 7", 1, 3), Range("step 2", 10, 40))
     assert [one.name for one in find_steps(work, inner).steps] == ["step 1", "step 2"]

@@ -297,6 +297,18 @@ def test_what_more_memory_would_buy():
     assert any("Memory does not limit it" in text for text in roomy.advice())
 
 
+def test_what_tensor_parallelism_over_several_nodes_would_save():
+    """Two sequences on eight GPUs in nodes of four: with tp 4 picked, tp 8 is priced; with tp 1 nobody misses it."""
+    asked = {"free": ("tp",), "gpus": 8, "global_batch": 2}
+    inside, beyond = plan(**asked), plan(**asked, tp_in_domain=False)
+    assert (tried(inside, "tp"), tried(beyond, "tp")) == ([4], [4, 8])
+    gain = 1 - float(beyond.best.step_time_s) / float(inside.best.step_time_s)
+    assert gain > 0.1
+    assert dict(inside.gains())["tp inside the domain"] == pytest.approx(gain, rel=1e-6)
+    for found in (beyond, plan(free=("tp",), gpus=8, global_batch=8)):
+        assert "tp inside the domain" not in dict(found.gains())
+
+
 def test_why_not():
     found = plan(free=("recompute",), gpus=1, global_batch=1)
     second = found.top(3)
