@@ -49,6 +49,7 @@ from costmodel.interop.framework import Imported as Imported
 from costmodel.interop.reading import read as read
 from costmodel.physics import formulas as formulas
 from costmodel.planning.beside import beside as beside
+from costmodel.planning.beside import fitting_or_planned as fitting_or_planned
 from costmodel.planning.beside import named_or_planned as named_or_planned
 from costmodel.planning.plan import Plan as Plan
 from costmodel.planning.plan import plan as plan

@@ -22,6 +22,7 @@ from costmodel.describe.jobs.field import Field
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS
 
 if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
     from costmodel.interop.answer import JobFile
 
 _Command = Callable[..., Any]
@@ -231,6 +232,19 @@ def merged_job(
         merged |= usual_batch(merged, given)
         require_complete(merged)
     return merged
+
+
+PLANNED_HERE = "No layout was named, and data parallelism alone does not fit: this is the planner's best (-l names another)."
+
+
+def priced(given: Mapping[str, Any]) -> Estimate:
+    """Return the estimate of what is looked into; where it is the planner's layout, say so on stderr."""
+    import costmodel as cm
+
+    est, is_planned = cm.fitting_or_planned(merged_job(given))
+    if is_planned:
+        _say(given, PLANNED_HERE)
+    return est
 
 
 def usual_batch(asked: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from costmodel.cli import options as opt
-from costmodel.cli.command import DETAILED, command, command_with, merged_job, short_names
+from costmodel.cli.command import DETAILED, command, command_with, merged_job, priced, short_names
 from costmodel.cli.output import Result, Target, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
 
@@ -45,7 +45,7 @@ def explain(
 
     if tree and line:
         raise cm.CostModelError("--tree and --line: give one of them")
-    est = cm.estimate(**merged_job(given))
+    est = priced(given)
     if tree:
         return result_of(est.tree(), least_share=0.0 if every_line else _SMALL_SHARE)
     lines = est.explain(line)
@@ -138,7 +138,7 @@ def sensitivity(
     import costmodel as cm
 
     draw = planned_figure("Sensitivity", plot, target)
-    est = cm.estimate(**merged_job(given))
+    est = priced(given)
     with waiting("pricing variants", quiet=target.quiet) as progress:
         found = cm.sensitivity(est, change=by, progress=progress)
     result = result_of(found, every_one=every_one, top=top or 15)
@@ -171,7 +171,7 @@ def roofline(
     """
     import costmodel as cm
 
-    found = cm.roofline(cm.estimate(**merged_job(given)))
+    found = cm.roofline(priced(given))
     result = result_of(found, every_operator=every_operator)
     if every_operator:
         return result
@@ -197,7 +197,7 @@ def trace(given: Mapping[str, Any]) -> Result:
     """
     import costmodel as cm
 
-    found = cm.trace(cm.estimate(**merged_job(given)))
+    found = cm.trace(priced(given))
     return result_of(found)._replace(json_text=found.to_json)
 
 

@@ -10,7 +10,15 @@ import typer
 
 from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
-from costmodel.cli.command import DETAILED, assumed, command, command_with, merged_job, usual_batch
+from costmodel.cli.command import (
+    DETAILED,
+    PLANNED_HERE,
+    assumed,
+    command,
+    command_with,
+    merged_job,
+    usual_batch,
+)
 from costmodel.cli.output import Target, hold, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import (
     JOB_FIELDS,
@@ -57,7 +65,7 @@ def estimate(
 
     A job is given by flags, by a YAML file with the same names as keys, or by both; flags win. A file with a section
     ``rl`` is a step of reinforcement learning: generation, log-probs, training and refit. Where no
-    degree of the layout is named, the planner's best stands beside what was assumed.
+    degree of the layout is named, it is data parallelism alone, and the planner's best where that does not fit.
     """
     import costmodel as cm
     from costmodel.describe.jobs.merge import assumed_recipe, is_rl, names_no_degree
@@ -76,14 +84,20 @@ def estimate(
     stars = assumed(asked)
     asked |= usual_batch(asked, given)
     require_complete(asked)
-    est = cm.estimate(**asked)
+    est, is_planned = cm.fitting_or_planned(asked)
+    if is_planned:
+        stars = stars - {"layout"}
     if samples:
         est = est.with_samples(samples, seed)
     result = result_of(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
     remarks = [*(assumed_recipe(asked) if target.format is opt.Format.table else []), *result.remarks]
     before: Sequence[str] = ()
     # Asked here, since a search is twice as much to import as an estimate.
-    if names_no_degree(asked) and (planned := cm.beside(est, asked)) is not None:
+    if is_planned:
+        result = result._replace(record=lambda: {**est.to_dict(), "layout_is_planned": True})
+        remarks = [PLANNED_HERE, *remarks]
+        before = [PLANNED_HERE]
+    elif names_no_degree(asked) and (planned := cm.beside(est, asked)) is not None:
         result = result._replace(record=lambda: {**est.to_dict(), "planned": planned.record()})
         remarks = [*planned.sentences, *remarks]
         before = [planned.short, *([f"  {planned.command}"] if planned.command else [])]

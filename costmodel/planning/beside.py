@@ -56,6 +56,25 @@ def named_or_planned(asked: Mapping[str, Any]) -> tuple[Estimate, bool]:
     return estimate(**{**asked, **(decided(asked) if is_open else {})}), is_open
 
 
+def fitting_or_planned(asked: Mapping[str, Any]) -> tuple[Estimate, bool]:
+    """Return the estimate of a job, and whether its layout is the planner's: no degree is named, and replicas do not fit.
+
+    Where no layout fits it is that of replicas.
+
+    Raises
+    ------
+    CostModelError
+        For wrong input.
+    """
+    est = estimate(**asked)
+    if est.fits or not names_no_degree(asked):
+        return est, False
+    try:
+        return named_or_planned(asked)
+    except CostModelError:
+        return est, False
+
+
 class Beside(NamedTuple):
     """An estimate of what was assumed, and the pick of the planner, or why there is none."""
 
@@ -75,8 +94,6 @@ class Beside(NamedTuple):
         ours, theirs = float(est.step_time_s), float(self.pick.step_time_s)
         size = format_bytes(float(self.pick.memory_bytes_per_gpu))
         best = f"The planner's best takes {format_seconds(theirs, 4)} a step and {size}"
-        if not est.fits:
-            return [*said, f"{best}, and fits: {self.command}"]
         if theirs >= (1.0 - TIE_SHARE) * ours:
             return [*said, f"The planner finds nothing that is {TIE_SHARE:.1%} faster."]
         return [*said, f"{best}, {1.0 - theirs / ours:.1%} less: {self.command}"]
@@ -88,8 +105,7 @@ class Beside(NamedTuple):
             return f"Nor does another layout fit: {self.refusal}." if self.refusal else "No plan was made."
         theirs, ours = float(self.pick.step_time_s), float(self.assumed.step_time_s)
         held = format_bytes(float(self.pick.memory_bytes_per_gpu))
-        fits = "" if self.assumed.fits else ", and fits"
-        best = f"{format_seconds(theirs, 4)} a step ({theirs / ours - 1.0:+.1%}), {held}{fits}"
+        best = f"{format_seconds(theirs, 4)} a step ({theirs / ours - 1.0:+.1%}), {held}"
         return f"No layout was named. Best: {best}:"
 
     def record(self) -> dict[str, Any] | None:

@@ -145,6 +145,10 @@ def _number_changed(job: Job, name: str, value: float) -> Job:
     return replace(job, **{home: getattr(job, home).model_copy(update={name: value})})
 
 
+_AT_ITS_END = ("degraded_gpu",)
+"""Numbers whose default is the end of their range, where a little more is none."""
+
+
 def number_changes(job: Job, factor: float) -> list[Change]:
     """Return the numbers among the switches that are not zero, host latencies aside, each times a factor."""
     return [
@@ -157,7 +161,7 @@ def number_changes(job: Job, factor: float) -> list[Change]:
             _unit(name),
         )
         for name, value in job.switches.items()
-        if is_number(name) and name not in _HOST_LATENCIES and value
+        if is_number(name) and name not in _HOST_LATENCIES and name not in _AT_ITS_END and value
     ]
 
 

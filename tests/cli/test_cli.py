@@ -516,7 +516,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     def broken(**_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("costmodel.estimate", broken, raising=False)
+    monkeypatch.setattr("costmodel.fitting_or_planned", broken, raising=False)
     with pytest.raises(ZeroDivisionError):
         main(["estimate", *SMALL])
 

@@ -147,7 +147,8 @@ def test_every_switch_and_number_of_the_recipe_is_tried():
     found = cm.sensitivity(est)
     tried = {effect.name for effect in found.effects} | {name.partition("=")[0] for name, _ in found.refused}
     latencies = {"launch_s", "kernel_gap_s", "step_overhead_s"}
-    untouched = est.job.switches.keys() - tried - latencies
+    # A GPU is not faster than the others that it is compared with.
+    untouched = est.job.switches.keys() - tried - latencies - {"degraded_gpu"}
     assert not any(est.job.switches[name] for name in untouched), untouched
     assert {"recompute", "zero", "kernel launch", "gap between kernels"} <= tried
 

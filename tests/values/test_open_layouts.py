@@ -1,7 +1,6 @@
 """A layout that nobody named: said what was assumed, the planner's beside an estimate, the planner's for a run."""
 
 import json
-import shlex
 
 import pytest
 
@@ -22,28 +21,28 @@ def test_what_names_no_degree():
         assert not names_no_degree({**JOB, **named})
 
 
-def test_the_planner_stands_beside_an_open_estimate(capsys):
-    """107 GiB on a GPU of 79: said, and what fits, with its command."""
-    assert main(["estimate", *FLAGS, "--details"]) == 0
-    out = capsys.readouterr().out
-    assert (
-        "No layout is named; assumed: tp1 dp8, micro-batch 1, ZeRO-1, no recompute, which does not fit."
-        in out
-    )
-    (line,) = (line for line in out.splitlines() if line.startswith("The planner's best takes"))
+def test_an_open_estimate_that_does_not_fit_is_the_planners_best(capsys):
+    """107 GiB on a GPU of 79: every door says so, and prices what fits."""
     best = cm.plan(**JOB).best
-    command = shlex.split(line.partition("fits: ")[2])
-    assert main([*command[1:], "--format", "json"]) == 0
+    assert not cm.estimate(**JOB).fits
+    assert main(["estimate", *FLAGS, "--format", "json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["step_time_s"] == pytest.approx(float(best.step_time_s), rel=1e-12)
     assert record["fits"]
-    assert "planned" not in record
-    assert main(["estimate", *FLAGS, "--format", "json"]) == 0
-    open_record = json.loads(capsys.readouterr().out)
-    assert open_record["planned"]["step_time_s"] == record["step_time_s"]
-    assert open_record["planned"]["job"]["gpus"] == 8
+    assert record["layout_is_planned"]
+    for command in ("estimate", "explain", "sensitivity", "roofline"):
+        assert main([command, *FLAGS]) == 0
+        assert "this is the planner's best" in "".join(capsys.readouterr()), command
+    assert main(["explain", *FLAGS, "--format", "csv"]) == 0
     assert main(["estimate", *FLAGS, "--tp", "2"]) == 0
-    assert "No layout is named" not in capsys.readouterr().out
+    assert "No layout was named" not in "".join(capsys.readouterr())
+
+
+def test_where_nothing_fits_replicas_are_priced_and_it_is_said(capsys):
+    assert main(["estimate", *FLAGS, "-m", "llama3-405b"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("DOES NOT FIT")
+    assert "Nor does another layout fit" in out
 
 
 def test_what_is_said_of_an_estimate_that_fits():
