@@ -33,7 +33,6 @@ def test_an_open_estimate_that_does_not_fit_is_the_planners_best(capsys):
     for command in ("estimate", "explain", "sensitivity", "roofline"):
         assert main([command, *FLAGS]) == 0
         assert "this is the planner's best" in "".join(capsys.readouterr()), command
-    assert main(["explain", *FLAGS, "--format", "csv"]) == 0
     assert main(["estimate", *FLAGS, "--tp", "2"]) == 0
     assert "No layout was named" not in "".join(capsys.readouterr())
 
