@@ -18,22 +18,24 @@ from costmodel.app.asked import (
     run_keywords,
     texts_of,
 )
+from costmodel.app.first_view import head, overview
 from costmodel.app.state import State, query_of
 from costmodel.app.uploads import read_upload
 from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import one_line
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.describe.jobs.fields import REQUIRED
+from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
-from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
+from costmodel.describe.jobs.short_form import job_file_text, short_form
+from costmodel.estimates.record import input_record
 from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.beside import Beside, named_or_planned
 from costmodel.reporting import tables
 from costmodel.reporting.charts import plotly_figure
-from costmodel.reporting.html.page import headline, warned
-from costmodel.reporting.other_pictures import pareto_chart
+from costmodel.reporting.html.page import warned
+from costmodel.reporting.other_pictures import pareto_chart, short_layout
 from costmodel.reporting.pictures import MOST_TASKS, pipeline_chart
 from costmodel.reporting.plans import plan_grids
 from costmodel.reporting.training_runs import run_grids, run_remarks
@@ -47,6 +49,7 @@ Record = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 TITLES = {
+    "overview": "Overview",
     "bill": "Time",
     "memory": "Memory",
     "sure": "How sure",
@@ -65,7 +68,7 @@ _KEPT = (*REQUIRED, "cluster")
 
 
 def view(state: State) -> Record:
-    """Return what a state shows: ``head``, ``body``, and a ``figure`` with its ``label``.
+    """Return what a state shows: ``head``, ``body``, a ``figure`` with its ``label``, the job's ``point`` among layouts.
 
     A plan and a report are asked for by themselves.
 
@@ -74,7 +77,7 @@ def view(state: State) -> Record:
     CostModelError
         As the command line has it.
     """
-    shown: Record = {"head": "", "body": "", "figure": None, "label": ""}
+    shown: Record = {"head": "", "body": "", "figure": None, "label": "", "point": None}
     if state.view == "compare":
         return shown | {"body": _compared(*state.jobs)}
     if state.view == "run":
@@ -83,7 +86,10 @@ def view(state: State) -> Record:
     if state.view == "sure":
         est = est.with_samples(SAMPLES)
     assumed = [*_assumed(est, asked), *assumed_recipe(asked, named_by="the field recipe")]
-    shown["head"] = headline(est) + _paragraphs(assumed, "said")
+    shown["head"] = head(est) + _paragraphs(assumed, "said")
+    if state.view == "overview":
+        point = {"x": float(est.memory_bytes_per_gpu) / 2**30, "y": float(est.step_time_s)}
+        return shown | {"body": overview(est), "point": point}
     if state.view == "figures":
         figure, label, note = _figure(est, state.figure)
         return shown | {"body": _paragraphs([note] if note else []), "figure": figure, "label": label}
@@ -101,6 +107,8 @@ def view(state: State) -> Record:
 def command_of(state: State) -> str:
     """Return the command that answers the same as a view."""
     job, view = state.job, state.view
+    if view == "overview":
+        return command("estimate", job)
     if view in ("bill", "memory"):
         if state.line:
             return command("explain", job, ("--line", state.line))
@@ -171,28 +179,29 @@ def _wrapped(grid: Grid) -> str:
 
 
 _MINOR = frozenset(
-    (
-        "Category",
-        "Count",
-        "Busy",
-        "Tier",
-        "Non-default settings",
-        "GPUs",
-        "Micro-batch",
-        "ZeRO",
-        "Schedule",
-        "Recompute",
-    )
+    ("Category", "Count", "Busy", "Tier", "Non-default settings", "Comm", "Bubble", "HBM", "Regret")
 )
-"""Columns that a narrow page leaves to the opened line, and of a plan to the command of the layout."""
+"""Columns that a narrow page leaves to the opened line, and of a plan to the layout once it is the job's."""
 
 
 _LONG = 24
 """Characters from which on the texts of a column are broken."""
 
 
-def bill_table(grid: Grid, opened: Mapping[str, str] | None = None) -> str:
-    """Return a table whose lines are buttons that open; `opened` has the HTML of those that are, by name."""
+def bill_table(
+    grid: Grid, opened: Mapping[str, str] | None = None, uses: tuple[str, int] | None = None
+) -> str:
+    """Return a table whose lines are buttons.
+
+    Parameters
+    ----------
+    grid : Grid
+        The table; a line that has a key opens.
+    opened : mapping, optional
+        HTML of the lines that are open, by key.
+    uses : tuple of str and int, optional
+        What a line is, where it is a layout that can be made the job's, and how many layouts are counted before it.
+    """
     below = opened or {}
     keys = grid.keys or ("",) * len(grid.rows)
     sides = [
@@ -202,7 +211,7 @@ def bill_table(grid: Grid, opened: Mapping[str, str] | None = None) -> str:
         for index, column in enumerate(grid.columns)
     ]
     head = "".join(
-        f'<th scope="col" class="{side}">{escape(column.title)}</th>'
+        f'<th scope="col" class="{side}">{escape(column.title)}</th>' if column.title else "<td></td>"
         for column, side in zip(grid.columns, sides, strict=True)
     )
     rows = []
@@ -213,6 +222,8 @@ def bill_table(grid: Grid, opened: Mapping[str, str] | None = None) -> str:
             label = (
                 f'<button type="button" data-line="{escape(key)}" aria-expanded="{is_open}">{label}</button>'
             )
+        if uses:
+            label += f' <button type="button" data-use="{uses[1] + index}" aria-label="Use {uses[0]} {index + 1}">Use</button>'
         cells = "".join(
             f'<td class="{side}">{escape(cell)}</td>' for cell, side in zip(row[1:], sides[1:], strict=True)
         )
@@ -291,7 +302,7 @@ def _whole_run(job: Texts, asked: Mapping[str, str]) -> Record:
         else []
     )
     body = _paragraphs([*whose, *run_remarks(run)]) + _wrapped(whole) + _wrapped(spread) + _wrapped(hours)
-    return {"head": headline(run.est), "body": body}
+    return {"head": head(run.est), "body": body}
 
 
 def _figure(est: Estimate, name: str) -> tuple[Figure | None, str, str]:
@@ -336,20 +347,67 @@ def plan(state: State, *, progress: Progress) -> Record:
     best, front, *others, tried = plan_grids(found, count=_LAYOUTS)
     top, trials = found.top(_LAYOUTS), [est for est, _ in found.trials()]
     body = (
-        f'<p class="said">{escape(command("plan", job, search=search))}</p>'
-        + _paragraphs(found.advice())
-        + bill_table(tried)
-        + _uses("trial", trials, len(top), found.question.files)
-        + bill_table(best)
-        + _uses("layout", top, 0, found.question.files)
-        + bill_table(front)
-        + "".join(map(_wrapped, others))
+        _paragraphs(found.advice())
+        + bill_table(_narrow(tried), uses=("trial", 0))
+        + bill_table(_narrow(best), uses=("layout", len(trials)))
+        + "".join(
+            f"<details><summary>{escape(grid.title)}</summary>{_wrapped(grid)}</details>"
+            for grid in (_narrow(front), *others)
+        )
     )
     return {
         "body": body,
-        "layouts": [_taken(state, est) for est in (*top, *trials)],
+        "layouts": [_taken(state, est) for est in (*trials, *top)],
         "figure": plotly_figure(pareto_chart(found)),
         "label": "Step time against memory of the best layouts",
+    }
+
+
+_POLICY = ("Micro-batch", "ZeRO", "Schedule", "Recompute")
+_SETTINGS = "Non-default settings"
+
+
+def _narrow(grid: Grid) -> Grid:
+    """Return layouts with what they run under their degrees, and settings last, so that the numbers are in sight."""
+    at = {column.title: index for index, column in enumerate(grid.columns)}
+    last = (at["Layout"], at[_SETTINGS])
+    numbers = [i for i, c in enumerate(grid.columns) if c.title not in ("GPUs", *_POLICY) and i not in last]
+    order = [*numbers[:2], at["Layout"], *numbers[2:], at[_SETTINGS]]
+
+    def cell(row: Sequence[str], index: int) -> str:
+        if index != at["Layout"]:
+            return row[index].replace(" / ", " \u2013 ")
+        batch, zero, schedule, recompute = (row[at[title]] for title in _POLICY)
+        return f"{row[index]} mb{batch} ZeRO-{zero} {schedule}, recompute {recompute}"
+
+    rows = [[cell(row, index) for index in order] for row in grid.rows]
+    return grid._replace(columns=[grid.columns[index] for index in order], rows=rows)
+
+
+def overview_plan(state: State, *, progress: Progress) -> Record:
+    """Search the layouts of a job whatever layout it has now: the figure, and a few of them to take.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it; also where no layout is left.
+    """
+    free = {name: text for name, text in state.job.fields.items() if FIELD[name].group != "layout"}
+    found = cm.plan(**plan_keywords(Texts(free, state.job.model), {}), progress=progress)
+    trials = [est for est, _ in found.trials()]
+    rows = "".join(
+        f'<li><button type="button" data-use="{index}" aria-label="Use layout {index + 1}">{index + 1}</button> '
+        f"<span>{escape(short_layout({name: [value] for name, value in input_record(est.job).items()}, 0))}</span> "
+        f"<b>{format_seconds(float(est.step_time_s), 4)}</b> {float(est.mfu):.1%} MFU, "
+        f"{format_bytes(float(est.memory_bytes_per_gpu))}</li>"
+        for index, est in enumerate(trials)
+    )
+    return {
+        "body": f'<ol class="tries">{rows}</ol>',
+        "layouts": [_taken(state, est) for est in trials],
+        "figure": plotly_figure(pareto_chart(found)),
+        "label": "Step time against memory: the front, the layouts to try, and yours",
+        "best_s": float(trials[0].step_time_s),
     }
 
 
@@ -358,17 +416,7 @@ def _taken(state: State, est: Estimate) -> str:
     texts = texts_of(spelled_out(short_form(est.job)))
     model = {"model": state.job.fields["model"]} if state.job.fields.get("model") else {}
     job = Texts({**{name: text for name, text in texts.items() if name != "model"}, **model}, state.job.model)
-    return query_of(replace(state.with_job(job), view="bill", line=""))
-
-
-def _uses(what: str, ests: Sequence[Estimate], before: int, files: Mapping[str, str]) -> str:
-    """Return a button for each layout that makes it the job's, with its command; `before` are counted already."""
-    rows = "".join(
-        f'<li><button type="button" data-use="{before + index}">Use {what} {index + 1}</button> '
-        f"<code>{escape(command_text(est.job, files=files))}</code></li>"
-        for index, est in enumerate(ests)
-    )
-    return f'<ol class="layouts">{rows}</ol>'
+    return query_of(replace(state.with_job(job), view="overview", line=""))
 
 
 def job_yaml(job: Texts) -> str:

@@ -9,7 +9,7 @@
   let asked = 0;
   let waiting;
 
-  const view = () => state.get("view") || "bill";
+  const view = () => state.get("view") || "overview";
   const isSecond = () => state.get("job") === "b";
   const inputs = all("form [name]");
   const nameOf = (input) => (isSecond() && !input.name.includes(".") ? "b." : "") + input.name;
@@ -41,16 +41,37 @@
       const chosen = tab.dataset.view === view();
       tab.setAttribute("aria-selected", String(chosen));
       tab.tabIndex = chosen ? 0 : -1;
+      if (chosen) byId("view").setAttribute("aria-labelledby", tab.id);
     }
     for (const panel of all("[data-panel]")) panel.hidden = panel.dataset.panel !== view();
     byId("body").innerHTML = "";
     draw("figure", null);
   }
 
+  const drawn = {}; // figures as they were sent, by place, to draw them again in the other theme
+
+  const hue = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  function themed(figure) {
+    const { data, layout } = JSON.parse(JSON.stringify(figure).replaceAll("#000000", hue("--ink")));
+    for (const trace of data) {
+      if (trace.mode === "markers+text" && innerWidth < 600 && trace.text.some((text) => text.length > 14)) trace.mode = "markers";
+      if (trace.textfont) trace.textfont.color = trace.textfont.color && "#1b1b1b"; // on a light point in either theme
+    }
+    Object.assign(layout, { paper_bgcolor: hue("--ground"), plot_bgcolor: hue("--ground"), font: { ...layout.font, color: hue("--ink") } });
+    for (const [name, axis] of Object.entries(layout)) {
+      if (/^[xy]axis/.test(name)) Object.assign(axis, { gridcolor: hue("--faint"), zerolinecolor: hue("--faint") });
+    }
+    return { data, layout };
+  }
+
   function draw(place, figure, label = "") {
-    byId(place).setAttribute("aria-label", label);
-    if (figure) Plotly.react(byId(place), figure.data, figure.layout, { responsive: true, displaylogo: false, displayModeBar: false });
-    else if (window.Plotly) Plotly.purge(byId(place));
+    byId(place).setAttribute("aria-label", label || "Figure");
+    drawn[place] = figure;
+    if (figure) {
+      const { data, layout } = themed(figure);
+      Plotly.react(byId(place), data, layout, { responsive: true, displaylogo: false, displayModeBar: false });
+    } else if (window.Plotly) Plotly.purge(byId(place));
   }
 
   function say(problem = "", field = "") {
@@ -78,6 +99,7 @@
     byId("head").innerHTML = found.head;
     byId("body").innerHTML = found.body;
     draw("figure", found.figure, found.label);
+    if (view() === "overview") others(found.point);
     byId("warnings").classList.add("old");
     const told = found.head ? await ask("warnings") : { html: "" };
     if (mine !== asked) return;
@@ -85,7 +107,71 @@
     byId("warnings").classList.remove("old");
   }
 
+  // --- other layouts of the job: found as the page opens, and again when more than the layout is changed ---
+
+  const front = { of: "", found: null, point: null };
+  let looking = null; // ends the search of other layouts
+  let patience;
+
+  const question = () => {
+    const asked = new URLSearchParams([...state].filter(([name]) => !start.layout.includes(name.replace("b.", ""))));
+    for (const name of ["view", "figure", "line"]) asked.delete(name);
+    return String(asked);
+  };
+
+  function others(point) {
+    front.point = point;
+    if (front.of === question()) return showFront();
+    if (looking) looking.abort();
+    clearTimeout(patience);
+    Object.assign(front, { of: "", found: null });
+    showFront();
+    byId("overview-said").textContent = "Looking for the best layouts …";
+    patience = setTimeout(find, 400);
+  }
+
+  async function find() {
+    const own = question();
+    looking = new AbortController();
+    const found = await longAnswer("overview-plan", looking.signal, (share) => {
+      byId("overview-said").textContent = `Looking for the best layouts … ${share}`;
+    });
+    if (found.stopped || own !== question()) return;
+    Object.assign(front, { of: own, found });
+    showFront();
+  }
+
+  function showFront() {
+    const { found, point } = front;
+    byId("tries").innerHTML = (found && found.body) || "";
+    byId("front").hidden = !(found && found.figure);
+    if (!found) return;
+    byId("overview-said").textContent = found.error || verdict(point.y / found.best_s);
+    if (found.error) return;
+    layouts = found.layouts;
+    const yours = {
+      type: "scatter", mode: "markers+text", name: "yours", showlegend: false, x: [point.x], y: [point.y], text: ["<b>yours</b>"], textposition: "bottom center",
+      marker: { symbol: "star", size: 18, color: "#D55E00", line: { color: "#000000", width: 1 } }, hovertemplate: "yours<br>%{y:.4g} s, %{x:.1f} GiB<extra></extra>",
+    };
+    const layout = JSON.parse(JSON.stringify(found.figure.layout));
+    layout.yaxis.range = [Math.min(layout.yaxis.range[0], 0.9 * point.y), Math.max(layout.yaxis.range[1], 1.1 * point.y)];
+    draw("front", { data: [...found.figure.data, yours], layout }, found.label);
+  }
+
+  const verdict = (ratio) => document.querySelector("#head .refused") ? "Yours does not fit; these do:" :
+    ratio > 1.005 ? `Yours takes ${ratio.toFixed(2)} times as long as the first of these:` :
+    ratio < 0.995 ? `Yours takes ${ratio.toFixed(2)} times as long as the first of these (the search keeps memory to spare):` : "Yours is as fast as the first of these:";
+
   // --- what is typed ---
+
+  for (const pick of all("select.pick")) {
+    pick.addEventListener("change", () => {
+      const input = document.querySelector(`input[name="${pick.dataset.into}"]`);
+      input.value = pick.value;
+      pick.value = "";
+      input.dispatchEvent(new Event("input"));
+    });
+  }
 
   for (const input of inputs) {
     input.addEventListener("input", () => {
@@ -118,7 +204,7 @@
   const tabs = all("[role=tab]");
   for (const [index, tab] of tabs.entries()) {
     tab.addEventListener("click", () => {
-      set("view", tab.dataset.view === "bill" ? "" : tab.dataset.view);
+      set("view", tab.dataset.view === "overview" ? "" : tab.dataset.view);
       set("line", "");
       turn();
       answer();
@@ -204,6 +290,29 @@
 
   // --- what takes longer: a line of progress after another, then the answer ---
 
+  async function longAnswer(what, signal, progress) {
+    let found = {};
+    try {
+      const reply = await fetch(`${what}?${state}`, { signal });
+      const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        text += value;
+        const lines = text.split("\n");
+        text = lines.pop();
+        for (const line of lines) {
+          found = JSON.parse(line);
+          if (found.total) progress(`${found.done.toLocaleString("en-US")} of ${found.total.toLocaleString("en-US")}`, found.done / found.total);
+        }
+      }
+      return found;
+    } catch (error) {
+      return { stopped: true };
+    }
+  }
+
   async function search(what) {
     const said = byId(`${what}-said`);
     const bar = byId("plan-bar");
@@ -216,27 +325,10 @@
     stop = new AbortController();
     busy(true);
     said.textContent = "Starting …";
-    let found = {};
-    try {
-      const reply = await fetch(`${what}?${state}`, { signal: stop.signal });
-      const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
-      let text = "";
-      for (;;) {
-        const { value, done } = await reader.read();
-        if (done) break;
-        text += value;
-        const lines = text.split("\n");
-        text = lines.pop();
-        for (const line of lines) {
-          found = JSON.parse(line);
-          if (!found.total) continue;
-          bar.value = found.done / found.total;
-          said.textContent = `${found.done.toLocaleString("en-US")} of ${found.total.toLocaleString("en-US")}`;
-        }
-      }
-    } catch (error) {
-      found = { stopped: true };
-    }
+    const found = await longAnswer(what, stop.signal, (share, done) => {
+      bar.value = done;
+      said.textContent = share;
+    });
     stop = null;
     busy(false);
     said.textContent = found.stopped ? "Stopped." : found.error ? "" : "Done.";
@@ -253,6 +345,8 @@
     const root = document.documentElement;
     const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = isDark ? "light" : "dark";
+    try { localStorage.setItem("theme", root.dataset.theme); } catch (error) { /* no storage: until the page is closed */ }
+    for (const [place, figure] of Object.entries(drawn)) if (figure) draw(place, figure, byId(place).getAttribute("aria-label"));
   });
 
   fill();

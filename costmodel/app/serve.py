@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from costmodel.app import answers
 from costmodel.app.asked import MODEL_FILE, SEARCH_FIELDS, WHOLE_RUN_FIELDS, field_of
+from costmodel.app.first_view import pickers
 from costmodel.app.state import FIRST, State, query_of, state_of
 from costmodel.base.errors import CostModelError, one_line
 from costmodel.base.own_files import close_files
@@ -45,7 +46,7 @@ _QUESTIONS: dict[str, Callable[[State], Record]] = {
     "csv": lambda state: {"name": "bill.csv", "text": answers.bill_csv(state.job)},
     "model": lambda state: {"name": MODEL_FILE, "text": state.job.model},
 }
-_SEARCHES = {"plan": answers.plan, "report": answers.report}
+_SEARCHES = {"plan": answers.plan, "overview-plan": answers.overview_plan, "report": answers.report}
 _WIDE = ("name", "text", "layout", "order", "switches", "choices", "hardware")
 """Kinds of fields whose input is as wide as the form."""
 
@@ -54,7 +55,11 @@ def page(query: str) -> str:
     """Return the page at the state of an address; its script fills in and asks."""
     from jinja2 import Environment, PackageLoader
 
-    start: Record = {"query": FIRST, "fields": names(JOB_FIELDS)}
+    start: Record = {
+        "query": FIRST,
+        "fields": names(JOB_FIELDS),
+        "layout": [field.name for field in JOB_FIELDS if field.group == "layout"],
+    }
     try:
         start["query"] = query_of(state_of(query))
     except CostModelError as error:
@@ -63,13 +68,15 @@ def page(query: str) -> str:
         field for field in JOB_FIELDS if field.name not in ("layout", "dp")
     ]  # said once more by the degrees
     first = [f for f in shown if f.group == "job" and (f.required or f.short or f.name == "tokens")]
-    first = [field for field in first if field.name != "switches"]
+    asked = [field for field in first if field.name in ("model", "cluster", "gpus")]
+    first = [field for field in first if field.name != "switches" and field not in asked]
     layout = [field for field in shown if field.group == "layout"]
     most_asked = ("dollars", "days", "reliability", "failures_per_node_day", "spare_nodes", "pue")
     forms = {
+        "asked": asked,
         "first": first,
         "layout": layout,
-        "other": [field for field in shown if field not in (*first, *layout)],
+        "other": [field for field in shown if field not in (*asked, *first, *layout)],
         "constraints": [field for field in SEARCH_FIELDS if not field.turned],
         "knobs": [field for field in SEARCH_FIELDS if field.turned],
         "run_first": [field for field in WHOLE_RUN_FIELDS if field.name in most_asked],
@@ -83,6 +90,7 @@ def page(query: str) -> str:
         titles=answers.TITLES,
         figures={name: title for name, (title, _) in answers.FIGURES.items()},
         known_words=known_words,
+        pickers=pickers(),
         wide=_WIDE,
         first=start,
     )

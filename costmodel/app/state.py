@@ -13,7 +13,7 @@ from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import spelled_out
 
-VIEWS = ("bill", "memory", "sure", "figures", "plan", "run", "compare", "export")
+VIEWS = ("overview", "bill", "memory", "sure", "figures", "plan", "run", "compare", "export")
 FIGURES = ("time", "memory", "pipeline", "compute-roofline", "communication-roofline", "mesh", "tornado")
 
 _SECOND, _SEARCH, _RUN, _MODEL = "b.", "plan.", "run.", "model_file"

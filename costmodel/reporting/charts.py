@@ -17,30 +17,43 @@ Numbers = Any
 """A sequence of numbers: a list, an array, a range."""
 
 FILLS: Mapping[str, tuple[str, str]] = {
-    "math": ("#0072B2", ""),
-    "hbm": ("#56B4E9", "///"),
-    "overhead": ("#999999", "..."),
+    "math": ("#2A6FB0", ""),
+    "hbm": ("#8FC1E8", "///"),
+    "overhead": ("#8A8F94", "..."),
     "tp": ("#E69F00", ""),
     "cp": ("#009E73", "xxx"),
     "ep": ("#CC79A7", "\\\\\\"),
     "pp": ("#D55E00", "---"),
-    "bubble": ("#FFFFFF", "////"),
-    "dp": ("#F0E442", ""),
+    "bubble": ("#F4F4F4", "////"),
+    "dp": ("#E8D44D", ""),
     "optimizer": ("#5B3A1E", "ooo"),
-    "resilience": ("#444444", "+++"),
-    "parameters": ("#0072B2", ""),
-    "gradients": ("#56B4E9", "///"),
-    "activation": ("#E69F00", ""),
-    "buffer": ("#CC79A7", "\\\\\\"),
-    "reserve": ("#DDDDDD", "..."),
-    "forward": ("#56B4E9", ""),
-    "backward": ("#0072B2", ""),
-    "backward_input": ("#009E73", ""),
-    "backward_weight": ("#F0E442", ""),
-    "rest": ("#999999", "..."),
-    "total": ("#333333", ""),
+    "resilience": ("#3A3F44", "+++"),
+    "parameters": ("#3D3B8E", ""),
+    "gradients": ("#9C8AD6", "///"),
+    "activation": ("#35A7A0", ""),
+    "buffer": ("#C5D96B", "\\\\\\"),
+    "reserve": ("#D5D8DB", "..."),
+    "forward": ("#9CCBEF", ""),
+    "backward": ("#1D5C97", ""),
+    "backward_input": ("#1D5C97", ""),
+    "backward_weight": ("#7CCBA2", ""),
+    "rest": ("#8A8F94", ""),
+    "total": ("#33383D", ""),
 }
 """Colour and hatch of everything that is drawn as an area."""
+
+
+def ink_on(colour: str) -> str:
+    """Return black or white, whichever is read better on a colour.
+
+    >>> ink_on("#F0E442"), ink_on("#0072B2")
+    ('#000000', '#ffffff')
+    """
+    red, green, blue = (int(colour[at : at + 2], 16) / 255.0 for at in (1, 3, 5))
+    luminance = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+    return "#000000" if luminance > 0.18 else "#ffffff"
+
+
 COLOURS = [FILLS[name][0] for name in ("math", "tp", "cp", "ep", "hbm", "pp", "dp", "overhead", "optimizer")]
 MARKERS = "osD^vP*Xph<>8d"
 DASHES = ("-", "--", "-.", ":")
@@ -106,6 +119,8 @@ class Dots:
     hover: str = ""
     about: Sequence[Any] = ()
     is_named: bool = True
+    is_within: bool = False
+    """Whether texts stand inside the points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +327,16 @@ def _traces(mark: Mark) -> list[dict[str, Any]]:
         }
         x, y = _short(mark.x), _short(mark.y)
         return [
-            {"type": "scatter", "mode": "lines", "name": mark.label, "x": x, "y": y, "line": line, **hover}
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": mark.label,
+                **({} if mark.label else {"showlegend": False}),
+                "x": x,
+                "y": y,
+                "line": line,
+                **hover,
+            }
         ]
     if isinstance(mark, Dots):
         style = {
@@ -321,7 +345,11 @@ def _traces(mark: Mark) -> list[dict[str, Any]]:
             "symbol": _SYMBOLS.get(mark.marker, "circle"),
             "line": {"color": "#000000", "width": 1 if mark.size > 5 else 0},
         }
-        texts = {"text": list(mark.texts), "textposition": "top center"} if mark.texts else {}
+        texts = (
+            {"text": list(mark.texts), "textposition": "middle center" if mark.is_within else "top center"}
+            if mark.texts
+            else {}
+        )
         return [
             {
                 "type": "scatter",
@@ -464,6 +492,9 @@ def _draw_dots(axes: Any, dots: Dots) -> None:
     look = {"color": dots.colour, "markersize": 0.8 * dots.size, "linestyle": "", "label": dots.label or None}
     axes.plot(dots.x, dots.y, dots.marker, **look, **edge)
     for x, y, text in zip(dots.x, dots.y, dots.texts, strict=False):
+        if dots.is_within:
+            axes.annotate(text, (x, y), ha="center", va="center", fontsize="x-small", fontweight="bold")
+            continue
         place = (5, -24) if "\n" in text else (6, 6)
         axes.annotate(text, (x, y), textcoords="offset points", xytext=place, fontsize="x-small")
 

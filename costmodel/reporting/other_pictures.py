@@ -54,7 +54,7 @@ def short_layout(table: dict[str, list[Any]], row: int) -> str:
 
 
 def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
-    """Draw the best layouts and the front of step time against memory, with the best or another job among them."""
+    """Draw the best layouts and the front of step time against memory, with those to try or another job among them."""
     kept, front = plan.columns(_MOST_KEPT), plan.pareto_columns()
     memory, step = np.asarray(front["memory_bytes_per_gpu"]) / _GIB, np.asarray(front["step_time_s"])
     order = np.argsort(memory)
@@ -62,11 +62,12 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
     # The leanest layouts can be a hundred times slower; nobody chooses among them.
     shown = step <= _SLOWEST_SHOWN * step.min()
     beyond = f"; {np.sum(~shown)} of the front are slower" if not shown.all() else ""
-    star = plan.best if est is None else est
-    own = {name: [value] for name, value in input_record(star.job).items()}
+    tried = [found for found, _ in plan.trials()] if est is None else [est]
+    own = [{name: [value] for name, value in input_record(one.job).items()} for one in tried]
+    names_of = [f"{row + 1}: {short_layout(one, 0)}" for row, one in enumerate(own)]
     limit = plan.question.limit_bytes(plan.question.jobs[0])
     hover = "%{customdata}<br>%{y:.4g} s, %{x:.1f} GiB<extra></extra>"
-    in_range = (0.9 * step.min(), 1.1 * max(step[shown].max(), float(star.step_time_s)))
+    in_range = (0.9 * step.min(), 1.1 * max(step[shown].max(), *(float(one.step_time_s) for one in tried)))
     panel = Panel(
         marks=[
             Dots(
@@ -89,13 +90,16 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
             ),
             *_named(memory, step, names, shown),
             Dots(
-                label=("best: " if est is None else "this job: ") + short_layout(own, 0),
-                x=[float(star.memory_bytes_per_gpu) / _GIB],
-                y=[float(star.step_time_s)],
+                label="to try" if est is None else f"this job: {short_layout(own[0], 0)}",
+                x=[float(one.memory_bytes_per_gpu) / _GIB for one in tried],
+                y=[float(one.step_time_s) for one in tried],
                 colour=COLOURS[1],
-                marker="*",
-                size=17.0,
-                hover="%{y:.4g} s, %{x:.1f} GiB<extra></extra>",
+                marker="o" if est is None else "*",
+                size=19.0,
+                texts=[str(row + 1) for row in range(len(tried))] if est is None else (),
+                is_within=True,
+                about=names_of,
+                hover=hover,
             ),
             Curve(
                 label=f"limit: {format_bytes(limit)}", x=[limit / _GIB] * 2, y=in_range, dash="--", width=1.3

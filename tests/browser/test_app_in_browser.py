@@ -83,7 +83,7 @@ def answered(page, text):
 
 
 def shown_step(page):
-    return page.locator("#head .card .big").first
+    return page.locator("#head .numbers .big")
 
 
 def step_of(est):
@@ -129,6 +129,35 @@ def test_the_page_says_what_estimate_says_and_follows_what_is_typed(visit):
     expect(shown_step(page)).to_have_text(step_of(cm.estimate(**job_keywords(Texts({**JOB, "tp": "8"})))))
     expect(page.locator("#warnings li").first).to_be_visible()
     assert query(page)["tp"] == "8"
+
+
+def test_the_first_view_adds_up_and_finds_layouts_by_itself(visit):
+    page = visit(SHORT)
+    parts = page.locator("#body section:not(.memory) .bar i")
+    expect(parts.first).to_be_visible()
+    assert sum(parts.evaluate_all("(all) => all.map((i) => parseFloat(i.style.width))")) == pytest.approx(
+        100, abs=0.1
+    )
+    page.get_by_role("button", name="Use layout 1").click()
+    expect(page.locator("#overview-said")).to_contain_text("Yours is as fast")
+    expect(page.locator("#head .refused")).to_have_count(0)
+    field(page, "zero stage").fill("0")
+    field(page, "tp").fill("1")
+    field(page, "pp").fill("1")
+    field(page, "cp").fill("1")
+    field(page, "vp").fill("1")
+    expect(page.locator("#head .refused")).to_contain_text("DOES NOT FIT")
+    field(page, "model by family").select_option("llama3-70b")
+    answered(page, "llama3-70b on 16")
+
+
+def test_the_theme_stays(visit):
+    page = visit(JOB)
+    page.get_by_role("button", name="Dark or light").click()
+    turn(page, "Memory")
+    page.reload()
+    answered(page, "llama3-70b on 64")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
 def test_nothing_is_wider_than_the_window_or_too_pale(visit):
@@ -207,7 +236,7 @@ def test_a_whole_run_follows_tokens_and_says_what_is_missing(visit):
 
 
 def test_all_of_it_can_be_used_by_keyboard(visit):
-    page = visit(JOB)
+    page = visit({**JOB, "view": "bill"})
     answered(page, "llama3-70b on 64")
     page.keyboard.press("Tab")
     assert focused(page) == "Skip to the answer"
@@ -300,7 +329,7 @@ def test_good_files_fill_the_form_and_wrong_ones_are_one_line(visit):
 
 
 def test_a_link_restores_what_was_looked_at(visit):
-    page = visit({**JOB, **OTHER})
+    page = visit({**JOB, **OTHER, "view": "bill"})
     answered(page, "llama3-70b on 64")
     page.get_by_role("button", name="Job B").click()
     expect(field(page, "tp")).to_have_value("8")
@@ -361,7 +390,7 @@ def test_the_layouts_to_try_stand_first_and_can_be_taken(visit):
     expect(page.locator("#pareto .main-svg").first).to_be_visible()
     tab_to(page, "Use trial 1")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("tab", name="Time")).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_role("tab", name="Overview")).to_have_attribute("aria-selected", "true")
     expect(shown_step(page)).to_have_text(step_of(trials[0][0]))
 
 
