@@ -370,15 +370,17 @@ _SETTINGS = "Non-default settings"
 def _narrow(grid: Grid) -> Grid:
     """Return layouts with what they run under their degrees, and settings last, so that the numbers are in sight."""
     at = {column.title: index for index, column in enumerate(grid.columns)}
-    last = (at["Layout"], at[_SETTINGS])
-    numbers = [i for i, c in enumerate(grid.columns) if c.title not in ("GPUs", *_POLICY) and i not in last]
-    order = [*numbers[:2], at["Layout"], *numbers[2:], at[_SETTINGS]]
+    moved = {"GPUs", "Layout", *_POLICY, _SETTINGS}
+    numbers = [index for title, index in at.items() if title not in moved]
+    order = [*numbers[:2], at["Layout"], *numbers[2:], *([at[_SETTINGS]] if _SETTINGS in at else [])]
 
     def cell(row: Sequence[str], index: int) -> str:
         if index != at["Layout"]:
             return row[index].replace(" / ", " \u2013 ")
-        batch, zero, schedule, recompute = (row[at[title]] for title in _POLICY)
-        return f"{row[index]} mb{batch} ZeRO-{zero} {schedule}, recompute {recompute}"
+        said = {title: row[at[title]] for title in _POLICY if title in at}
+        return ", ".join(
+            [row[index], *(f"{title.lower()} {text}" for title, text in said.items() if text != "none")]
+        )
 
     rows = [[cell(row, index) for index in order] for row in grid.rows]
     return grid._replace(columns=[grid.columns[index] for index in order], rows=rows)

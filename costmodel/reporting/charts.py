@@ -86,7 +86,7 @@ class Bars:
     inside: bool = False
     hover: str = ""
     about: Sequence[Any] = ()
-    width: float = 0.7
+    width: Any = 0.7
     stands: bool = False
     paleness: float = 0.0
     edge: float = 0.7
@@ -162,7 +162,7 @@ class Panel:
     x_ticks, y_ticks : mapping
         Texts by place; numbers where none are given.
     is_extra : bool
-        Whether a page leaves it out, where one can zoom instead.
+        Whether a page leaves it out.
     height : float
         Of a printed figure. [inch]
     """
@@ -249,11 +249,14 @@ def plotly_figure(chart: Chart) -> dict[str, Any]:
     }
     if len(panels) > 1:
         layout["grid"] = {"rows": len(panels), "columns": 1, "pattern": "independent"}
-    data = []
+    data: list[dict[str, Any]] = []
     for index, panel in enumerate(panels):
         suffix = str(index + 1) if index else ""
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"} if index else {}
-        data += [trace | axes for mark in panel.marks for trace in _traces(mark)]
+        for trace in (trace for mark in panel.marks for trace in _traces(mark)):
+            # What two panels both have stands in the legend once.
+            again = {"showlegend": False} if trace.get("name") in {one.get("name") for one in data} else {}
+            data.append(trace | axes | again)
         layout["shapes"] = [
             *layout.get("shapes", []),
             *(_shape(m) for m in panel.marks if isinstance(m, Band)),
@@ -277,6 +280,7 @@ def _axis(panel: Panel, axis: str, has_cells: bool) -> dict[str, Any]:
     ends, ticks = getattr(panel, f"{axis}_range"), getattr(panel, f"{axis}_ticks")
     if axis in panel.log:
         made["type"] = "log"
+        ticks = ticks or log_ticks(*(ends or _reach(panel, axis)))
         ends = None if ends is None else tuple(np.log10(ends).tolist())
     if ends is not None:
         made["range"] = list(ends)
@@ -285,6 +289,36 @@ def _axis(panel: Panel, axis: str, has_cells: bool) -> dict[str, Any]:
     if has_cells:
         made |= {"showgrid": False, "zeroline": False} | ({"autorange": "reversed"} if axis == "y" else {})
     return made
+
+
+def log_ticks(low: float, high: float) -> dict[float, str]:
+    """Return the ticks of a logarithmic axis and their texts: 1, 2 and 5 of each decade, of many decades only 1.
+
+    >>> log_ticks(30, 600)
+    {50.0: '50', 100.0: '100', 200.0: '200', 500.0: '500'}
+    """
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    every = -(-len(decades) // 10)
+    steps = (1, 2, 5) if np.log10(high / low) < 2.5 else (1,)
+    places = [step * 10.0**decade for decade in decades[::every] for step in steps]
+    return {float(f"{at:g}"): _tick(at) for at in places if low <= at * 1.0001 and at <= high * 1.0001}
+
+
+def _tick(value: float) -> str:
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def _reach(panel: Panel, axis: str) -> tuple[float, float]:
+    """Return the least and the largest positive number that an axis shows."""
+    held = [
+        np.ravel(np.asarray(getattr(mark, axis), dtype=float)) for mark in panel.marks if hasattr(mark, axis)
+    ]
+    values = np.concatenate(held) if held else np.asarray([1.0, 10.0])
+    values = values[np.isfinite(values) & (values > 0)]
+    return float(values.min()), float(values.max())
 
 
 def _traces(mark: Mark) -> list[dict[str, Any]]:
@@ -296,7 +330,8 @@ def _traces(mark: Mark) -> list[dict[str, Any]]:
     if isinstance(mark, Bars):
         style = marker(mark.fill)
         if mark.edge < 0.7:
-            style = {"color": FILLS[mark.fill][0], "line": {"color": "#000000", "width": mark.edge}}
+            style |= {"color": _paled(mark), "line": {"color": "#000000", "width": mark.edge}}
+            style.pop("pattern") if mark.fill != "bubble" else None
         along, across = (_short(mark.lengths), list(mark.at))
         return [
             {
@@ -307,11 +342,18 @@ def _traces(mark: Mark) -> list[dict[str, Any]]:
                 "x": across if mark.stands else along,
                 "y": along if mark.stands else across,
                 **({"base": _short(mark.starts)} if len(mark.starts) else {}),
-                **({} if mark.width == 0.7 else {"width": mark.width}),
+                **({} if np.ndim(mark.width) == 0 and mark.width == 0.7 else {"width": _widths(mark.width)}),
                 "marker": style,
                 **(
-                    {"text": list(mark.texts), "textposition": "outside", "cliponaxis": False}
-                    if mark.texts and not mark.inside
+                    {
+                        "text": list(mark.texts),
+                        "textposition": "inside",
+                        "insidetextanchor": "middle",
+                        "textangle": 0,
+                    }
+                    if mark.inside
+                    else {"text": list(mark.texts), "textposition": "outside", "cliponaxis": False}
+                    if mark.texts
                     else {}
                 ),
                 **hover,
@@ -389,6 +431,19 @@ def _shape(band: Band) -> dict[str, Any]:
     return {"type": "rect", **ends, **look}
 
 
+def _paled(bars: Bars) -> str:
+    """Return the colour of bars, nearer to white by their paleness."""
+    colour = FILLS[bars.fill][0]
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(
+        f"{round(255 - (255 - part) * (1 - bars.paleness)):02x}" for part in (red, green, blue)
+    )
+
+
+def _widths(width: Any) -> Any:
+    return width if np.ndim(width) == 0 else _short(width)
+
+
 def _short(values: Numbers) -> list[Any]:
     """Return numbers in as many digits as a page shows."""
     return [float(f"{value:.5g}") for value in np.asarray(values, dtype=float)]
@@ -414,8 +469,11 @@ def draw(chart: Chart) -> Any:
     figure = empty_figure(chart.title, size=(chart.width, min(sum(heights) + 0.5 * rows + 1.0, 60.0)))
     grid = figure.subplots(rows, chart.columns, squeeze=False, height_ratios=heights)
     for axes, panel in zip(grid.flat, chart.panels, strict=True):
-        axes.grid(alpha=0.3)
+        axes.grid(color="#e4e6e8", linewidth=0.8)
         axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color("#b5babf")
+        axes.tick_params(color="#b5babf")
         for mark in panel.marks:
             _DRAWN[type(mark)](axes, mark)
         axes.set(xlabel=panel.x, ylabel=panel.y)
@@ -426,6 +484,8 @@ def draw(chart: Chart) -> Any:
             if getattr(panel, f"{axis}_range") is not None:
                 axes.set(**{f"{axis}lim": getattr(panel, f"{axis}_range")})
             ticks = getattr(panel, f"{axis}_ticks")
+            if axis in panel.log and not ticks:
+                ticks = log_ticks(*sorted(getattr(axes, f"get_{axis}lim")()))
             if ticks:
                 getattr(axes, f"set_{axis}ticks")(list(ticks), list(ticks.values()), fontsize="small")
                 axes.tick_params(axis=axis, which="minor", length=0, labelsize=0)
@@ -442,12 +502,13 @@ def draw(chart: Chart) -> Any:
 
 
 def _draw_bars(axes: Any, bars: Bars) -> None:
-    colour: Any
-    colour, hatch = FILLS[bars.fill]
-    if bars.paleness:
-        rgb = np.asarray([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255.0
-        colour = tuple(1.0 - (1.0 - rgb) * (1.0 - bars.paleness))
-    look = {"facecolor": colour, "hatch": hatch, "edgecolor": "black", "linewidth": min(bars.edge, 0.5)}
+    colour, hatch = _paled(bars), FILLS[bars.fill][1]
+    look = {
+        "facecolor": colour,
+        "hatch": hatch if bars.edge >= 0.7 or bars.fill == "bubble" else "",
+        "edgecolor": "#6b7075",
+        "linewidth": min(bars.edge, 0.5),
+    }
     starts = np.asarray(bars.starts) if len(bars.starts) else np.zeros(len(bars.at))
     lengths = np.asarray(bars.lengths)
     if bars.stands:
@@ -458,12 +519,11 @@ def _draw_bars(axes: Any, bars: Bars) -> None:
     axes.grid(visible=False, axis="y")
     for place, start, length, text in zip(bars.at, starts, lengths, bars.texts, strict=False):
         if bars.inside:
-            dark = bars.fill.startswith("backward") and not bars.paleness
             ink = {
                 "ha": "center",
                 "va": "center",
                 "fontsize": 6,
-                "color": "white" if dark else "black",
+                "color": ink_on(colour),
                 "clip_on": True,
             }
             axes.text(start + length / 2, place, text, **ink)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.estimates.mesh import mesh_of
-from costmodel.estimates.pipeline_run import PipelineRun, run_pipeline
+from costmodel.estimates.pipeline_run import PipelineRun, lines_after, run_pipeline
 from costmodel.estimates.roofline import Roofline, axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.physics.pipeline.schedules import schedule_at
@@ -20,7 +20,6 @@ from costmodel.reporting.charts import (
     COLOURS,
     DASHES,
     FILLS,
-    MARKERS,
     Bars,
     Cells,
     Chart,
@@ -42,6 +41,7 @@ from costmodel.what_if.sensitivity import Effect, Sensitivity, sensitivity
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
+    from costmodel.physics.pipeline.engine import Task
     from costmodel.what_if.compare import Comparison
 
 _GIB = 2.0**30
@@ -110,42 +110,120 @@ def memory_chart(est: Estimate) -> Chart:
 KINDS = {
     "F": ("forward", "forward"),
     "B": ("backward", "backward"),
-    "I": ("backward to inputs", "backward_input"),
-    "W": ("backward to weights", "backward_weight"),
+    "I": ("backward", "backward_input"),
+    "W": ("weight gradient", "backward_weight"),
 }
 MOST_TASKS = 6000
 """That a page draws."""
 _LABELLED_TASKS = 45
-"""Tasks across the width beyond which numbers do not fit."""
+"""Tasks across the width beyond which a rank is drawn by shares of time, and a period of it by itself."""
+_PERIOD_TASKS = 24
+"""Tasks of a rank in the period."""
+_SLOTS = 120
+"""Pieces of the step in which shares are taken."""
 
 
 def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
-    """Draw every task of every pipeline rank, of so many tasks at most; white is the bubble."""
+    """Draw what every pipeline rank does over the step, of so many tasks at most.
+
+    Few tasks are drawn one by one. Of many, a piece of the step shows by height how much of it a rank spends on each
+    pass, and a period from the middle of the step is drawn task by task below.
+    """
     run = run_pipeline(est) if most_tasks is None else run_pipeline(est, most_tasks=most_tasks)
-    tasks, p = run.timeline.tasks, run.timeline.num_ranks
-    whole_s = run.timeline.makespan_s() + run.after_s
-    is_crowded = len(tasks) / p > _LABELLED_TASKS
+    spread_s = sum(float(line.exposed_seconds) for line in lines_after(est) if line.axis == "compute")
+    # Host overhead is paid between kernels all along: tasks last longer by it, and what follows them is the rest.
+    stretch = 1.0 + spread_s / run.timeline.makespan_s()
+    tasks = [
+        task._replace(start_s=task.start_s * stretch, end_s=task.end_s * stretch)
+        for task in run.timeline.tasks
+    ]
+    p, end_s = run.timeline.num_ranks, run.timeline.makespan_s() * stretch
+    after_s = max(run.after_s - spread_s, 0.0)
     step = format_seconds(float(est.step_time_s), 4)
     shape: Any = {"y_range": (p - 0.4, -0.6), "height": max(0.26 * p, 1.1), "y": "pipeline rank [-]"}
     shape["y_ticks"] = {rank: str(rank) for rank in range(0, p, max(1, p // 16))}
-    x = f"time [s]; whole step, {format_seconds(whole_s, 4)} as simulated, {step} on the bill"
-    panels = [Panel(marks=_tasks(run, not is_crowded), x=x, x_range=(0.0, whole_s), **shape)]
-    if is_crowded:
-        end = min(whole_s, 25 * max(task.end_s - task.start_s for task in tasks))
-        x = "time [s]; the beginning, with numbers of micro-batches"
-        panels.append(Panel(marks=_tasks(run, True, end), x=x, x_range=(0.0, end), is_extra=True, **shape))
+    whole: Any = {
+        "x": f"time [s]; whole step, {format_seconds(end_s + after_s, 4)} as simulated, {step} on the bill"
+    }
+    whole |= {"x_range": (0.0, end_s + after_s)} | shape
+    look: dict[str, Any] = {"width": 0.9, "edge": 0.0}
+    ranks = np.arange(p)
+    ends = [
+        Bars(label="idle", fill="bubble", at=ranks, lengths=[end_s] * p, hover="idle<extra></extra>", **look)
+    ]
+    if after_s:
+        hover = "%{x:.4f} s after the last task<extra></extra>"
+        about: Any = {"label": "gradients, optimizer", "fill": "optimizer", "hover": hover}
+        ends.append(Bars(at=ranks, starts=[end_s] * p, lengths=[after_s] * p, **about, **look))
+    if len(tasks) / p <= _LABELLED_TASKS:
+        panels = [Panel(marks=[*ends, *_tasks(tasks)], **whole)]
+    else:
+        period_s = _PERIOD_TASKS * sum(task.end_s - task.start_s for task in tasks) / len(tasks)
+        start, stop = 0.5 * end_s, min(end_s, 0.5 * end_s + period_s)
+        within = [task for task in tasks if task.end_s > start and task.start_s < stop]
+        idle = Bars(label="", fill="bubble", at=ranks, starts=[start] * p, lengths=[stop - start] * p, **look)
+        panels = [
+            Panel(marks=[*ends, *_shares(tasks, p, end_s)], **whole),
+            Panel(
+                marks=[idle, *_tasks(within)],
+                x="time [s]; a period, with numbers of micro-batches",
+                x_range=(start, stop),
+                **shape,
+            ),
+        ]
     shown = "" if run.is_whole else f" (first {run.simulated} of {run.micro_batches:,} micro-batches)"
     name = schedule_at(est.job.layout.schedule).name
     title = f"{job_title(est)}: {name} pipeline{shown}\n{job_text(est)}\n{idle_text(est, run)}"
-    paler = "; later chunks are paler" if any(task.chunk for task in tasks) else ""
-    whole = "" if run.is_whole else f" The first {run.simulated} of {run.micro_batches:,} micro-batches."
-    note = f"White is no task{paler}; {idle_text(est, run)}.{whole}"
-    return Chart(title=title, panels=panels, note=note, legend_columns=5, width=11.0)
+    parts = [f"Hatched is idle; {idle_text(est, run)}."]
+    if len(panels) > 1:
+        parts.append("Above, heights are shares of time; below is a period from the middle of the step.")
+    if any(task.chunk for task in tasks):
+        parts.append("Later chunks are paler.")
+    if spread_s:
+        parts.append(f"Host overhead, {format_seconds(spread_s, 3)}, is spread over the tasks.")
+    if not run.is_whole:
+        parts.append(f"The first {run.simulated} of {run.micro_batches:,} micro-batches.")
+    return Chart(title=title, panels=panels, note=" ".join(parts), legend_columns=6, width=11.0)
 
 
-def _tasks(run: PipelineRun, has_numbers: bool, end_s: float = np.inf) -> list[Bars]:
-    """Return the bars of the tasks that begin before an end, kind by kind and chunk by chunk."""
-    tasks = [task for task in run.timeline.tasks if task.start_s < end_s]
+def _shares(tasks: Sequence[Task], p: int, end_s: float) -> list[Bars]:
+    """Return, by rank and piece of the step, how much of it each kind of pass takes, stacked by height."""
+    slots = max(20, min(_SLOTS, MOST_TASKS // (len(KINDS) * p)))
+    edges = np.linspace(0.0, end_s, slots + 1)
+    length = edges[1]
+    rank = np.asarray([task.rank for task in tasks])
+    starts, stops = np.asarray([(task.start_s, task.end_s) for task in tasks]).T
+    below, bars = np.zeros((p, slots)), []
+    for kind, (label, name) in KINDS.items():
+        held = np.asarray([task.kind == kind for task in tasks])
+        if not held.any():
+            continue
+        # Time of a kind before each edge; its differences are the time in each piece.
+        until = np.clip(edges[None, :], starts[held, None], stops[held, None]) - starts[held, None]
+        spent = np.zeros((p, slots + 1))
+        np.add.at(spent, rank[held], until)
+        share = np.diff(spent, axis=1) / length
+        at, slot = np.nonzero(share > 0.002)
+        height = 0.9 * share[at, slot]
+        bars.append(
+            Bars(
+                label=label,
+                fill=name,
+                at=at + 0.45 - 0.9 * below[at, slot] - 0.5 * height,
+                starts=edges[slot],
+                lengths=np.full(len(slot), length),
+                width=height,
+                edge=0.0,
+                about=[f"{value:.0%}" for value in share[at, slot]],
+                hover=f"%{{customdata}} {label}<br>from %{{base:.4f}} s<extra></extra>",
+            )
+        )
+        below += share
+    return bars
+
+
+def _tasks(tasks: Sequence[Task]) -> list[Bars]:
+    """Return the bars of tasks, kind by kind and chunk by chunk, with the numbers of their micro-batches."""
     last = max(task.chunk for task in tasks)
     bars = []
     for kind, (label, name) in KINDS.items():
@@ -155,26 +233,21 @@ def _tasks(run: PipelineRun, has_numbers: bool, end_s: float = np.inf) -> list[B
                 continue
             bars.append(
                 Bars(
-                    label=label if chunk == 0 else f"{label}, chunk {chunk}",
+                    label=label if chunk == 0 else "",
                     fill=name,
                     at=[task.rank for task in held],
                     starts=[task.start_s for task in held],
                     lengths=[task.end_s - task.start_s for task in held],
-                    texts=[str(task.micro_batch + 1) for task in held] if has_numbers else (),
+                    texts=[str(task.micro_batch + 1) for task in held],
                     inside=True,
                     about=[task.micro_batch + 1 for task in held],
                     hover="rank %{y}, micro-batch %{customdata}<br>from %{base:.4f} s, %{x:.4f} s long<extra>"
                     f"{label}, chunk {chunk}</extra>",
                     width=0.9,
-                    paleness=0.55 * chunk / last if last else 0.0,
-                    edge=0.3 if has_numbers else 0.0,
+                    paleness=0.5 * chunk / last if last else 0.0,
+                    edge=0.3,
                 )
             )
-    p, start = run.timeline.num_ranks, run.timeline.makespan_s()
-    if run.after_s and end_s > start:
-        rest: dict[str, Any] = {"label": "gradients, optimizer, overhead", "fill": "rest", "width": 0.9}
-        hover = "%{x:.4f} s after the pipeline<extra></extra>"
-        bars.append(Bars(at=range(p), starts=[start] * p, lengths=[run.after_s] * p, hover=hover, **rest))
     return bars
 
 
@@ -240,11 +313,11 @@ def compute_chart(found: Estimate | Roofline) -> Chart:
     ]
     operators = [
         Dots(
-            label=f"{point.name} · {point.share:.1%} of the step",
+            label="",
+            texts=[f"{point.name} {point.share:.0%}" if point.share > 0.02 else ""],
             x=[point.flops_per_byte],
             y=[point.flops_per_s / 1e12],
             colour=COLOURS[index % len(COLOURS)],
-            marker=MARKERS[index % len(MARKERS)],
             size=8.0 + 30.0 * point.share**0.5,
             hover=f"{point.name}: {point.share:.1%} of the step<br>%{{x:.0f}} FLOP/B, %{{y:.0f}} TFLOP/s<extra></extra>",
             is_named=False,
@@ -280,17 +353,16 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
         for index, (tier, ridge) in enumerate(zip(tiers, ridges, strict=True))
     ]
     ridge_of = dict(zip([tier.name for tier in tiers], ridges.tolist(), strict=True))
-    for index, point in enumerate(points):
+    for point in points:
         ridge = ridge_of[point.tier]
         where = REGIMES[int(regime(point.intensity, ridge))]
         said = f"{point.axis} on {point.tier}: {point.intensity:,.0f} FLOP/B, {where}"
         marks.append(
             Dots(
-                label=said,
+                label="",
                 x=[point.intensity],
                 y=[min(point.intensity / ridge, 1.0)],
                 colour=FILLS[point.axis][0],
-                marker=MARKERS[index],
                 size=14.0,
                 texts=[point.axis],
                 hover=f"{said}<extra></extra>",
