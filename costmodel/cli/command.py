@@ -234,7 +234,7 @@ def merged_job(
     return merged
 
 
-PLANNED_HERE = "No layout was named, and data parallelism alone does not fit: this is the planner's best (-l names another)."
+PLANNED_HERE = "No layout was named, and data parallelism alone does not do: this is the planner's best (-l names another)."
 
 
 def priced(given: Mapping[str, Any]) -> Estimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.jobs.fields import JOB_FIELDS, LAYOUT_FIELDS, PLAN_FIELDS, names
 from costmodel.describe.jobs.layout_text import layout_text
@@ -57,17 +57,24 @@ def named_or_planned(asked: Mapping[str, Any]) -> tuple[Estimate, bool]:
 
 
 def fitting_or_planned(asked: Mapping[str, Any]) -> tuple[Estimate, bool]:
-    """Return the estimate of a job, and whether its layout is the planner's: no degree is named, and replicas do not fit.
+    """Return the estimate of a job, and whether its layout is the planner's.
 
-    Where no layout fits it is that of replicas.
+    It is where no degree is named, and data parallelism alone does not fit or does not divide the batch. Where no layout
+    fits, it is that of data parallelism.
 
     Raises
     ------
     CostModelError
         For wrong input.
     """
-    est = estimate(**asked)
-    if est.fits or not names_no_degree(asked):
+    is_open = names_no_degree(asked)
+    try:
+        est = estimate(**asked)
+    except LayoutError:
+        if not is_open:
+            raise
+        return named_or_planned(asked)
+    if est.fits or not is_open:
         return est, False
     try:
         return named_or_planned(asked)
