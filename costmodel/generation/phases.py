@@ -118,6 +118,11 @@ def trainer_bytes(est: Estimate, *parts: str) -> float:
     return float(np.max(sum(lines, np.asarray(0.0))))
 
 
+def num_trained(job: RLJob) -> int:
+    """Return the models that are trained: with PPO the critic beside the policy, as large as it. [-]"""
+    return 2 if job.algorithm == "ppo" else 1
+
+
 def places(job: RLJob) -> float:
     """Return the sequences that a replica runs together: those that its cache holds, and the engine takes. [-]"""
     fit = float(largest_batch(job.served, job.split, job.prompt_len + job.lengths.mean_age))
@@ -230,8 +235,8 @@ def refit_phases(job: RLJob, est: Estimate) -> list[Phase]:
         held_bytes=float(weights_bytes(job.served, job.split)) * 2.0 / element,
     )
     found = [Phase("refit", "training", tuple(lines))]
-    if job.colocated:
-        moved = 2.0 * trainer_bytes(est, "optimizer")
+    if job.optimizer_swap:
+        moved = 2.0 * trainer_bytes(est, "optimizer") * num_trained(job)
         line = host_copy_line(
             "swap.optimizer", moved, "optimizer to main memory while the engine runs, and back"
         )

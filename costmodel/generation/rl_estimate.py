@@ -26,6 +26,7 @@ from costmodel.generation.memory import cache_bytes, cache_room, weights_bytes
 from costmodel.generation.phases import (
     Phase,
     generation_phase,
+    num_trained,
     places,
     refit_phases,
     rollout,
@@ -114,8 +115,16 @@ class RLEstimate(Answer):
 
     @property
     def fits(self) -> bool:
-        """Whether both halves fit their GPUs."""
-        return bool(self.training.fits) and (not self.job.generates or self.places >= 1.0)
+        """Whether both halves fit their GPUs, and what stays on them of the other."""
+        capacity = float(self.job.cluster.accelerator.memory_bytes)
+        memory = self.memory
+        beside = memory.get("resident_optimizer", 0.0) + self.job.served.memory_fraction * capacity
+        return (
+            bool(self.training.fits)
+            and memory["training"] <= capacity
+            and (not self.job.generates or self.places >= 1.0)
+            and ("resident_optimizer" not in memory or beside <= capacity)
+        )
 
     @property
     def usd_per_step(self) -> float | None:
@@ -127,13 +136,20 @@ class RLEstimate(Answer):
     def memory(self) -> dict[str, float]:
         """Bytes on one GPU of each half: what trains, and of what generates the weights and the room of the cache. [B]"""
         job = self.job
+        optimizer = trainer_bytes(self.training, "optimizer")
         found = {"training": float(np.max(self.training.memory_bytes_per_gpu))}
+        if job.algorithm == "ppo":
+            # The critic stays beside the policy while that trains, its optimizer as the policy's does.
+            critic = trainer_bytes(self.training, "parameters", "gradients")
+            found["critic"] = critic + (0.0 if job.optimizer_swap else optimizer)
+            found["training"] += found["critic"]
         if job.generates:
             found["generation_weights"] = float(weights_bytes(job.served, job.split))
             found["generation_cache_room"] = max(float(cache_room(job.served, job.split).value), 0.0)
             found["cache_per_token"] = float(cache_bytes(job.served, job.split, 1.0))
         if job.colocated and job.generates:
-            found["swapped_optimizer"] = trainer_bytes(self.training, "optimizer")
+            name = "swapped_optimizer" if job.optimizer_swap else "resident_optimizer"
+            found[name] = optimizer * num_trained(job)
         return found
 
     @cached_property
@@ -259,6 +275,14 @@ def _warnings(found: RLEstimate) -> list[str]:
             f"one answer in {job.served.memory_fraction:.0%} of the GPU; split it over more GPUs (generation_layout)."
         )
     said += [f"Training: {warning}" for warning in found.training.warnings]
+    if found.training.fits and not found.fits and (not job.generates or found.places >= 1.0):
+        resident = found.memory.get("resident_optimizer")
+        said.append(
+            f"Training with its critic does not fit: {format_bytes(found.memory['training'])} a GPU."
+            if resident is None or found.memory["training"] > job.cluster.accelerator.memory_bytes
+            else f"The engine's {job.served.memory_fraction:.0%} of the GPU leave no room for {format_bytes(resident)} of "
+            "optimizer that stays; optimizer_swap: true moves it, or lower memory_fraction."
+        )
     whole = job.lengths.sums(job.prompt_len)
     if not job.packs and whole.longest / whole.mean > _PADDED:
         said.append(

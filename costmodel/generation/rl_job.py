@@ -54,6 +54,8 @@ class RLJob:
     """GPUs that only generate, 0 where all train and generate in turn. [-]"""
     lag: float
     max_running: int
+    optimizer_swap: bool
+    """The optimizer is in main memory while the engine runs."""
     refit: str
     framework: str
 
@@ -138,6 +140,10 @@ def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
     prompts = one("prompts")
     if prompts * samples < optimizer_steps:
         raise CostModelError(f"optimizer_steps: expected at most the {prompts * samples:,} answers of a step")
+    if generation_gpus and "optimizer_swap" in given and read("optimizer_swap", given["optimizer_swap"]):
+        raise CostModelError(
+            "optimizer_swap: GPUs that only train keep their optimizer; leave it out with generation_gpus"
+        )
     split = _split(one("generation_layout", "tp1"), generation_gpus or gpus, model)
     prompt_len, longest = one("prompt_len"), one("max_response_len")
     capacity = float(read("seq_len", given["seq_len"])) if "seq_len" in given else prompt_len + longest
@@ -174,6 +180,7 @@ def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
         generation_gpus=generation_gpus,
         lag=lag,
         max_running=one("max_running"),
+        optimizer_swap=one("optimizer_swap", not generation_gpus),
         refit=one("refit", "bucketed" if generation_gpus else "ipc"),
         framework=one("rl_framework"),
     )

@@ -62,6 +62,8 @@ def _head(found: RLEstimate) -> Grid:
         )
         held = f"{format_bytes(weights)} of weights and {format_bytes(room)} of cache a GPU"
         rows.append(("generating half", f"{held}: {running}"))
+    if "critic" in memory:
+        rows.append(("critic", f"{format_bytes(memory['critic'])} of the training half"))
     if "swapped_optimizer" in memory:
         rows.append(
             (

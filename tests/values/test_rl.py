@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
+from costmodel.base.errors import CostModelError
 from costmodel.generation.lengths import exponential_lengths, measured_lengths, quantile_lengths
-from costmodel.generation.phases import forward_lines, packed_sequences
+from costmodel.generation.phases import forward_lines, packed_sequences, trainer_bytes
 from costmodel.generation.refit import REFITS, refit_lines
 from costmodel.generation.rollout import rollout_spans
 
@@ -424,3 +425,29 @@ def test_pass_at_k_by_hand_and_against_draws():
     for wrong in ((1, 0.5, 4, 0.4), (1, 0.5, 2, 0.9), (4, 0.5, 1, 0.6)):
         with pytest.raises(cm.CostModelError, match="no Beta distribution"):
             beta_of_points(*wrong)
+
+
+def test_an_optimizer_that_stays_costs_room_in_place_of_seconds():
+    """Llama 3 8B over pp2 dp8: 12 bytes a parameter in main weights and moments, over 16 GPUs, there and back at 5 GB/s."""
+    swaps, stays = (cm.estimate_rl(**SMALL, optimizer_swap=swap) for swap in (True, False))
+    held = 12 * 8.03e9 / 16  # pp2 dp8
+    assert stays.memory["resident_optimizer"] == pytest.approx(held, rel=0.1)
+    assert seconds(swaps)["sleep and wake"] == pytest.approx(2 * stays.memory["resident_optimizer"] / 5e9)
+    assert "sleep and wake" not in seconds(stays)
+    assert stays.fits
+    crowded = cm.estimate_rl(**SMALL, optimizer_swap=False, memory_fraction=0.95)
+    assert not crowded.fits
+    assert any("optimizer_swap" in warning for warning in crowded.warnings)
+    with pytest.raises(CostModelError, match=r"^optimizer_swap: GPUs that only train"):
+        cm.estimate_rl(**APART, optimizer_swap=True)
+
+
+def test_a_critic_is_held_beside_the_policy():
+    """As many parameters and gradients as the policy's; its optimizer too where that does not leave the GPU."""
+    policy = cm.estimate_rl(**SMALL)
+    for swap in (True, False):
+        found = cm.estimate_rl(**{**SMALL, "algorithm": "ppo", "samples_per_prompt": 32}, optimizer_swap=swap)
+        kept = ("parameters", "gradients") if swap else ("parameters", "gradients", "optimizer")
+        critic = trainer_bytes(policy.training, *kept)
+        assert found.memory["critic"] == pytest.approx(critic)
+        assert found.memory["training"] == pytest.approx(policy.memory["training"] + critic)

@@ -511,9 +511,9 @@ def _job_keys(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
         read_measured(raw[MEASURED], name)
     fields = {key: value for key, value in raw.items() if key not in (MEASURED, RL_SECTION)}
     found = keywords(fields, JOB_FIELDS, who=name, thing="field of a job")
-    section = raw.get(RL_SECTION)
-    if section is None:
+    if RL_SECTION not in raw:
         return found
+    section = raw[RL_SECTION]
     if not isinstance(section, Mapping):
         raise LayoutError(
             f"{name}: {RL_SECTION}: expected a mapping such as {{prompts: 64}}, got {shown(section)}"

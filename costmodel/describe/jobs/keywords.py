@@ -161,6 +161,7 @@ class RLKeywords(JobKeywords, total=False):
     memory_fraction: Number
     max_running: Number
     cuda_graphs: bool | str | None
+    optimizer_swap: bool | str | None
     refit: str | None
     rl_framework: str | None
 
