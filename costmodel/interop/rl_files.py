@@ -203,7 +203,7 @@ def read_verl(file: TextFile, given: Mapping[str, Any]) -> Imported:
         job.setdefault("lag", 1.0)
     else:
         job.pop("lag", None)
-        job["optimizer_swap"] = said["optimizer_swap"]
+        job["optimizer_swap"] = bool(said["optimizer_swap"] or said["megatron"].get("optimizer_offload"))
     job["prompts"] = prompts
     job["optimizer_steps"] = max(-(-prompts // mini), 1) * said["epochs"]
     if said["filter_groups"] and (said["generated_prompts"] or 0) > prompts:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from scipy.stats import poisson
 
 import costmodel as cm
 from costmodel.describe.models.model import Model, make_model
@@ -43,6 +44,8 @@ PROMPTS = {"chat": 250.0, "gpqa": 250.0, "fim": 1500.0}
 """Tokens of prompts where the source names a data set only. Assumed."""
 LENGTHS_DRAWN = {"inferencex": 0.9}
 """Mean over nominal length where lengths are drawn from 80 to 100 % of it."""
+SCALE, INFERRED_SCALE = 0.15, 0.5
+"""Logarithmic errors of a point, and of one whose running batch is not printed but follows from the memory. [-]"""
 MOST_RUNNING = 2048.0
 """``max_batch_size`` of TensorRT-LLM's benchmark, a rank of attention data parallelism. [-]"""
 QWEN35 = {
@@ -76,6 +79,8 @@ class Point(NamedTuple):
     """The source's own p90 is far above its median: hosts that stopped; scored, not fitted."""
     what: str
     """``itl``: mean time between tokens; ``typical``: its median; ``rate``: batch over tokens a second."""
+    scale: float
+    """Logarithmic error beyond which a point counts by its root. [-]"""
 
 
 @cache
@@ -155,14 +160,17 @@ def _points(row: dict[str, str]) -> Iterable[Point]:
         row["source"], row["engine"], row["accelerator"], name, stored, served, split, batch, context,
         scale * prompt, scale * response, float(row["itl_ms"] or 0) * 1e-3,
         float(row["output_tok_s_total"] or 0) / float(split.gpus), "stalls" in row["notes"], "itl",
+        INFERRED_SCALE if row["mode"].startswith("offline") else SCALE,
     )  # fmt: skip
     if not point.itl_s:
         yield point._replace(what="rate")
     elif row["mode"].startswith("serve, closed"):
         yield point
     else:
-        # Printed is the median: of steps without a prompt where fewer than half of them bear one.
-        yield point._replace(what="typical", prompt=0.0 if batch / response < 0.5 else prompt)
+        # Printed is the median: prompts come at random, and the median step bears a whole number of them.
+        prompts = float(poisson.median(batch / response))
+        bears = {"response": batch / prompts} if prompts else {"prompt": 0.0}
+        yield point._replace(what="typical", **bears)
         yield point._replace(what="rate", itl_s=0.0)
 
 
@@ -186,8 +194,9 @@ START = {
     "exchange_s": 20e-6,
     "prefill_factor": 1.2,
 }
-STIFFNESS = np.asarray([0.4, 0.4, 0.4, 0.4, 0.4, 0.4])
-"""Standard deviation of the logarithm of a cell's constant around the pooled one. [-]"""
+STIFFNESS = 0.25
+"""Standard deviation of the logarithm of a cell's constant around the pooled one: of 0.15 to 0.4 the one whose errors
+are least (p90) with sources left out. [-]"""
 
 
 LOOSE = np.asarray([0.6, 0.6, 0.6, 0.6, 0.4, 0.4])
@@ -243,7 +252,7 @@ def fit(points: Sequence[Point], parts: Parts) -> dict[tuple[str, str], dict[str
     groups = Counter((p.source, p.engine, p.gpu, p.model) for p in points)
     weight = np.asarray([groups[(p.source, p.engine, p.gpu, p.model)] for p in points]) ** -0.5
     weight *= np.sqrt(len(points) / np.sum(weight**2))
-    truth = np.log([measured_s(point) for point in points])
+    truth, scale = np.log([measured_s(point) for point in points]), np.asarray([p.scale for p in points])
     number = len(FITTED)
 
     def residuals(x: Array) -> Array:
@@ -251,7 +260,7 @@ def fit(points: Sequence[Point], parts: Parts) -> dict[tuple[str, str], dict[str
         constants = np.exp(pooled + own)[at]
         made = np.log(parts.fixed + np.sum(parts.slopes * constants, axis=1))
         return np.concatenate(
-            [_soft(made - truth) * weight, (own / STIFFNESS).ravel(), (pooled - first) / LOOSE]
+            [_soft(made - truth, scale) * weight, (own / STIFFNESS).ravel(), (pooled - first) / LOOSE]
         )
 
     first = np.log([START[name] for name in FITTED])
@@ -262,7 +271,7 @@ def fit(points: Sequence[Point], parts: Parts) -> dict[tuple[str, str], dict[str
     return found | {("any", "any"): dict(zip(FITTED, np.exp(pooled), strict=True))}
 
 
-def _soft(error: Array, scale: float = 0.15) -> Array:
+def _soft(error: Array, scale: Array) -> Array:
     """Return errors in units of `scale`, large ones counted by their root."""
     z = error / scale
     return np.sign(z) * np.sqrt(2.0 * (np.sqrt(1.0 + z * z) - 1.0))
