@@ -129,7 +129,8 @@ def decode_step(
         _cache_line(served, split, of_group, context),
         *_communication(served, split, "decode", of_group, of_replica),
     ]
-    lines += _kernels_and_host(served, lines, running)
+    # Groups that attend apart have a scheduler each.
+    lines += _kernels_and_host(served, lines, running / dp)
     rate = np.asarray(response, dtype=np.float64)
     if np.any(np.isfinite(rate)) and np.any(np.asarray(prompt) > 0.0):
         one = prefill_s(served, split, 1.0, prompt, host=False)
