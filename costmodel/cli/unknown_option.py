@@ -14,6 +14,7 @@ _ALIKE = (
     ("--global-batch", "--batch", "--batch-size", "--gbs", "--global-batch-size"),
     ("--micro-batch", "--micro-batch-size", "--mbs"),
     ("--cluster", "--hardware", "--hw", "--machine"),
+    ("--hw", "--degraded", "--oversubscription", "--power-cap"),
     ("--model", "--model-name"),
     ("--recompute", "--activation-checkpointing", "--checkpoint-activations"),
     ("--zero", "--zero-stage", "--fsdp"),
