@@ -600,7 +600,11 @@ def _not_finite(given: Input, printed: str) -> Iterator[str]:
     ):
         return
     if "json" in given.arguments and printed.strip():
-        numbers = list(_numbers(json.loads(printed)))
+        try:
+            numbers = list(_numbers(json.loads(printed)))
+        except ValueError:
+            yield "no JSON from " + " ".join(given.arguments)[:200]
+            return
         if not all(math.isfinite(number) for number in numbers):
             yield "json of " + given.arguments[0]
     elif re.search(r"(?<![\w.-])(nan|inf)(?![\w-])", printed) and not re.search(

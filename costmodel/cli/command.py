@@ -237,11 +237,17 @@ def merged_job(
 PLANNED_HERE = "No layout was named, and data parallelism alone does not do: this is the planner's best (-l names another)."
 
 
+def named_or_fitting(asked: Mapping[str, Any]) -> tuple[Estimate, bool]:
+    """Return the estimate of a job, and whether its layout is the planner's; what searches is imported where it must."""
+    import costmodel as cm
+    from costmodel.describe.jobs.merge import names_no_degree
+
+    return cm.fitting_or_planned(asked) if names_no_degree(asked) else (cm.estimate(**asked), False)
+
+
 def priced(given: Mapping[str, Any]) -> Estimate:
     """Return the estimate of what is looked into; where it is the planner's layout, say so on stderr."""
-    import costmodel as cm
-
-    est, is_planned = cm.fitting_or_planned(merged_job(given))
+    est, is_planned = named_or_fitting(merged_job(given))
     if is_planned:
         _say(given, PLANNED_HERE)
     return est

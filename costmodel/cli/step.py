@@ -17,6 +17,7 @@ from costmodel.cli.command import (
     command,
     command_with,
     merged_job,
+    named_or_fitting,
     usual_batch,
 )
 from costmodel.cli.output import Target, hold, planned_figure, result_of, shortened, waiting
@@ -84,7 +85,7 @@ def estimate(
     stars = assumed(asked)
     asked |= usual_batch(asked, given)
     require_complete(asked)
-    est, is_planned = cm.fitting_or_planned(asked)
+    est, is_planned = named_or_fitting(asked)
     if is_planned:
         stars = stars - {"layout"}
     if samples:

@@ -513,12 +513,12 @@ def test_a_file_that_is_not_text_gets_one_line(run, tmp_path, command):
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    def broken(_):
+    def broken(**_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("costmodel.fitting_or_planned", broken, raising=False)
+    monkeypatch.setattr("costmodel.estimate", broken, raising=False)
     with pytest.raises(ZeroDivisionError):
-        main(["estimate", *SMALL])
+        main(["estimate", *SMALL, "--tp", "1"])
 
 
 # --- help, version, start-up -----------------------------------------------------------------
