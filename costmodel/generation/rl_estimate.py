@@ -147,7 +147,7 @@ class RLEstimate(Answer):
             found["generation_weights"] = float(weights_bytes(job.served, job.split))
             found["generation_cache_room"] = max(float(cache_room(job.served, job.split).value), 0.0)
             found["cache_per_token"] = float(cache_bytes(job.served, job.split, 1.0))
-        if job.colocated and job.generates:
+        if job.colocated and job.generates and job.algorithm != "ssd":
             name = "swapped_optimizer" if job.optimizer_swap else "resident_optimizer"
             found[name] = optimizer * num_trained(job)
         return found

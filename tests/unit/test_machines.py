@@ -21,7 +21,7 @@ JOB = {"model": "llama3-8b", "gpus": 64, "global_batch": 128, "seq_len": 8192}
 def found():
     return cm.plan(
         **JOB,
-        cluster=["dgx-h100-ndr", "tpu-v6e", "h800-cx7"],
+        cluster=["dgx-h100-ndr", "tpu-v6e", "a800-roce"],
         tokens=1e12,
         price={"tpu-v6e": 2.0},
         fix={"tp": 1},
@@ -34,7 +34,7 @@ def rows_of(grid):
 
 def test_every_cluster_of_a_plan_has_its_best_with_time_and_money(found):
     one = {machine.job.cluster.name: machine for machine in found.machines}
-    assert set(one) == {"dgx-h100-ndr", "tpu-v6e", "h800-cx7"}
+    assert set(one) == {"dgx-h100-ndr", "tpu-v6e", "a800-roce"}
     times = [float(machine.est.step_time_s) for machine in found.machines]
     assert times == sorted(times)
     assert found.machines[0].est is found.best
@@ -47,7 +47,7 @@ def test_every_cluster_of_a_plan_has_its_best_with_time_and_money(found):
     # 2 USD an hour on 64 chips for a trillion tokens.
     hours = 1e12 / float(tpu.est.tokens_per_s_per_gpu) / 3600
     assert tpu.usd_per_trillion_tokens == pytest.approx(2.0 * hours)
-    assert one["h800-cx7"].usd_per_trillion_tokens is None
+    assert one["a800-roce"].usd_per_trillion_tokens is None
 
 
 def _asked(machine):
@@ -66,7 +66,7 @@ def test_the_table_and_the_record_have_them_side_by_side(found):
     assert {column.title for column in grid.columns[1:]} == {
         "64 GPUs of dgx-h100-ndr",
         "64 chips of tpu-v6e",
-        "64 GPUs of h800-cx7",
+        "64 GPUs of a800-roce",
     }
     rows, at = rows_of(grid), [column.title for column in grid.columns[1:]].index("64 chips of tpu-v6e")
     assert rows["price of an hour"][at] == "$2.00 (given)"
@@ -78,7 +78,7 @@ def test_the_table_and_the_record_have_them_side_by_side(found):
     assert tpu["dollars_p10"] < tpu["dollars"] < tpu["dollars_p90"]
     assert tpu["days_p10"] < tpu["days_p90"]
     assert tpu["energy_kwh"] > 0
-    assert (record["h800-cx7"]["dollars"], record["h800-cx7"]["price_usd_per_gpu_hour"]) == (None, None)
+    assert (record["a800-roce"]["dollars"], record["a800-roce"]["price_usd_per_gpu_hour"]) == (None, None)
 
 
 def test_a_plan_of_one_machine_has_no_such_table():
@@ -131,8 +131,8 @@ def test_a_budget_beside_tokens_is_a_limit_with_its_margin_and_probability():
     said = dict(run.grids()[0].rows)
     assert said["budget"].endswith("kept in 50% of the runs drawn")
     assert "left; kept in 100%" in said["time allowed"]
-    with pytest.raises(cm.CostModelError, match="budget: cluster h800-cx7 has no price"):
-        cm.run(**{**job, "price": None}, cluster="h800-cx7", budget=1e6)
+    with pytest.raises(cm.CostModelError, match="budget: cluster a800-roce has no price"):
+        cm.run(**{**job, "price": None}, cluster="a800-roce", budget=1e6)
 
 
 @pytest.mark.parametrize("cluster", ["tpu-v5p", "trn2", "trn1"])
@@ -188,7 +188,7 @@ def test_compare_has_energy_spread_and_dates(capsys):
 def test_a_sweep_over_vendors_has_days_energy_and_dollars():
     done = cm.sweep(
         model="llama3-8b",
-        cluster=["dgx-h100-ndr", "tpu-v6e", "h800-cx7", "nowhere"],
+        cluster=["dgx-h100-ndr", "tpu-v6e", "a800-roce", "nowhere"],
         gpus=64,
         global_batch=128,
         seq_len=8192,
