@@ -57,15 +57,15 @@ def test_what_a_budget_buys_by_rule(monkeypatch):
     monkeypatch.setattr(budgets, "_bought", lambda found: None)
     _, choices = budgets.budget_grids(bought())
     assert [[str(cell) for cell in row] for row in choices.rows] == [
-        ["a", "2.0 B", "40.0 G", "20", "2.500", "$1,000", "$500", "$1,500"],
-        ["a", "2.0 B", "10.0 G", "5", "2.500", "$1,000", "too large", "–"],
+        ["a", "2.0 B", "40.0 B", "20", "2.500", "$1,000", "$500", "$1,500"],
+        ["a", "2.0 B", "10.0 B", "5", "2.500", "$1,000", "too large", "–"],
     ]
     assert [column.title for column in choices.columns][-2:] == ["Serving", "Together"]
     _, unserved = budgets.budget_grids(
         bought(served_tokens=0.0, choices=(purchase(tokens=5.5e9, serve_usd=0.0),))
     )
     assert [[str(cell) for cell in row] for row in unserved.rows] == [
-        ["a", "2.0 B", "5.50 G", "2.8", "2.500", "$1,000"]
+        ["a", "2.0 B", "5.50 B", "2.8", "2.500", "$1,000"]
     ]
 
 
@@ -85,7 +85,7 @@ def test_what_a_budget_is():
     assert said["p10 / p50 / p90"].startswith(
         "$900 / $1,000 / $1,100 and 9.0 / 10.0 / 12.5 days for this training, or 6.5e+20 / 7.2e+20 / 8e+20 FLOP for this"
     )
-    assert said["serving"] == "1.00 G tokens at a context of 8,192 tokens"
+    assert said["serving"] == "1.00 B tokens at a context of 8,192 tokens"
     del within["days"]
     for changes in ({"gpus": None}, {"days": None}):
         few, _ = budgets.budget_grids(bought(spread=within, served_tokens=0.0, **changes))
@@ -162,7 +162,7 @@ def test_money_of_jobs_of_which_one_has_no_price():
     assert rows["GPU-hours"] == ["1,200"] * 3
     assert rows["energy, MWh"] == ["5"] * 3
     assert rows["p10 / p50 / p90"] == ["$2,700 / $3,000 / $3,600", "", "$4,320 / $4,800 / $5,760"]
-    assert rows["tokens"] == ["1.00 G", "2.00 G", "3.00 G"]
+    assert rows["tokens"] == ["1.00 B", "2.00 B", "3.00 B"]
     assert "done by, p10 mean p90" not in rows
     unknown = SimpleNamespace(estimates=ests, spent=[*spent[:2], None])
     assert _money_rows(unknown, "") == []
