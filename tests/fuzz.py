@@ -599,7 +599,8 @@ def _not_finite(given: Input, printed: str) -> Iterator[str]:
         "explain",
     ):
         return
-    if "json" in given.arguments and printed.strip():
+    asks_help = any(word.startswith("--help") for word in given.arguments)
+    if "--format json" in " ".join(given.arguments) and not asks_help and printed.strip():
         try:
             numbers = list(_numbers(json.loads(printed)))
         except ValueError:
