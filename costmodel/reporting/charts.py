@@ -332,7 +332,7 @@ def _traces(mark: Mark) -> list[dict[str, Any]]:
         if mark.edge < 0.7:
             style |= {"color": _paled(mark), "line": {"color": "#000000", "width": mark.edge}}
             style.pop("pattern") if mark.fill != "bubble" else None
-        along, across = (_short(mark.lengths), list(mark.at))
+        along, across = (_short(mark.lengths), np.asarray(mark.at).tolist())
         return [
             {
                 "type": "bar",

@@ -344,7 +344,8 @@ def test_a_field_means_the_same_as_a_flag_in_a_file_and_in_python(tmp_path, caps
         return json.loads(capsys.readouterr().out)["inputs"]
 
     for name, (text, value) in DOORS.items():
-        others = {key: held for key, held in SMALL.items() if key != name}
+        named = {} if FIELD[name].degree or name == "layout" else {"tp": 1}
+        others = {key: held for key, held in {**SMALL, **named}.items() if key != name}
         expected = cm.estimate(**others, **{name: value}).to_dict()["inputs"]
         for key in (name, *FIELD[name].aliases):
             written = value if name == "switches" else text
