@@ -295,7 +295,7 @@ def _spread(samples: Samples) -> Grid:
 def _whole_run(job: Texts, asked: Mapping[str, str]) -> Record:
     """Return days, dollars and energy of a whole run, where its hours go, and how sure that is."""
     run = cm.run(**run_keywords(job, asked))
-    whole, hours, spread = run_grids(run)
+    whole, hours, spread, *_ = run_grids(run)
     whose = (
         ["No degree of the layout was named: this is the planner's, as the command has it."]
         if run.is_planned

@@ -248,6 +248,7 @@ def test_gpt3_on_a_thousand_v100():
         "recompute": "full",
         "recipe": "megatron-2021",
         "sequence_parallel": False,
+        "zero_stage": 1,  # the guide's shards the optimizer, which Megatron of 2021 did not
     }
     est = cm.estimate(**job)
     assert est.fits

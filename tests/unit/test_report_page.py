@@ -81,7 +81,8 @@ def test_short_tasks_have_no_borders_that_cover_them():
         for bar in embedded(report_page(cm.estimate(**job)))["figures"]["pipeline"]["data"]
         if "customdata" in bar
     ]
-    assert {bar["marker"]["line"]["width"] for bar in bars} == {0.0}
+    # Shares of time have none; tasks of a period that are drawn one by one have a hairline.
+    assert {bar["marker"]["line"]["width"] for bar in bars} == {0.0, 0.3}
 
 
 def test_the_largest_jobs_stay_small(tmp_path):

@@ -11,7 +11,7 @@ JOB |= {"lora_rank": 32, "recompute": "full", "samples": 200}
 
 def tables(tokens):
     run = cm.run(**JOB, tokens=tokens)
-    head, hours, spread = run_grids(run)
+    head, hours, spread, *_ = run_grids(run)
     return (
         run,
         dict(head.rows),
