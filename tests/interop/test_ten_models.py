@@ -110,8 +110,16 @@ def best(framework, model):
     return cm.plan(model=model, framework=framework, recipe=recipe, **asked, **narrow).best
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+# Every model under every other framework, and each framework with half of the models.
+@pytest.mark.parametrize(
+    ("framework", "model"),
+    [
+        (framework, model)
+        for i, framework in enumerate(FRAMEWORKS)
+        for j, model in enumerate(MODELS)
+        if (i + j) % 2
+    ],
+)
 def test_best_plans_start_and_read_back_the_same(framework, model, tmp_path):
     if framework in ("accelerate", "axolotl") and model in TRAINERS_LACK:
         with pytest.raises(cm.NoLayoutError):

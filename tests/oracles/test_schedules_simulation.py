@@ -25,7 +25,6 @@ GRID = [
     (7, 21),
     (8, 32),
     (12, 24),
-    (16, 32),
 ]
 # Times of F, I and W of one micro-batch on one stage: equal; a transformer of the zero-bubble
 # paper's Table 6 (6.2B); a cheap W, as with long sequences.
@@ -352,7 +351,7 @@ def test_waits_for_messages_by_hand():
 @pytest.mark.parametrize("name", ["zb-h1", "zb-2p"])
 def test_zero_bubble_with_long_weight_gradients_and_light_ends(name):
     # Context parallelism makes W longer than F; the stages of embedding and head hold fewer layers.
-    for p, m in [(8, 16), (8, 32), (16, 48)]:
+    for p, m in [(8, 16), (16, 48)]:
         for ends in [1.0, 0.75]:
             for weight in [0.8, 1.06, 1.2]:
                 stage_s = np.ones(p)
@@ -376,7 +375,7 @@ def test_zero_bubble_with_long_weight_gradients_and_light_ends(name):
 
 def test_zb_v_with_few_micro_batches_is_not_free():
     # One micro-batch goes down and up and back: its closed form for many would be a tenth of that.
-    for p, m in [(p, m) for p in (4, 8, 16) for m in (1, 2, 4, 6, 8, 12, 16, 24)]:
+    for p, m in [(p, m) for p in (4, 8) for m in (1, 2, 4, 6, 8, 12, 16, 24)] + [(16, 6), (16, 24)]:
         for times in TIMES:
             step_s = run("zb-v", p, m, 2, times).step_s()
 

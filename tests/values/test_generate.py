@@ -60,8 +60,7 @@ def test_weights_are_read_once_a_token_whatever_the_batch():
     assert eight.itl_s < 1.1 * one.itl_s
 
 
-@pytest.mark.parametrize("job", [DENSE, EXPERTS], ids=["dense", "experts"])
-@pytest.mark.parametrize("batch", [8, 500])
+@pytest.mark.parametrize(("job", "batch"), [(DENSE, 8), (EXPERTS, 500)], ids=["dense", "experts"])
 def test_the_layout_is_the_best_of_all_priced_alone(job, batch):
     best = cm.generate(**job, batch=batch)
     alone, texts = [], []

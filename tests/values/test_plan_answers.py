@@ -434,7 +434,7 @@ QWEN = {
 
 def test_naming_values_that_are_searched_finds_nothing_faster():
     whole = cm.plan(**QWEN, framework="megatron")
-    for named in ({"tp": 1}, {"tp": 2}, {"tp": 1, "cp": 4}, {"pp": 16}):
+    for named in ({"tp": 2}, {"tp": 1, "cp": 4}):
         part = cm.plan(**QWEN, framework="megatron", **named)
         assert float(part.fastest.step_time_s) >= 0.9995 * float(whole.fastest.step_time_s), named
     assert not re.search("[0-9]% faster", whole.why_not("tp1 cp4 pp8 vp6 ep16"))

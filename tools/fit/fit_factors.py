@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,7 @@ from factor_runs import (
 from numpy.typing import NDArray
 
 from costmodel.describe.factors import OTHER, UNFITTED, with_tail
+from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_link
 from costmodel.describe.odds import FitOdds
 from costmodel.step.placed_job import HIDING
@@ -220,7 +221,7 @@ def settled(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
     """
     found: dict[str, Said] = {}
     time = runs.time
-    generations = time.accelerator.map(lambda name: load_accelerator(name).generation)
+    generations = _of_devices(time.accelerator, lambda device: device.generation)
     for generation, group in time.groupby(generations):
         for name, one in known.items():
             role, *keys = name.split(".")
@@ -236,11 +237,16 @@ def settled(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
 
 def _timed(time: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of GPUs whose kernels somebody timed: what else is off there says nothing of all others."""
-    return time[time.is_gpu & time.accelerator.map(_is_timed)]
+    return time[time.is_gpu & _of_devices(time.accelerator, _is_timed).astype(bool)]
 
 
-def _is_timed(accelerator: str) -> bool:
-    kernels = load_accelerator(accelerator).kernels
+def _of_devices(names: pd.Series, what: Callable[[Accelerator], Any]) -> pd.Series:
+    """Return something of the accelerator of every run, whose profile is read once."""
+    return names.map({name: what(load_accelerator(name)) for name in names.unique()})
+
+
+def _is_timed(device: Accelerator) -> bool:
+    kernels = device.kernels
     return kernels is not None and any(one.basis == "measured" for one in kernels.blocks.matmul.values())
 
 
@@ -334,7 +340,7 @@ def _left(
 def _classes(time: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the runs by generation and kind of model."""
     kind = np.where(time.num_experts > 0, "moe", "dense")
-    generation = time.accelerator.map(lambda name: load_accelerator(name).generation)
+    generation = _of_devices(time.accelerator, lambda device: device.generation)
     return {str(name): group for name, group in time.groupby(generation + "-" + kind)}
 
 
@@ -397,7 +403,7 @@ def fit_odds(runs: Runs) -> dict[str, FitOdds]:
 
 def _over(runs: pd.DataFrame) -> Array:
     """Return the logarithm of predicted memory over what the GPU offers. [-]"""
-    offered = runs.accelerator.map(lambda name: load_accelerator(name).memory_bytes / 2**30)
+    offered = _of_devices(runs.accelerator, lambda device: device.memory_bytes / 2**30)
     return np.asarray(np.log((runs.predicted_need_gib / offered).to_numpy(np.float64)))
 
 
@@ -413,7 +419,7 @@ def _ran(runs: Runs) -> pd.DataFrame:
     """Return runs of GPUs that ran close to what is offered, of sources that publish no others."""
     both = _both(runs)
     rest = runs.priced[~runs.priced.index.isin(both.index) & ~runs.priced.oom.astype(bool)]
-    rest = rest[rest.accelerator.map(lambda name: load_accelerator(name).is_gpu)]
+    rest = rest[_of_devices(rest.accelerator, lambda device: device.is_gpu).astype(bool)]
     return rest[np.abs(_over(rest)) < NEAR]
 
 
@@ -428,8 +434,8 @@ def _ran_odds(ran: pd.DataFrame, memory: pd.DataFrame) -> FitOdds:
     from scipy.special import ndtr
 
     over, at = _over(ran), np.linspace(-NEAR, NEAR, 301)
-    peaks = memory[memory.accelerator.map(lambda name: load_accelerator(name).is_gpu)]
-    offered = peaks.accelerator.map(lambda name: load_accelerator(name).memory_bytes / 2**30)
+    peaks = memory[_of_devices(memory.accelerator, lambda device: device.is_gpu).astype(bool)]
+    offered = _of_devices(peaks.accelerator, lambda device: device.memory_bytes / 2**30)
     held = float((peaks.measured_peak_memory_gib / offered).max())
     edge = np.log(held) - peaks.residual.to_numpy(np.float64)
 
