@@ -35,9 +35,6 @@ WIDER = {
 releases. The published runs of all sources are likeliest with 2 (marginal likelihood of their residuals, sources
 alike; 1.5 and 3 come close). Nothing is believed less than it was shipped: what runs leave is cut to that."""
 
-CENTERED = ("unexplained",)
-"""Roles whose shipped median is the middle of families that were never seen; a site is expected where the price says."""
-
 TOLD = 0.01
 """A factor whose spread the runs narrow by less, and whose center they move by less than so many prior spreads, is left
 as it is shipped: nothing was said of it. [-]"""
@@ -410,8 +407,7 @@ def prior_at_site(name: str) -> tuple[float, float, float]:
     """Return center, times its shipped spread, and degrees of freedom of a factor's prior at a site."""
     shipped = factors()[name]
     role = shipped.role.name
-    center = 0.0 if role in CENTERED else shipped.center
-    return center, WIDER.get(role, 1.0), FAR_TAIL if role in FAR else shipped.tail
+    return shipped.center, WIDER.get(role, 1.0), FAR_TAIL if role in FAR else shipped.tail
 
 
 def _nominal(run: OwnRun, what: Scaled) -> float:

@@ -147,10 +147,9 @@ def test_the_scale_of_layouts_is_that_of_what_was_drawn():
 
 
 def test_what_is_left_holds_as_many_runs_as_it_should():
-    residual = 0.1 + 0.08 * RNG.standard_normal(4000)
+    residual = 0.08 * RNG.standard_normal(4000)
     known = np.full(4000, 0.05**2)
     left = left_over(residual, known, 0.5, float("inf"))
-    assert left.center == pytest.approx(0.1, abs=0.01)
     assert left.scale == pytest.approx(np.sqrt(0.08**2 - 0.05**2), rel=0.06)
     assert left_over(residual, np.full(4000, 0.2**2), 0.5, 3.0).scale < 1e-3
 
@@ -203,8 +202,8 @@ def test_odds_of_fitting_are_those_of_recipes_that_tell_what_failed_and_where_ot
     assert said["fits"]["telling"]["center"] == pytest.approx(found["telling"].center, abs=1e-4)
 
 
-def test_a_class_has_the_middle_of_its_kind_and_few_families_a_part_of_its_scale():
-    """Two families of Ampere lie 0.03 apart from nothing, many of Hopper 0.12: the middle of all is common."""
+def test_a_class_is_centered_on_the_bill_and_few_families_have_a_part_of_its_scale():
+    """Two families of Ampere lie 0.03 about what bills say, many of Hopper 0.12."""
     kinds = [("a100-sxm-80gb", "ampere", 2, 0.03), ("h100-sxm-80gb", "hopper", 8, 0.12)]
     rows = [
         {
@@ -217,7 +216,7 @@ def test_a_class_has_the_middle_of_its_kind_and_few_families_a_part_of_its_scale
             "model": "m",
             "gpus": 8,
             "global_batch": run,
-            "residual": 0.05 + spread * RNG.standard_normal(),
+            "residual": spread * RNG.standard_normal(),
         }
         for accelerator, generation, families, spread in kinds
         for family in range(families)
@@ -226,8 +225,7 @@ def test_a_class_has_the_middle_of_its_kind_and_few_families_a_part_of_its_scale
     time = pd.DataFrame(rows).assign(**{"time:unexplained": 1.0})
     runs = Runs(time, time.residual, pd.DataFrame(), pd.DataFrame())
     said = unexplained(runs, {"matmul.ampere.16-bit": 0.0, "matmul.hopper.16-bit": 0.0}, float("inf"))
-    assert said["unexplained.ampere-dense"].center == said["unexplained.hopper-dense"].center
-    assert said["unexplained.hopper-dense"].center == pytest.approx(0.05, abs=0.01)
+    assert {one.center for one in said.values()} == {0.0}
 
     def scale(name):
         return np.hypot(said[f"unexplained.{name}"].spread, said[f"layout.{name}"].spread)
@@ -245,9 +243,9 @@ def test_a_class_has_the_middle_of_its_kind_and_few_families_a_part_of_its_scale
     assert scale("hopper-dense") ** 2 == pytest.approx((8 * 0.12**2 + 3 * of_all**2) / 11, rel=0.1)
 
 
-def test_elsewhere_than_on_gpus_a_class_has_its_own_middle_and_leans_on_its_like():
-    """Forty runs of one TPU around 0.03 and eight that agree by chance around -0.1: the latter are hardly believed."""
-    kinds = [("h100-sxm-80gb", 400, 0.3, 0.2), ("tpu-v5p", 40, 0.03, 0.06), ("tpu-v6e", 8, -0.1, 0.0)]
+def test_elsewhere_than_on_gpus_a_class_leans_on_its_like():
+    """Forty runs of one TPU and eight that agree by chance: the latter are hardly believed."""
+    kinds = [("h100-sxm-80gb", 400, 0.2), ("tpu-v5p", 40, 0.06), ("tpu-v6e", 8, 0.0)]
     rows = [
         {
             "accelerator": accelerator,
@@ -259,9 +257,9 @@ def test_elsewhere_than_on_gpus_a_class_has_its_own_middle_and_leans_on_its_like
             "model": "m",
             "gpus": 8,
             "global_batch": run,
-            "residual": middle + spread * (2.0 * (run + 0.5) / runs - 1.0),
+            "residual": spread * (2.0 * (run + 0.5) / runs - 1.0),
         }
-        for accelerator, runs, middle, spread in kinds
+        for accelerator, runs, spread in kinds
         for run in range(runs)
     ]
     time = pd.DataFrame(rows).assign(**{"time:unexplained": 1.0})
@@ -272,9 +270,6 @@ def test_elsewhere_than_on_gpus_a_class_has_its_own_middle_and_leans_on_its_like
     def scale(name):
         return np.hypot(said[f"unexplained.{name}"].spread, said[f"layout.{name}"].spread)
 
-    assert said["unexplained.tpu-v5-dense"].center == pytest.approx(0.03, abs=1e-3)
-    assert said["unexplained.tpu-v6-dense"].center == pytest.approx(-0.1, abs=1e-3)
-    assert said["unexplained.hopper-dense"].center == pytest.approx(0.3, abs=1e-3)
     # The middle 80 % of evenly spaced residuals reach 0.8 of their ends, 1.2816 scales of a normal distribution.
     of_v5 = 0.8 * 0.06 / 1.2816
     residual = np.abs(time.residual[~time.is_gpu].to_numpy())

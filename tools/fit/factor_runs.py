@@ -220,16 +220,9 @@ def weighted_quantile(values: Array, weights: Array, share: float) -> float:
     return float(np.interp(share * weights.sum(), held, values[order]))
 
 
-def middle_of(residual: Array, weights: Array) -> float:
-    """Return the middle between p10 and p90 of weighted residuals. [-]"""
-    low, high = (weighted_quantile(residual, weights, 0.5 + side * 0.5 * SHARE) for side in (-1.0, 1.0))
-    return 0.5 * (low + high)
-
-
 class Left(NamedTuple):
-    """What nothing explains in a class: center and scale of its logarithm, and the runs that say so."""
+    """What nothing explains in a class: scale of its logarithm about what a bill says, and the runs that say so."""
 
-    center: float
     scale: float
     runs: int
 
@@ -241,11 +234,10 @@ def left_over(
     tail: float,
     *,
     weights: Array | None = None,
-    center: float | None = None,
 ) -> Left:
     """Return what is left of a class, so that the middle `SHARE` of all parts together holds as many of its runs.
 
-    Without a center it is the middle between p10 and p90 of the residuals: the interval is around it.
+    The interval is around what bills say, which is the median: constants are fitted to medians of runs.
 
     Parameters
     ----------
@@ -253,23 +245,20 @@ def left_over(
         Of each run: its residual, and the variance of the factors with a spread. [-]
     weights : Array, optional
         Of each run. [-]
-    center : float, optional
-        Where the interval is around. [-]
     of_layouts : float
         Share of what is left that single layouts differ by; the rest is common to a class. [-]
     tail : float
         Degrees of freedom of Student's t of both.
     """
     weights = np.ones(len(residual)) if weights is None else weights
-    center = middle_of(residual, weights) if center is None else center
-    reach = np.abs(residual - center)
+    reach = np.abs(residual)
     least, most = 0.0, 2.0
     for _ in range(15):
         middle = 0.5 * (least + most)
         inside = reach <= interval_reach(known, of_layouts, middle, tail)
         short = np.average(inside, weights=weights) < SHARE
         least, most = (middle, most) if short else (least, middle)
-    return Left(center, most, len(residual))
+    return Left(most, len(residual))
 
 
 def interval_reach(known: Array, of_layouts: float, scale: float, tail: float) -> Array:

@@ -33,7 +33,6 @@ from factor_runs import (
     layout_parts,
     layout_scale,
     left_over,
-    middle_of,
     of_role,
     slopes,
     tail_of,
@@ -263,16 +262,14 @@ def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[s
     scale, layouts = layout_scale(gpu, tail)
     all_of_it = _left(runs.other, gpu, spreads, 1.0, tail).scale
     of_layouts = min((scale / all_of_it) ** 2, MOST_OF_LAYOUTS)
-    # Few families speak of a class: what lies in the middle is taken from all classes of the kind, and some of the scale.
+    # Few families speak of a class: some of the scale is taken from all classes of the kind.
     kinds = {
         str(name): _left(group.residual, group, spreads, of_layouts, tail, even=True)
         for name, group in gpu.groupby(kind)
     }
     # Residuals elsewhere are around constants of recipes that these runs settled, and lean on one another.
     other = time[~time.is_gpu]
-    elsewhere = (
-        _left(other.residual, other, spreads, of_layouts, tail, even=True, center=0.0) if len(other) else None
-    )
+    elsewhere = _left(other.residual, other, spreads, of_layouts, tail, even=True) if len(other) else None
     said: dict[str, Said] = {}
     for name, group in groups.items():
         if len(group) < LEAST_RUNS:
@@ -283,8 +280,7 @@ def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[s
         else:
             alike = kinds[name.rpartition("-")[2]]
             if elsewhere is not None and not group.is_gpu.any():
-                own = middle_of(group.residual.to_numpy(np.float64), _family_counts(group))
-                left = _leant(group, elsewhere._replace(center=own), spreads, of_layouts, tail, LEAST_RUNS)
+                left = _leant(group, elsewhere, spreads, of_layouts, tail, LEAST_RUNS)
             else:
                 left = _leant(group, alike, spreads, of_layouts, tail)
         of = f"{left.runs} runs of {group.source_family.nunique()} families of sources"
@@ -292,7 +288,7 @@ def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[s
         part = f"{of_layouts:.0%} of it, as differences inside sweeps of {layouts} layouts"
         single, common = np.sqrt([of_layouts, 1.0 - of_layouts]) * left.scale
         said[f"layout.{name}"] = Said(0.0, float(single), tail, left.runs, f"{how}; {part}")
-        said[f"unexplained.{name}"] = Said(left.center, float(common), tail, left.runs, how)
+        said[f"unexplained.{name}"] = Said(0.0, float(common), tail, left.runs, how)
     return said
 
 
@@ -308,7 +304,7 @@ def _leant(
 
     Where residuals are as fitted, families say no more than runs: so many of them count as a `family`.
     """
-    own = _left(group.residual, group, spreads, of_layouts, tail, even=True, center=alike.center)
+    own = _left(group.residual, group, spreads, of_layouts, tail, even=True)
     families = group.source_family.nunique() if family is None else len(group) / family
     pooled = (families * own.scale**2 + POOLED * alike.scale**2) / (families + POOLED)
     return own._replace(scale=float(np.sqrt(pooled)))
@@ -328,13 +324,12 @@ def _left(
     tail: float,
     *,
     even: bool = False,
-    center: float | None = None,
 ) -> Left:
     """Return what is left of some runs beyond the factors with a spread; `even` weighs families by `FAMILY_POWER`."""
     known = np.asarray(known_variance(group, spreads), dtype=np.float64)
     weights = _family_counts(group) if even else np.ones(len(group))
     values = np.asarray(residual[group.index], dtype=np.float64)
-    return left_over(values, known, of_layouts, tail, weights=weights, center=center)
+    return left_over(values, known, of_layouts, tail, weights=weights)
 
 
 def _classes(time: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -113,7 +113,7 @@ def strictly_inside(runs: Runs) -> pd.Series:
             both = np.hypot(layout.spread, left.spread)
             share = (layout.spread / both) ** 2 if both else 0.5
             reach = interval_reach(known[some.index].to_numpy(float), share, both, tail)
-            inside |= dict(zip(some.index, (some.residual - left.center).abs() <= reach, strict=True))
+            inside |= dict(zip(some.index, some.residual.abs() <= reach, strict=True))
     return pd.Series(inside)
 
 
