@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from math import exp, log
+from math import exp
 from statistics import NormalDist
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.factors import OTHER
+from costmodel.physics.run.distributions import normal_cdf
+
+Array = NDArray[np.float64]
 
 RISK = 0.1
 """Probability of running out of memory that a plan accepts unless told otherwise. [-]"""
@@ -39,11 +45,11 @@ class FitOdds(NamedTuple):
     runs: int
     source: str
 
-    def probability(self, need_bytes: float, offered_bytes: float) -> float:
+    def probability(self, need_bytes: ArrayLike, offered_bytes: ArrayLike) -> Array:
         """Return the probability that a predicted memory fits, 1 where none is needed. [-]"""
-        if need_bytes <= 0.0:
-            return 1.0
-        return NormalDist(self.center, self.spread).cdf(log(offered_bytes / need_bytes) + 2.0 * self.center)
+        with np.errstate(divide="ignore"):
+            spare = -np.log(np.divide(need_bytes, offered_bytes))
+        return normal_cdf((spare + self.center) / self.spread)
 
     def share(self, risk: float) -> float:
         """Return the share of what a GPU offers that may be filled at a risk of running out. [-]"""

@@ -221,10 +221,9 @@ class PricedJob:
         which differs by a few per cent: they know the parts of the memory, the odds only its sum.
         """
         chances = odds().fits_with(self.job.recipe.name)
-        probability = np.vectorize(chances.probability, otypes=[float])
         return np.asarray(
-            probability(self.memory_bytes_per_gpu, self.memory_capacity_bytes)
-            * probability(self.host_memory_bytes, self.host_memory_capacity_bytes)
+            chances.probability(self.memory_bytes_per_gpu, self.memory_capacity_bytes)
+            * chances.probability(self.host_memory_bytes, self.host_memory_capacity_bytes)
         )
 
     @figure

@@ -367,7 +367,7 @@ def _too_large(question: Question, job: Job, leanest: str, need_bytes: float) ->
         return f"does not fit: {needs} of {format_bytes(device)}"
     if question.max_memory_bytes < need_bytes:
         return f"{needs}, more than max_memory {format_bytes(question.max_memory_bytes)}"
-    fits = odds().fits_with(job.recipe.name).probability(need_bytes, device)
+    fits = float(odds().fits_with(job.recipe.name).probability(need_bytes, device))
     asked = f"headroom {question.headroom:.1%}" if question.headroom else f"{question.spared(job):.1%}"
     return (
         f"{needs} and would leave {1.0 - need_bytes / device:.1%} of {format_bytes(device)} free, which fits with "

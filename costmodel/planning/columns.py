@@ -61,7 +61,7 @@ def plan_columns(passes: Sequence[Pass], kept: Kept, rows: Mapping[str, Array]) 
         columns[name] = [plain_value(name, number) for number in known[name]]
     offered = [job.cluster.accelerator.memory_bytes for job in jobs]
     columns["fits_probability"] = [
-        odds().fits_with(job.recipe.name).probability(need, have)
+        float(odds().fits_with(job.recipe.name).probability(need, have))
         for job, need, have in zip(jobs, rows["memory_bytes"].tolist(), offered, strict=True)
     ]
     return columns

@@ -137,6 +137,8 @@ class Own(NamedTuple):
         if "axis_order" in question.held and job.axis_order not in {one.axis_order for one in question.jobs}:
             unasked.append("axis_order")
         fits = bool(est.fits) and memory <= question.limit_bytes(job)
+        if question.headroom is None:
+            fits = fits and float(est.fits_probability) >= 1.0 - question.accepted_risk
         return cls(row, job, fits and not unasked, tuple(unasked))
 
     @property
@@ -473,9 +475,7 @@ class Found:
         for part in (part for one in self.passes for part in one.parts()):
             job = self.jobs[part.job]
             better = part.step_time_s * self.question.weight(job) < least
-            count += int(
-                np.sum(np.broadcast_to(better & part.fits(self.question.limit_bytes(job)), part.slab.shape))
-            )
+            count += int(np.sum(np.broadcast_to(better & self.question.fits(part), part.slab.shape)))
         return count
 
     def columns(self, count: int | None = None) -> dict[str, list[Any]]:

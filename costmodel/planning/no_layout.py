@@ -56,7 +56,7 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
         free = max(0.0, 1.0 - least / device)
         if question.headroom is not None:
             return f"{start}, which headroom allows; headroom = {free:.1%} would do"
-        risk = 1.0 - odds().fits_with(job.recipe.name).probability(least, device)
+        risk = 1.0 - float(odds().fits_with(job.recipe.name).probability(least, device))
         would = f"risk = {ceil(100.0 * risk)}%" if risk < 0.995 else f"headroom = {free:.1%}"
         return f"{start}, which risk allows, and fits {format_bytes(device)} with {1.0 - risk:.0%}; {would} would do"
     # A file names more than its reader meant to hold: the change that costs least may be to any of it.

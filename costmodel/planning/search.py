@@ -46,6 +46,8 @@ PLACEMENTS_KEPT = 1024
 
 CHUNK_LAYOUTS = 2**19
 """Layouts priced at a time: what bounds memory, and what of it the processor's cache holds."""
+_NO_RISK = 1e-6
+"""Probability of running out of memory below which a host is not looked at. [-]"""
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,29 @@ class Question:
         """Return the share of the device's memory to leave free. [-]."""
         if self.headroom is not None:
             return self.headroom
-        risk = RISK if self.risk is None else self.risk
-        return max(1.0 - odds().fits_with(job.recipe.name).share(risk), 0.0)
+        return max(1.0 - odds().fits_with(job.recipe.name).share(self.accepted_risk), 0.0)
+
+    @property
+    def accepted_risk(self) -> float:
+        """Probability of running out of memory that is accepted, where `headroom` is none. [-]"""
+        return RISK if self.risk is None else self.risk
+
+    def fits(self, part: Part) -> NDArray[np.bool_]:
+        """Return which layouts of a part can run in the memory that they may take, on GPU and host together at the risk."""
+        job = self.jobs[part.job]
+        fits = part.fits(self.limit_bytes(job))
+        if self.headroom is not None:
+            return fits
+        chances = odds().fits_with(job.recipe.name)
+        doubtful = fits & (part.host_share > chances.share(_NO_RISK))
+        if not doubtful.any():
+            return fits
+        device, surely = job.cluster.accelerator.memory_bytes, np.ones(doubtful.shape)
+        gpu, host = (
+            np.broadcast_to(each, doubtful.shape)[doubtful] for each in (part.memory_bytes, part.host_share)
+        )
+        surely[doubtful] = chances.probability(gpu, device) * chances.probability(host, 1.0)
+        return np.asarray(fits & (surely >= 1.0 - self.accepted_risk))
 
     def weight(self, job: Job) -> float:
         """Return what a second of step time costs in the objective's currency, per token."""
@@ -148,6 +171,8 @@ class Part(NamedTuple):
     slab: Slab
     step_time_s: Array
     memory_bytes: Array
+    host_share: Array
+    """Of the host's memory that is taken. [-]"""
     possible: NDArray[np.bool_]
 
     def fits(self, limit_bytes: float) -> NDArray[np.bool_]:
@@ -199,21 +224,25 @@ def priced_parts(
         yield from Pass(index, job, tuple(space.slabs), index).parts(chunk)
 
 
-def price_slab(job: Job, slab: Slab) -> tuple[Array, Array]:
-    """Return step time and memory of every layout of a slab. [s, B].
+def price_slab(job: Job, slab: Slab) -> tuple[Array, Array, Array]:
+    """Return step time and memory of every layout of a slab, and what share it takes of the host's. [s, B, -].
 
     Memory is without end where a host's memory does not do.
     """
     step_s, memory = (np.empty(slab.shape) for _ in range(2))
+    host_share: Array = np.zeros((1,) * len(slab.shape))
     unsharded = price_unsharded(replace(job, layout=slab.layout()))
     for alike in slab.shardings():
         priced = unsharded.sharded(alike.zero_stage, alike.shard_group)
         bill = priced.bill
         held = bill.memory_bytes()
         if bill.host_lines:
-            held = np.where(bill.host_memory_bytes() > job.cluster.host.memory_bytes, np.inf, held)
+            if host_share.size == 1:
+                host_share = np.zeros(slab.shape)
+            host_share[alike.at] = share = bill.host_memory_bytes() / job.cluster.host.memory_bytes
+            held = np.where(share > 1.0, np.inf, held)
         step_s[alike.at], memory[alike.at] = bill.step_time_s(), held
-    return step_s, memory
+    return step_s, memory, host_share
 
 
 @dataclass
@@ -250,7 +279,7 @@ class Tally:
         whole_bytes = min(question.max_memory_bytes, job.cluster.accelerator.memory_bytes)
         in_device = weight * float(np.where(part.fits(whole_bytes), part.step_time_s, np.inf).min())
         self.best_in_device[part.job] = min(self.best_in_device.get(part.job, np.inf), in_device)
-        fits = part.fits(question.limit_bytes(job))
+        fits = question.fits(part)
         fit = np.flatnonzero(fits)
         self._note_cramped(part, weight * step_s, fits)
         if not fit.size:

@@ -251,7 +251,7 @@ def test_what_a_plan_looks_at_breaks_nothing(asked):
             assert int(possible.sum()) == slab.num_possible
             places = np.flatnonzero(possible)
             picked = rng.choice(places, min(2000, places.size), replace=False)
-            part = Part(0, slab, np.zeros(slab.shape), np.zeros(slab.shape), possible)
+            part = Part(0, slab, np.zeros(slab.shape), np.zeros(slab.shape), np.zeros(slab.shape), possible)
             layouts = layout_of(rows_of(part, picked, np.zeros(picked.size)))
             arguments = table.arguments(replace(job, layout=layouts))
             for row in table.assertions:

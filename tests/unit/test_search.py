@@ -223,7 +223,7 @@ def test_best_top_and_front_are_those_of_all_layouts():
     step, memory = [], []
     for space in build_spaces(question):
         for slab in space.slabs:
-            s, m = price_slab(question.jobs[0], slab)
+            s, m, _ = price_slab(question.jobs[0], slab)
             ok = np.broadcast_to(slab.possible(), slab.shape) & (m <= question.limit_bytes(question.jobs[0]))
             step.append(s[ok])
             memory.append(m[ok])
