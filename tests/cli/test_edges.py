@@ -49,42 +49,36 @@ def test_only_a_headline_outside_p30_to_p70_is_said_to_be_off_the_median(place, 
     assert off_middle_text(place, "7 days") == text
 
 
-def test_an_estimate_says_its_median_and_that_its_headline_is_far_from_it():
-    est = cm.estimate(**MOE).with_samples(200)
-    drawn = est.samples
-    place = float(np.mean(drawn.step_time_s < float(est.step_time_s)))
-    assert (
-        place < 0.3
-    )  # routing and expert kernels make steps longer than the headline more often than shorter
-    record = est.to_dict()["uncertainty"]
-    assert record["headline_place"] == pytest.approx(place)
-    wide = est.columns("wide")
-    assert wide["headline_place"] == [pytest.approx(place)]
-    for figure in ("days", "dollars"):
-        assert wide[f"{figure}_p50"] == [np.quantile(drawn.figures[figure], 0.5)]
-    band = dict(est.grids()[0].rows)["error band"]
-    assert f"median {np.quantile(drawn.step_time_s, 0.5):.3g} s" in band
-    assert f"the headline is near p{100 * place:.0f} of them" in band
-    dense = cm.estimate(**{**MOE, "model": "llama3-8b", "layout": "tp2"}).with_samples(200)
-    assert 0.3 <= dense.samples.headline_place <= 0.7
-    assert "the headline is near" not in dict(dense.grids()[0].rows)["error band"]
+def test_the_headline_is_the_median_for_dense_models_and_experts_alike():
+    """By constants fitted to medians; a little less where messages that hide in full can only hide less."""
+    for job in (MOE, {**MOE, "model": "llama3-8b", "layout": "tp2"}):
+        est = cm.estimate(**job).with_samples(200)
+        drawn = est.samples
+        place = float(np.mean(drawn.step_time_s < float(est.step_time_s)))
+        assert 0.4 <= place <= 0.6
+        record = est.to_dict()["uncertainty"]
+        assert record["headline_place"] == pytest.approx(place)
+        wide = est.columns("wide")
+        assert wide["headline_place"] == [pytest.approx(place)]
+        for figure in ("days", "dollars"):
+            assert wide[f"{figure}_p50"] == [np.quantile(drawn.figures[figure], 0.5)]
+        band = dict(est.grids()[0].rows)["error band"]
+        assert f"{np.quantile(drawn.step_time_s, 0.1):.3g}" in band
+        assert "the headline is near" not in band
 
 
-def test_a_run_and_a_comparison_say_so_too():
+def test_the_days_of_a_run_and_a_comparison_are_medians_too():
     run = cm.run(**MOE, samples=2000)
     place = float(np.mean(run.sampled.calendar_s < run.calendar_s))
     assert run.to_dict()["headline_place"] == pytest.approx(place)
-    assert place < 0.3
+    assert 0.4 <= place <= 0.6
     table = run.columns()
     assert table["expected"][table["figure"].index("headline_place")] == pytest.approx(place)
     median = float(run.spread(50)["days"][0])
-    calendar = dict(run.grids()[0].rows)["calendar time"]
-    assert calendar.endswith(f"near p{100 * place:.0f} of the runs drawn, half lie above {median:,.1f} days")
+    assert "of the runs drawn" not in dict(run.grids()[0].rows)["calendar time"]
     both = cm.runs(run, run, labels=["a", "b"])
     assert both.columns()["headline_place"] == [run.headline_place] * 2
-    assert dict((row[0], row[1]) for row in both.grids()[0].rows)["  beside the median"].endswith(
-        f"{median:,.1f} days"
-    )
+    assert "  beside the median" not in [row[0] for row in both.grids()[0].rows]
     compared = cm.compare(run.est, run.est)
     first = compared.spent[0]
     assert first.low < 1.0 < first.middle < first.high

