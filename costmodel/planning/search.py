@@ -129,9 +129,8 @@ class Question:
         """Probability of running out of memory that is accepted, where `headroom` is none. [-]"""
         return RISK if self.risk is None else self.risk
 
-    def fits(self, part: Part) -> NDArray[np.bool_]:
+    def fits(self, part: Part, job: Job) -> NDArray[np.bool_]:
         """Return which layouts of a part can run in the memory that they may take, on GPU and host together at the risk."""
-        job = self.jobs[part.job]
         fits = part.fits(self.limit_bytes(job))
         if self.headroom is not None:
             return fits
@@ -279,7 +278,7 @@ class Tally:
         whole_bytes = min(question.max_memory_bytes, job.cluster.accelerator.memory_bytes)
         in_device = weight * float(np.where(part.fits(whole_bytes), part.step_time_s, np.inf).min())
         self.best_in_device[part.job] = min(self.best_in_device.get(part.job, np.inf), in_device)
-        fits = question.fits(part)
+        fits = question.fits(part, job)
         fit = np.flatnonzero(fits)
         self._note_cramped(part, weight * step_s, fits)
         if not fit.size:

@@ -74,7 +74,6 @@ def test_the_days_of_a_run_and_a_comparison_are_medians_too():
     assert 0.4 <= place <= 0.6
     table = run.columns()
     assert table["expected"][table["figure"].index("headline_place")] == pytest.approx(place)
-    median = float(run.spread(50)["days"][0])
     assert "of the runs drawn" not in dict(run.grids()[0].rows)["calendar time"]
     both = cm.runs(run, run, labels=["a", "b"])
     assert both.columns()["headline_place"] == [run.headline_place] * 2

@@ -288,9 +288,13 @@ def test_gpu_and_host_fit_together_at_the_accepted_risk():
     memory = device * np.array([[chances.share(0.05)], [chances.share(0.0999)], [chances.share(0.11)]])
     host = np.array([0.0, chances.share(0.05), chances.share(0.06)])
     part = Part(0, None, np.ones((3, 1)), memory, host, np.ones((3, 3), dtype=bool))
-    assert question.fits(part).tolist() == [[True, True, False], [True, False, False], [False] * 3]
+    assert question.fits(part, question.jobs[0]).tolist() == [
+        [True, True, False],
+        [True, False, False],
+        [False] * 3,
+    ]
     named = plan(gpus=1, global_batch=1, headroom=0.0).question
-    assert named.fits(part).all()
+    assert named.fits(part, named.jobs[0]).all()
 
 
 def test_offloading_is_one_more_choice():
