@@ -295,13 +295,13 @@ def _spread(samples: Samples) -> Grid:
 def _whole_run(job: Texts, asked: Mapping[str, str]) -> Record:
     """Return days, dollars and energy of a whole run, where its hours go, and how sure that is."""
     run = cm.run(**run_keywords(job, asked))
-    whole, hours, spread, *_ = run_grids(run)
+    whole, hours, spread, *causes = run_grids(run)
     whose = (
         ["No degree of the layout was named: this is the planner's, as the command has it."]
         if run.is_planned
         else []
     )
-    body = _paragraphs([*whose, *run_remarks(run)]) + _wrapped(whole) + _wrapped(spread) + _wrapped(hours)
+    body = _paragraphs([*whose, *run_remarks(run)]) + "".join(map(_wrapped, (whole, spread, hours, *causes)))
     return {"head": head(run.est), "body": body}
 
 

@@ -66,7 +66,7 @@
   }
 
   function draw(place, figure, label = "") {
-    byId(place).setAttribute("aria-label", label || "Figure");
+    byId(place).setAttribute("aria-label", label || "The figure");
     drawn[place] = figure;
     if (figure) {
       const { data, layout } = themed(figure);

@@ -299,10 +299,10 @@ def _whole_run(est: Estimate, start: str) -> dict[str, Any] | None:
         run = run_of(est, est.job.tokens)
     except CostModelError as error:
         return {"problem": str(error)}
-    whole, hours, spread, *_ = run_grids(run)
+    whole, hours, spread, *causes = run_grids(run)
     days = run.finishing_dates(start) if start else {}
     dates = ", ".join(f"{percent} {day}" for percent, day in days.items())
-    return {"start": start, "dates": dates, "whole": whole, "hours": hours, "spread": spread}
+    return {"start": start, "dates": dates, "whole": whole, "spread": spread, "folded": [hours, *causes]}
 
 
 def _assumptions(est: Estimate) -> list[Grid]:
