@@ -62,8 +62,7 @@ def test_bars_of_the_waterfall_follow_one_another(est):
 
 
 @pytest.mark.parametrize("name", Face("Estimate").names())
-def test_every_figure_names_the_job_and_its_units(name, tmp_path):
-    est = cm.estimate(**SMALL)
+def test_every_figure_names_the_job_and_its_units(est, name, tmp_path):
     figure = est.plot.named(name)
     title = figure.get_suptitle()
 
