@@ -4,8 +4,7 @@
     python tests/mutants.py --count 20 --seed 7 --only step/ physics/
 
 A bug is one small change of the code or of a formula's text: another operator, comparison, constant, axis or function. The
-nearest tests are the files that name most of what the broken module defines, or speak most of what it is called after, and the
-examples of the module itself. The
+nearest tests are the files that name most of what the broken module defines, and the examples of the module itself. The
 package is copied to a temporary folder, which is what gets broken. Exit code 1 where fewer than `--least` are caught: some
 changes make no difference that anybody could see, so not all can be.
 """
@@ -230,7 +229,7 @@ def defined(file: str) -> set[str]:
 
 
 def nearest(file: str, texts: dict[str, str]) -> list[str]:
-    """Return the test files that name most of a module or speak most of its subject, those called like it first."""
+    """Return the test files that name most of a module, those called like it first."""
     module = "costmodel." + file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     stem = Path(file).stem
     names = defined(file)
@@ -238,13 +237,6 @@ def nearest(file: str, texts: dict[str, str]) -> list[str]:
     for test, text in texts.items():
         words = set(re.findall(r"\w+", text))
         scores[test] = len(names & words) + 3 * (module in text) + 5 * (stem in Path(test).stem)
-    for word in stem.strip("_").split("_"):
-        told = Counter(
-            {test: len(re.findall(rf"(?i)(?<![a-z]){word}", text)) for test, text in texts.items()}
-        )
-        for test, count in told.most_common(NEAREST):
-            # Most of what a module is for is reached through another: a test names the subject, not the function.
-            scores[test] += round(4 * count / max(told.most_common(1)[0][1], 1))
     found = [test for test, score in scores.most_common(NEAREST) if score]
     return list(dict.fromkeys((*found, *PRICES))) if len(found) < NEAREST else found
 
