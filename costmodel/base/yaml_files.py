@@ -107,6 +107,8 @@ def _loaded(text: str) -> tuple[Any, str]:
         return None, _ENDLESS
     except MarkedYAMLError as problem:
         what = " ".join(str(problem.problem or problem.context).split())
+        if "nesting depth" in what:  # a limit that libyaml has of its own from 0.2.6 on
+            return None, _TOO_DEEP
         # What is still open at the end is the last line's, not that of the line behind it.
         number = min(problem.problem_mark.line + 1, len(text.splitlines())) if problem.problem_mark else 0
         line = f"line {number}: " if number else ""
@@ -117,7 +119,7 @@ def _loaded(text: str) -> tuple[Any, str]:
 
 
 def _depth(text: str) -> int:
-    """Return how deep a text nests: libyaml has no limit of its own, and reads by recursion."""
+    """Return how deep a text nests: libyaml before 0.2.6 has no limit of its own, and reads by recursion."""
     import yaml
 
     deepest = depth = 0
