@@ -8,6 +8,7 @@ more.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import sys
 import time
@@ -51,10 +52,16 @@ _WIDE = ("name", "text", "layout", "order", "switches", "choices", "hardware")
 """Kinds of fields whose input is as wide as the form."""
 
 
-def page(query: str) -> str:
-    """Return the page at the state of an address; its script fills in and asks."""
+@cache
+def _template() -> Any:
+    """Return the page's template, compiled once."""
     from jinja2 import Environment, PackageLoader
 
+    return Environment(loader=PackageLoader("costmodel.app", "."), autoescape=True).get_template("page.html")
+
+
+def page(query: str) -> str:
+    """Return the page at the state of an address; its script fills in and asks."""
     start: Record = {
         "query": FIRST,
         "fields": names(JOB_FIELDS),
@@ -82,17 +89,16 @@ def page(query: str) -> str:
         "run_first": [field for field in WHOLE_RUN_FIELDS if field.name in most_asked],
         "run_other": [field for field in WHOLE_RUN_FIELDS if field.name not in most_asked],
     }
-    template = Environment(loader=PackageLoader("costmodel.app", "."), autoescape=True).get_template(
-        "page.html"
-    )
-    return template.render(
-        forms=forms,
-        titles=answers.TITLES,
-        figures={name: title for name, (title, _) in answers.FIGURES.items()},
-        known_words=known_words,
-        pickers=pickers(),
-        wide=_WIDE,
-        first=start,
+    return str(
+        _template().render(
+            forms=forms,
+            titles=answers.TITLES,
+            figures={name: title for name, (title, _) in answers.FIGURES.items()},
+            known_words=known_words,
+            pickers=pickers(),
+            wide=_WIDE,
+            first=start,
+        )
     )
 
 
@@ -266,6 +272,7 @@ def serve(port: int, say: Callable[[str], None]) -> None:
             f"cannot listen on {HOST} port {port}: {error.strerror}; --port 0 takes a free one"
         ) from None
     close_files()  # a link or a file may come from somebody else
+    gc.set_threshold(700, 10, 10)  # a command ends before cycles matter (`costmodel.cli`), a server does not
     with server:
         say(f"http://{HOST}:{server.server_port}/")
         say("Ctrl-C ends it.")
