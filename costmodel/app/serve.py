@@ -8,7 +8,6 @@ more.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import sys
 import time
@@ -272,7 +271,6 @@ def serve(port: int, say: Callable[[str], None]) -> None:
             f"cannot listen on {HOST} port {port}: {error.strerror}; --port 0 takes a free one"
         ) from None
     close_files()  # a link or a file may come from somebody else
-    gc.set_threshold(700, 10, 10)  # a command ends before cycles matter (`costmodel.cli`), a server does not
     with server:
         say(f"http://{HOST}:{server.server_port}/")
         say("Ctrl-C ends it.")

@@ -1,8 +1,13 @@
 """What answers elsewhere than on a command line: ``costmodel app`` and ``mcp``."""
 
+import gc
+
 import typer
 
 from costmodel.cli.command import command
+
+_COLLECT_EVERY = 700
+"""Python's own threshold: a command may end before cycles are looked for (`costmodel.cli`), a server may not."""
 
 
 @command(
@@ -22,6 +27,7 @@ def app(
     """
     from costmodel.app.serve import serve
 
+    gc.set_threshold(_COLLECT_EVERY)
     serve(port, lambda line: typer.echo(line, err=True))
 
 
@@ -40,4 +46,5 @@ def mcp() -> None:
     """
     from costmodel.app.assistants import serve_tools
 
+    gc.set_threshold(_COLLECT_EVERY)
     serve_tools()
