@@ -14,7 +14,7 @@ from costmodel.describe.hardware.changed import changed_values, with_hardware
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.prices import given_price, with_price
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
-from costmodel.describe.jobs.job import BALANCED, Job, sliced_for
+from costmodel.describe.jobs.job import BALANCED, EVEN, Job, deals_by_work, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
 from costmodel.describe.jobs.switches import Settings
 from costmodel.estimates.frame import line_records, wide_columns
@@ -106,9 +106,16 @@ def input_record(job: Job) -> dict[str, Any]:
         "slice": job.slice or None,
         "tokens": job.tokens,
         "price_usd_per_gpu_hour": given_price(job.cluster),
-        "pipeline_layout": BALANCED if job.balanced_stages else chunks_text(job.pipeline_layout) or None,
+        "pipeline_layout": _dealt(job),
     }
     return {name: held[name] for name in names(JOB_FIELDS) if name in held}
+
+
+def _dealt(job: Job) -> str | None:
+    """Return how a job deals its layers to stages where that is not what happens by itself."""
+    if job.balanced_stages:
+        return BALANCED
+    return chunks_text(job.pipeline_layout) or (EVEN if deals_by_work(job.model, job.recipe) else None)
 
 
 def _of_profile(profile: Cluster, job: Job) -> Cluster:

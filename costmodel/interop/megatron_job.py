@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.jobs.job import EVEN
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.framework import FrameworkConfigError, Imported, changed_switches, tokens_of
@@ -252,7 +253,7 @@ def _pipeline_layout(flags: Flags, job: Mapping[str, Any], model: Model | None) 
     if given or model is None or pp == 1 or job["schedule"] not in ("1f1b", "interleaved"):
         return str(given)
     if not (first or last or noop):
-        return ""
+        return EVEN if model.mtp_layers else ""
     counts = _layers_of_ranks(model.num_layers + len(noop), pp, first, last)
     if any(count % vp for count in counts):
         raise FrameworkConfigError(

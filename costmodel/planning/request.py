@@ -339,12 +339,12 @@ def _recipe(given: str | Recipe, framework: str) -> Recipe:
     return recipe.model_copy(update={"launches": launched_by(framework, recipe.launches)})
 
 
-def _pipeline_layout(asked: Any, launches: Launches | None, framework: str) -> str | None:
+def _pipeline_layout(asked: Any, launches: Launches | None, framework: str) -> str:
     """Return how layers are dealt: balanced where the framework lets a user choose, unless asked otherwise."""
     if asked is not None and asked not in (EVEN, BALANCED):
         raise LayoutError(f"pipeline_layout: a plan takes {EVEN} or {BALANCED}, got {shown(asked)}")
     free = framework == ANY_FRAMEWORK or launches is None or launches.pipeline_layouts
-    return BALANCED if asked == BALANCED or (asked is None and free) else None
+    return BALANCED if asked == BALANCED or (asked is None and free) else EVEN
 
 
 def _values(

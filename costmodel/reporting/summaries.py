@@ -76,8 +76,11 @@ def job_rows(est: Estimate, assumed: Collection[str] = ()) -> list[tuple[str, st
         f"{job.precision.name}{star['precision']}, batch {float(job.global_batch):,.0f}{star['global_batch']} x "
         f"{float(job.seq_len):,.0f}{star['seq_len']}"
     )
+    # Who predicts more than one token repeats the head on the last stage.
+    by_work = job.model.mtp_layers > 0 and job.balanced_stages and float(job.layout.pp) > 1
+    dealt = ", layers balanced over stages" if by_work else ""
     return [
-        ("layout", layout_text(job.layout) + star["layout"]),
+        ("layout", layout_text(job.layout) + dealt + star["layout"]),
         ("job", setting + (" (*assumed)" if assumed else "")),
     ]
 

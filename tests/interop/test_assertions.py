@@ -90,7 +90,9 @@ def test_every_row_says_whose_it_is():
 def test_arguments_of_whole_jobs():
     """What a framework would be given for a job, all of it: what is false or none is not in the list."""
     for case in ARGUMENTS:
-        arguments = TABLES[case["framework"]].arguments(cm.estimate(**case["job"]).job)
+        arguments = TABLES[case["framework"]].arguments(
+            cm.estimate(pipeline_layout="even", **case["job"]).job
+        )
         said = {name: float(np.max(value)) for name, value in arguments.items()}
         assert {name: value for name, value in said.items() if value} == {
             name: WORDS.get(value, value) for name, value in case["arguments"].items()

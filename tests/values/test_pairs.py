@@ -53,6 +53,7 @@ class Setting:
                 name: getattr(self, name)
                 for name in ("tp", "cp", "pp", "vp", "ep", "micro_batch", "zero_stage")
             },
+            pipeline_layout="even",
             recompute=self.recompute,
         )
 

@@ -8,6 +8,7 @@ from round_jobs import CLUSTER, MIB, MOE, SMALL, model_file, near
 
 from costmodel.base.errors import LayoutError
 from costmodel.describe.jobs.job import make_job
+from costmodel.describe.jobs.short_form import short_form
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks, require_chunks
 from costmodel.physics.pipeline.stages import Split, plan_stages
 from costmodel.step.price import head_in_layers, price, stage_split
@@ -147,11 +148,23 @@ def test_every_layer_lies_on_one_stage(layers, pp, embedding, head, mtp):
     assert plan.has_head.sum() == plan.has_embedding.sum() == 1
 
 
+def test_who_names_no_layout_of_a_model_that_predicts_more_deals_by_work():
+    job = {"model": "deepseek-v3", "cluster": "h800-cx7", "gpus": 256, "global_batch": 1024, "seq_len": 4096}
+    job |= {"layout": "pp4 ep64", "precision": "fp8-block"}
+    dealt = {
+        at: float(price(make_job(**job, **({"pipeline_layout": at} if at else {}))).bill.step_time_s())
+        for at in ("", "balanced", "even")
+    }
+    assert dealt[""] == dealt["balanced"] < dealt["even"]
+    assert short_form(make_job(**job, pipeline_layout="even"))["pipeline_layout"] == "even"
+    assert not make_job(**{**job, "model": "llama3-8b", "layout": "pp4"}).balanced_stages
+
+
 def test_a_job_with_a_written_layout():
     """The last of four ranks holds 12 + 1 layers of 61, MTP and both heads; evenly dealt it holds 15 and more time."""
     job = {"model": "deepseek-v3", "cluster": "h800-cx7", "gpus": 256, "global_batch": 1024, "seq_len": 4096}
     job |= {"layout": "pp4 vp4 ep64", "precision": "fp8-block"}
-    even, given_one = make_job(**job), make_job(**job, pipeline_layout=DEEPSEEK)
+    even, given_one = (make_job(**job, pipeline_layout=dealt) for dealt in ("even", DEEPSEEK))
     assert sum(float(held.sum()) for held in price(given_one, every_stage=True).placed.stages.layers) == 62
     assert float(price(given_one).bill.step_time_s()) < float(price(even).bill.step_time_s())
     with pytest.raises(LayoutError, match="needs 8"):

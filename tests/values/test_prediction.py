@@ -27,7 +27,7 @@ def parameters(est):
 
 def test_a_layer_that_predicts_one_token_more():
     """A layer, a projection of 2,048 to 1,024, three norms and a copy of the table on the last stage; the head twice."""
-    est = price(MODEL, gpus=2, layout="pp2", global_batch=4)
+    est = price(MODEL, gpus=2, layout="pp2", global_batch=4, pipeline_layout="even")
     first = 2 * LAYER_PARAMS + TABLE_PARAMS
     joined = 2 * 2**20 + 3 * 1024
     assert parameters(est) == near([2 * first, 2 * (first + 1024 + LAYER_PARAMS + joined + TABLE_PARAMS)])

@@ -213,7 +213,7 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
         axis_order=one("axis_order"),
         tokens=run_tokens(given),
         pipeline_layout=() if chunks in ("", EVEN, BALANCED) else parse_chunks(chunks),
-        balanced_stages=chunks == BALANCED,
+        balanced_stages=chunks == BALANCED or (chunks == "" and deals_by_work(the_model, settings.recipe)),
         tuning=_tuning(given),
         packing=_packing(given),
         factors=site.factors,
@@ -372,6 +372,15 @@ def check_job(job: Job, dp: int | None = None) -> None:
             f"schedule: {schedule.name} cannot run pp = {pp:.0f} stages, vp = {vp:.0f} and "
             f"{count:.0f} micro-batches; it needs {', '.join(rule.text for rule in broken)}"
         )
+
+
+def deals_by_work(model: Model, recipe: Recipe) -> bool:
+    """Tell whether layers are dealt by work where nobody names a pipeline layout.
+
+    Multi-token prediction repeats the head on the last stage; nearly all published runs of such models make room for it
+    (Megatron-Bridge's recipes, DeepSeek-V3).
+    """
+    return model.mtp_layers > 0 and (recipe.launches is None or recipe.launches.pipeline_layouts)
 
 
 def _check_pipeline_layout(job: Job) -> None:

@@ -12,7 +12,7 @@ from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import given_price
 from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.fields import DEGREES, FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
-from costmodel.describe.jobs.job import BALANCED, EVEN, Job, spelled_out, usual_recipe
+from costmodel.describe.jobs.job import BALANCED, EVEN, Job, deals_by_work, spelled_out, usual_recipe
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, plain_value
 from costmodel.describe.jobs.reading import read
@@ -75,6 +75,8 @@ def short_form(
         found["pipeline_layout"] = chunks_text(job.pipeline_layout)
     elif job.balanced_stages and degrees["pp"] > 1:
         found["pipeline_layout"] = BALANCED
+    elif deals_by_work(job.model, job.recipe) and degrees["pp"] > 1:
+        found["pipeline_layout"] = EVEN
     defaults = {"recipe": usual_recipe(job.cluster)}
     return {
         name: found[name]
