@@ -18,5 +18,6 @@ approve:
 	.venv/bin/python tools/pages/readme_plans.py
 	.venv/bin/python tools/pages/machines_table.py
 	.venv/bin/python tools/pages/new_models.py
+	.venv/bin/python tools/pages/concepts.py
 	.venv/bin/python tools/pages/readme_output.py
 	.venv/bin/python tools/pages/notebook_numbers.py

@@ -7,10 +7,12 @@ python tools/pages/readme_output.py --check    # exit 1 if one is out of date
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import typer
 from pages import README, fill, read_pages, settle
 
+import costmodel as cm
 from costmodel.cli import main as costmodel
 from costmodel.cli import root
 from costmodel.describe.jobs.fields import JOB_FIELDS
@@ -87,9 +90,13 @@ def with_outputs(texts: dict[Path, str]) -> dict[Path, str]:
 
 
 def command_pages() -> str:
-    """Return every command with its options and examples, as its help has them."""
-    parts = []
-    for name, command in _commands(typer.main.get_command(root), "costmodel"):
+    """Return every command with its options and examples, as its help has them; what several share, once."""
+    commands = list(_commands(typer.main.get_command(root), "costmodel"))
+    rows = Counter(row for _, command in commands for row in _flag_rows(command).values())
+    shared = {row for row, count in rows.items() if count > 2}
+    parts = ["## Flags of several commands", "", "| Flags | Meaning |", "|---|---|"]
+    parts += [*(row for row in rows if row in shared), ""]
+    for name, command in commands:
         epilog = (command.epilog or "").replace("\b", "").strip()
         notes, _, examples = epilog.partition("Examples:")
         if not examples:
@@ -99,11 +106,27 @@ def command_pages() -> str:
             parts += [notes.strip(), ""]
         if examples.strip():
             parts += ["```text", *(line.strip() for line in examples.strip().splitlines()), "```", ""]
-        options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
-        parts += ["| Flags | Meaning |", "|---|---|"]
-        parts += [f"| {' '.join(f'`{flag}`' for flag in one.opts)} | {_cell(one.help)} |" for one in options]
-        parts += [""]
+        flags = _flag_rows(command)
+        if own := [row for row in flags.values() if row not in shared]:
+            parts += ["| Flags | Meaning |", "|---|---|", *own, ""]
+        if others := [f"`{flag}`" for flag, row in flags.items() if row in shared]:
+            parts += ["[Of several commands](#flags-of-several-commands): " + " ".join(others), ""]
     return "\n".join(parts)
+
+
+def _flag_rows(command: Any) -> dict[str, str]:
+    """Return the row of each flag of a command, by its first name."""
+    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+    return {
+        one.opts[0]: f"| {' '.join(f'`{flag}`' for flag in one.opts)} | {_cell(one.help)} |"
+        for one in options
+    }
+
+
+def api_page() -> str:
+    """Return a directive of mkdocstrings for every public function of `costmodel`, in alphabetical order."""
+    public = ((name, getattr(cm, name)) for name in cm.__all__)
+    return "\n\n".join(f"::: {one.__module__}.{name}" for name, one in public if inspect.isfunction(one))
 
 
 def _cell(text: str | None) -> str:
@@ -126,6 +149,7 @@ def blocks() -> dict[str, str]:
         "long": column_block(LONG_COLUMNS),
         "wide": column_block((*WIDE_COLUMNS, *SAMPLE_COLUMNS)),
         "commands": command_pages(),
+        "api": api_page(),
     }
 
 
