@@ -1,11 +1,12 @@
-"""What assistants may ask: estimate, plan, explain and compare, each a function of JSON.
+"""What assistants may ask: list, estimate, plan, run, compare and explain, each a function of JSON.
 
-Arguments are fields of the table of fields under their names, with numbers, texts, lists or mappings as JSON has them.
+An assistant reads every schema before it asks anything, and every answer whole: schemas name the fields that most jobs
+have and take the others by name; an answer is a sentence, the numbers that decide, and the command that says the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,35 +17,38 @@ from costmodel.app.asked import (
     job_keywords,
     known_fields,
     laid_over,
+    model_of,
     plan_keywords,
+    run_keywords,
 )
 from costmodel.app.uploads import read_upload
-from costmodel.base.grid import Grid
-from costmodel.base.screen import drawn
-from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import JOB_FIELDS, PLAN_FIELDS
-from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
-from costmodel.describe.schemas import one_of_field
-from costmodel.planning.beside import Beside
+from costmodel.base.errors import choices_hint
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, PLAN_FIELDS, RUN_FIELDS, names
+from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree, usual_batch
+from costmodel.reporting.summaries import answer_text, largest_memory, largest_time
 
 Progress = Callable[[int, int], None]
 Schema = dict[str, Any]
 
-_LINES = 25
-_LAYOUTS = 5
+_MOST_LINES = 25
+"""Lines that a name may open up."""
+_LARGEST = 6
+"""Lines of a bill that an answer shows."""
+_WARNINGS = 2
+_LAYOUTS = 3
+
+_JOB = ("model", "cluster", "gpus", "layout", "global_batch", "seq_len", "precision", "recipe", "recompute")
+_MORE = ("zero_stage", "switches")
 _FILE = {
-    "file": {
-        "type": "string",
-        "description": "Text of a job file, a launch script, another program's configuration, or a config.json of a "
-        "model; the fields given go on top of it. Files of the machine are not read.",
-    },
-    "file_name": {"type": "string", "description": "Name of that file, such as config.json or train.sh."},
+    "file": {"description": "Text of a job file, launch script, trainer's configuration or config.json"},
+    "file_name": {"description": "Its name, such as train.sh"},
 }
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: tables as text, and the numbers behind them."""
+    """An answer: sentences, and the numbers behind them."""
 
     text: str
     record: dict[str, Any]
@@ -73,20 +77,10 @@ class Tool:
     is_long: bool = False
 
 
-def _schema(fields: Iterable[Field], **more: Schema) -> Schema:
-    """Return the JSON Schema of arguments: some fields, and what else a tool takes."""
-    properties = {field.name: _of_field(field) for field in fields}
-    return {"type": "object", "properties": {**properties, **more}, "additionalProperties": False}
-
-
-def _of_field(field: Field) -> Schema:
-    """Return what a field takes, switches without the long list of their names (`costmodel recipe show` has it)."""
-    if field.kind in ("switches", "choices", "hardware"):
-        return {"type": "object", "description": field.help}
-    if field.turned or field.several:
-        one = one_of_field(field)
-        return {**one, "anyOf": [*one["anyOf"], {"type": "array", "items": {"anyOf": one["anyOf"]}}]}
-    return one_of_field(field)
+def _schema(fields: Iterable[str], required: Iterable[str] = (), **more: Schema) -> Schema:
+    """Return the JSON Schema of arguments: fields with their first sentence, and what else a tool takes."""
+    said = {name: {"description": FIELD[name].help.partition(": ")[0].rstrip(".")} for name in fields}
+    return {"type": "object", "properties": {**said, **more}, "required": list(required)}
 
 
 def _job_of(given: Mapping[str, Any]) -> Texts:
@@ -97,13 +91,15 @@ def _job_of(given: Mapping[str, Any]) -> Texts:
     CostModelError
         If a name is no field, or the file cannot be read.
     """
-    told = dict(given)
-    below, _ = _file_of(told)
-    fields = known_fields({key: value for key, value in told.items() if value is not None}, JOB_FIELDS, "job")
+    named = dict(given)
+    below, _ = _file_of(named)
+    fields = known_fields(
+        {key: value for key, value in named.items() if value is not None}, JOB_FIELDS, "job"
+    )
     return laid_over(below, Texts(fields))
 
 
-def _file_of(told: dict[str, Any]) -> tuple[Texts, str]:
+def _file_of(given: dict[str, Any]) -> tuple[Texts, str]:
     """Take the file out of arguments and return what it says, and what it is called.
 
     Raises
@@ -111,96 +107,98 @@ def _file_of(told: dict[str, Any]) -> tuple[Texts, str]:
     CostModelError
         If it cannot be read.
     """
-    text, called = str(told.pop("file", "") or ""), str(told.pop("file_name", "") or "")
+    text, called = str(given.pop("file", "") or ""), str(given.pop("file_name", "") or "")
     if not text:
         return Texts(), ""
     named = called or ("config.json" if text.lstrip().startswith("{") else "file")
     return read_upload(named, text.encode("utf-8", "replace")).job, named
 
 
+def _usual_batch(job: Texts, asked: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the texts of the batch and the sequences that are usual where nobody names any, and what was assumed."""
+    known: dict[str, Any] = {**job.said(), **asked}
+    if job.model and "model" not in asked:
+        known["model"] = model_of(job.model)
+    usual = usual_batch(known) if "gpus" in known else {}
+    said = [f"Assumed: {name} {value:,}." for name, value in usual.items()]
+    return {name: str(value) for name, value in usual.items()}, said
+
+
+def _with_usual_batch(job: Texts) -> tuple[Texts, list[str]]:
+    """Return a job with the batch and the sequences that are usual where it names none, and what was assumed."""
+    usual, said = _usual_batch(job, {})
+    return laid_over(job, Texts(usual)), said
+
+
+def list_names(given: Mapping[str, Any]) -> Reply:
+    """Name what a field may be.
+
+    Raises
+    ------
+    CostModelError
+        If there is no such list.
+    """
+    what = str(given.get("what") or "")
+    if what not in _LISTS:
+        raise cm.CostModelError(f"what: {what!r} is no list; {choices_hint(what, _LISTS)}")
+    found = list(_LISTS[what]())
+    return Reply(f"{len(found)} {what}.", {what: found})
+
+
+_LISTS: Mapping[str, Callable[[], Iterable[str]]] = {
+    "models": cm.list_models,
+    "machines": lambda: cm.list_profiles("cluster"),
+    "recipes": cm.list_recipes,
+    "fields": lambda: names(JOB_FIELDS),
+    "search_fields": lambda: names(field for field in PLAN_FIELDS if field not in JOB_FIELDS),
+    "run_fields": lambda: names(RUN_FIELDS),
+}
+
+
 def estimate(given: Mapping[str, Any]) -> Reply:
-    """Price one step of a job.
+    """Price one step of a job; the planner's layout where none is named and data parallelism alone does not fit.
 
     Raises
     ------
     CostModelError
         As the command line has it.
     """
-    job = _job_of(given)
-    est = cm.estimate(**(asked := job_keywords(job)))
-    assumed = (
-        [Beside(est).sentences[0], "The tool plan finds the best layout."] if names_no_degree(asked) else []
-    )
-    record = est.to_dict()
-    lines = sorted(record["lines"], key=lambda line: -line["exposed_seconds"])[:_LINES]
-    kept = {key: value for key, value in record.items() if not isinstance(value, list | dict)}
-    return _reply(
-        est.grids(),
-        [*assumed, *assumed_recipe(asked, named_by="the field recipe"), *est.remarks()],
-        command("estimate", job),
-        {
-            **kept,
-            "lines": [
-                {key: line[key] for key in ("name", "axis", "toll", "exposed_seconds")} for line in lines
-            ],
-            "warnings": list(est.warnings),
-        },
-    )
+    job, said = _with_usual_batch(_job_of(given))
+    asked = job_keywords(job)
+    est, is_planned = cm.fitting_or_planned(asked)
+    if is_planned:
+        said.append("No layout is named: this is the planner's best.")
+    elif names_no_degree(asked):
+        said.append("No layout is named: data parallelism alone. The tool plan finds the best.")
+    said += assumed_recipe(asked, named_by="the field recipe")
+    return _reply([answer_text(est), *said], command("estimate", job), {**_figures(est), **_bill(est)})
 
 
-def explain(given: Mapping[str, Any]) -> Reply:
-    """Open up a line of the bill, or all whose names begin so.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it.
-    """
-    told = dict(given)
-    line = str(told.pop("line", "") or "")
-    if not line:
-        raise cm.CostModelError(
-            "line: missing; give the name of a line of the bill, or how several begin, such as tp."
-        )
-    job = _job_of(told)
-    found = cm.estimate(**job_keywords(job)).explain(line)
-    if len(found) > _LINES:
-        shown = ", ".join(each.name for each in found[:_LINES])
-        raise cm.CostModelError(
-            f"line: {len(found)} lines begin with {line!r}, at most {_LINES} are shown: {shown} …"
-        )
-    return _reply(found.grids(), found.remarks(), command("explain", job, ("--line", line)), found.to_dict())
+def _figures(est: cm.Estimate) -> dict[str, Any]:
+    """Return the numbers that decide: time, memory and how sure they are."""
+    band = est.error_band
+    return {
+        "layout": layout_text(est.job.layout),
+        "step_time_s": float(est.step_time_s),
+        "step_time_80pct_s": [float(est.step_time_s) * end for end in (band.low, band.high)]
+        if band
+        else None,
+        "mfu": round(float(est.mfu), 4),
+        "tokens_per_s_per_gpu": round(float(est.tokens_per_s_per_gpu), 1),
+        "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
+        "memory_capacity_bytes": float(est.memory_capacity_bytes),
+        "fits": bool(est.fits),
+        "fits_probability": round(float(est.fits_probability), 3),
+    }
 
 
-def compare(given: Mapping[str, Any]) -> Reply:
-    """Lay the bills of two jobs side by side; the second is told by what it has otherwise.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it.
-    """
-    unknown = sorted(given.keys() - {"first", "second"})
-    if unknown or not all(isinstance(given.get(name), Mapping) for name in ("first", "second")):
-        raise cm.CostModelError("compare: expected first and second, each an object with fields of a job")
-    first = _job_of(given["first"])
-    second = laid_over(first, _job_of(given["second"]))
-    found = cm.compare(
-        *(cm.estimate(**job_keywords(job)) for job in (first, second)), labels=("first", "second")
-    )
-    record = found.to_dict()
-    moved = sorted(record["lines"], key=lambda line: -abs(line["differences"][1]))
-    lines = [
-        line
-        for kind in ("time", "memory")
-        for line in [each for each in moved if each["bill"] == kind][:_LINES]
-    ]
-    return _reply(
-        found.grids(),
-        found.remarks(),
-        f"{command('estimate', first)}\n{command('estimate', second)}",
-        {"jobs": record["jobs"], "lines": lines},
-    )
+def _bill(est: cm.Estimate) -> dict[str, Any]:
+    """Return the largest lines of time and memory, and the warnings that come first."""
+    return {
+        "exposed_seconds": {name: round(seconds, 6) for name, seconds in largest_time(est)[:_LARGEST]},
+        "bytes": {name: float(round(size)) for name, size in largest_memory(est)[:_LARGEST]},
+        "warnings": list(est.warnings[:_WARNINGS]),
+    }
 
 
 def plan(given: Mapping[str, Any], *, progress: Progress) -> Reply:
@@ -211,78 +209,172 @@ def plan(given: Mapping[str, Any], *, progress: Progress) -> Reply:
     CostModelError
         As the command line has it; also where no layout is left.
     """
-    told = {name: value for name, value in given.items() if value is not None}
-    below, called = _file_of(told)
-    asked = known_fields(told, PLAN_FIELDS, "plan")
+    named = {name: value for name, value in given.items() if value is not None}
+    below, called = _file_of(named)
+    asked = known_fields(named, PLAN_FIELDS, "plan")
+    usual, said = _usual_batch(below, asked)
+    asked = {**usual, **asked}
     found = cm.plan(**plan_keywords(below, asked, called), progress=progress)
     record = found.to_dict(count=_LAYOUTS)
-    kept = (
-        "objective",
-        "held",
-        "num_layouts_considered",
-        "num_layouts_priced",
-        "num_layouts_fit",
-        "top",
-        "yours",
-        "advice",
-    )
+    shown = ("rank", "step_time_s", "mfu", "memory_bytes_per_gpu", "fits_probability", "command")
+    top = [{name: row[name] for name in shown} for row in record["top"]]
+    yours = record["yours"]
     return _reply(
-        found.grids(count=_LAYOUTS, commands=True),
-        found.remarks(),
+        [found.advice()[0], *said],
         command("plan", Texts(), search=asked, file=called),
-        {key: record[key] for key in kept},
+        {
+            "layouts_considered": record["num_layouts_considered"],
+            "top": top,
+            **({"yours": {name: yours.get(name) for name in shown[:-1]}} if yours else {}),
+        },
     )
 
 
-def _reply(grids: Sequence[Grid], remarks: Sequence[str], line: str, record: dict[str, Any]) -> Reply:
-    """Return tables and sentences as text, with the command that answers the same."""
-    tables = drawn(grids, [])
-    return Reply("\n".join([tables, *remarks, "", f"The same: {line}"]), {**record, "command": line})
+def run(given: Mapping[str, Any]) -> Reply:
+    """Price a whole training run: days, dollars, energy, and what failures take.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it.
+    """
+    own = {name: given[name] for name in given if name in names(RUN_FIELDS) or name in ("days", "dollars")}
+    job, said = _with_usual_batch(_job_of({name: given[name] for name in given if name not in own}))
+    beside = {name: str(value) for name, value in own.items() if value is not None}
+    found = cm.run(**run_keywords(job, beside))
+    record = found.to_dict()
+    shown = ("tokens", "steps", "days", "dollars", "price_note", "gpu_hours", "energy_kwh", "tonnes_co2")
+    lost = {name: round(hours, 1) for name, hours in found.lost_gpu_hours().items() if hours > 0}
+    return _reply(
+        [answer_text(found.est), *said],
+        command("run", job, tuple(f"--{name.replace('_', '-')}={text}" for name, text in beside.items())),
+        {
+            **_figures(found.est),
+            **{name: record[name] for name in shown},
+            "days_p10_p90": [round(float(end), 2) for end in found.spread(10, 90)["days"]],
+            "interruptions": record["interruptions"],
+            "lost_gpu_hours": lost,
+        },
+    )
 
 
-_SECOND = {
-    "type": "object",
-    "description": "The second job: only what it has otherwise than the first.",
-    "additionalProperties": True,
-}
+def compare(given: Mapping[str, Any]) -> Reply:
+    """Lay the bills of two jobs side by side; the second is what it has otherwise.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it.
+    """
+    unknown = sorted(given.keys() - {"first", "second"})
+    if unknown or not all(isinstance(given.get(name), Mapping) for name in ("first", "second")):
+        raise cm.CostModelError("compare: expected first and second, each an object with fields of a job")
+    first, said = _with_usual_batch(_job_of(given["first"]))
+    second = laid_over(first, _job_of(given["second"]))
+    found = cm.compare(
+        *(cm.estimate(**job_keywords(job)) for job in (first, second)), labels=("first", "second")
+    )
+    record = found.to_dict()
+    moved = sorted(record["lines"], key=lambda line: -abs(line["differences"][1]))
+    by_kind = {
+        kind: {line["name"]: float(line["differences"][1]) for line in moved if line["bill"] == bill}
+        for bill, kind in (("time", "seconds_more"), ("memory", "bytes_more"))
+    }
+    shown = ("step_time_s", "mfu", "memory_bytes_per_gpu", "fits")
+    return _reply(
+        [*found.remarks()[:1], *said],
+        f"{command('estimate', first)}\n{command('estimate', second)}",
+        {
+            "jobs": [{name: job[name] for name in shown} for job in record["jobs"]],
+            **{kind: dict(list(lines.items())[:_LARGEST]) for kind, lines in by_kind.items()},
+        },
+    )
+
+
+def explain(given: Mapping[str, Any]) -> Reply:
+    """Open up a line of the bill, or name those that begin so.
+
+    Raises
+    ------
+    CostModelError
+        As the command line has it.
+    """
+    named = dict(given)
+    line = str(named.pop("line", "") or "")
+    if not line:
+        raise cm.CostModelError(
+            "line: missing; give the name of a line of the bill, or how several begin, such as tp."
+        )
+    job, said = _with_usual_batch(_job_of(named))
+    found = cm.estimate(**job_keywords(job)).explain(line)
+    if len(found) > _MOST_LINES:
+        shown = ", ".join(each.name for each in found[:_MOST_LINES])
+        raise cm.CostModelError(
+            f"line: {len(found)} lines begin with {line!r}, at most {_MOST_LINES} are shown: {shown} …"
+        )
+    opened = command("explain", job, ("--line", line))
+    if len(found) > 1:
+        totals = {each.name: float(each.total) for each in found}
+        return _reply([f"{len(found)} lines begin so; ask for one.", *said], opened, {"totals": totals})
+    (one,) = found.to_dict()["lines"]
+    shown_of = ("name", "total", "times", "each", "share", "source")
+    steps = [
+        f"{step['name'] or 'each'} = {step['with_numbers']} = {step['value']:.4g}" for step in one["steps"]
+    ]
+    return _reply(said, opened, {**{name: one[name] for name in shown_of}, "steps": steps})
+
+
+def _reply(sentences: Iterable[str], line: str, record: dict[str, Any]) -> Reply:
+    """Return sentences and numbers, with the command that answers the same."""
+    return Reply("\n".join(sentences) or line, {**record, "command": line})
+
 
 TOOLS = (
     Tool(
+        "list",
+        "Name what may be asked about: models, machines, recipes, and fields beyond those that schemas name.",
+        {"type": "object", "properties": {"what": {"enum": list(_LISTS)}}, "required": ["what"]},
+        list_names,
+    ),
+    Tool(
         "estimate",
-        "Price one training step of an LLM on a GPU cluster: step time, MFU, memory per GPU and whether it fits, with the "
-        "lines that they add up from. Give model, gpus, global_batch and seq_len, and what else is known.",
-        _schema(JOB_FIELDS, **_FILE),
+        "Price one training step of an LLM on a GPU cluster: step time, MFU, memory per GPU, whether it fits, and the "
+        "largest lines. Every other field of a job is taken too (list: fields).",
+        _schema((*_JOB, *_MORE), **_FILE),
         estimate,
     ),
     Tool(
         "plan",
-        "Find the best parallel layout (tp, pp, cp, ep, ZeRO, recomputation, micro-batch) of a training job by pricing every "
-        "one that divides; knobs that are given are kept to, and may be lists of values to try.",
-        _schema(PLAN_FIELDS, **_FILE),
+        "Find the best parallel layout (tp, pp, cp, ep, ZeRO, recomputation, micro-batch) of a training job. Fields that are "
+        "given are kept to; a knob may be a list of values to try (list: search_fields).",
+        _schema((*(name for name in _JOB if name != "layout"), "objective", "framework"), **_FILE),
         plan,
         is_long=True,
     ),
     Tool(
-        "explain",
-        "Open up a line of a job's bill: its formula with the numbers put in, units and source. Names of lines are those that "
-        "estimate shows, with their axis in front, such as tp.mlp.all_gather.forward.",
-        _schema(
-            JOB_FIELDS,
-            line={"type": "string", "description": "A line, or the beginning of several names such as tp."},
-            **_FILE,
-        ),
-        explain,
+        "run",
+        "Price a whole training run with failures: days, dollars, energy, CO2. A job, and how far to train (list: run_fields).",
+        _schema((*_JOB, "tokens", "days", "dollars"), **_FILE),
+        run,
     ),
     Tool(
         "compare",
-        "Lay the bills of two training jobs side by side: what moved, by how much, and why.",
+        "Lay the bills of two training jobs side by side: what moved, and by how much.",
         {
             "type": "object",
-            "properties": {"first": _schema(JOB_FIELDS, **_FILE), "second": _SECOND},
+            "properties": {
+                "first": {"type": "object", "description": "A job, as estimate takes it"},
+                "second": {"type": "object", "description": "What the second has otherwise"},
+            },
             "required": ["first", "second"],
-            "additionalProperties": False,
         },
         compare,
+    ),
+    Tool(
+        "explain",
+        "Open up a line of a job's bill, as estimate names it: its formula with the numbers put in, and its source.",
+        _schema(_JOB, ("line",), line={"description": "A line, or how several begin, such as tp."}, **_FILE),
+        explain,
     ),
 )
 """All of them; every answer names the command that says the same."""

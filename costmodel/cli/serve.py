@@ -39,7 +39,7 @@ def app(
     output=(),
 )
 def mcp() -> None:
-    """Answer an assistant over the Model Context Protocol: tools estimate, plan, explain and compare.
+    """Answer an assistant over the Model Context Protocol: tools list, estimate, plan, run, compare and explain.
 
     It talks on stdin and stdout, so an assistant starts it. The tools read no file of this machine: a model or a job
     is handed over as text. To serve them takes the extra `mcp`.

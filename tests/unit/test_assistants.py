@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import costmodel as cm
-from costmodel.app.tools import TOOLS, estimate
+from costmodel.app.tools import TOOLS, estimate, list_names, run
 from costmodel.cli import main
 from costmodel.describe.jobs.fields import JOB_FIELDS, PLAN_FIELDS, names
 
@@ -71,24 +71,68 @@ def talk():
     )
 
 
-def test_the_tools_are_listed_with_the_table_of_fields(talk):
+def test_the_tools_are_listed_in_schemas_that_are_cheap_to_send(talk):
     tools = {tool.name: tool for tool in talk[0][0]}
-    assert set(tools) == {"estimate", "plan", "explain", "compare"} == {tool.name for tool in TOOLS}
-    assert set(names(JOB_FIELDS)) <= set(tools["estimate"].input_schema["properties"])
-    assert set(names(PLAN_FIELDS)) <= set(tools["plan"].input_schema["properties"])
+    assert (
+        set(tools)
+        == {"list", "estimate", "plan", "run", "compare", "explain"}
+        == {tool.name for tool in TOOLS}
+    )
     assert all(tool.annotations.read_only_hint for tool in tools.values())
-    assert len(json.dumps([tool.input_schema for tool in tools.values()])) < 100_000
+    assert sum(len(json.dumps(tool.input_schema)) + len(tool.description) for tool in tools.values()) <= 8_000
+    known = {*names(JOB_FIELDS), *names(PLAN_FIELDS), "days", "dollars", "file", "file_name", "line"}
+    for name in ("estimate", "plan", "run", "explain"):
+        assert set(tools[name].input_schema["properties"]) <= known
+
+
+def test_answers_are_short(talk):
+    for answer in talk[0][1:]:
+        assert len(text(answer)) + len(json.dumps(answer.structured_content)) <= 2_000
+
+
+def test_names_of_what_may_be_asked_about():
+    assert "llama3-8b" in list_names({"what": "models"}).record["models"]
+    assert "dgx-h100-ndr" in list_names({"what": "machines"}).record["machines"]
+    assert set(names(JOB_FIELDS)) == set(list_names({"what": "fields"}).record["fields"])
+    with pytest.raises(cm.CostModelError, match="what: 'chips' is no list"):
+        list_names({"what": "chips"})
 
 
 def test_estimate_answers_as_estimate(talk, capsys):
     answer, est = talk[0][1], cm.estimate(**PRICED)
     assert not answer.is_error
-    assert answer.structured_content["step_time_s"] == float(est.step_time_s)
-    assert answer.structured_content["memory_bytes_per_gpu"] == float(est.memory_bytes_per_gpu)
-    assert "step time" in text(answer)
+    found = answer.structured_content
+    assert found["step_time_s"] == float(est.step_time_s)
+    assert found["memory_bytes_per_gpu"] == float(est.memory_bytes_per_gpu)
+    assert found["exposed_seconds"]["compute.mlp.fc1"] == pytest.approx(
+        sum(
+            float(one.exposed_seconds)
+            for one in est.bill.time_lines
+            if one.name.startswith("compute.mlp.fc1.")
+        ),
+        rel=1e-3,
+    )
+    assert "a step" in text(answer)
     assert "Recipe: megatron-core (default" in text(answer)
-    assert main([*shlex.split(answer.structured_content["command"])[1:], "--format", "json"]) == 0
+    assert main([*shlex.split(found["command"])[1:], "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == float(est.step_time_s)
+
+
+def test_what_nobody_names_is_as_on_the_command_line(capsys):
+    """The usual batch is assumed and said; no layout is named and replicas do not fit: the planner's best."""
+    said = estimate({"model": "llama3-8b", "cluster": "H100", "gpus": 8})
+    assert main(["estimate", "llama3-8b", "8xH100", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == said.record["step_time_s"]
+    assert "Assumed: global_batch 512." in said.text
+    assert "this is the planner's best" in said.text
+
+
+def test_a_whole_run_answers_as_run():
+    said = run({**JOB, "tokens": "1T", "spare_nodes": 1})
+    found = cm.run(**PRICED, tokens=1e12, spare_nodes=1)
+    assert said.record["days"] == found.days
+    assert said.record["dollars"] == found.dollars
+    assert "--spare-nodes" in said.record["command"]
 
 
 def test_plan_answers_as_plan_and_tells_how_far_it_is(talk):
@@ -102,7 +146,7 @@ def test_plan_answers_as_plan_and_tells_how_far_it_is(talk):
 
 
 def test_explain_opens_a_line(talk):
-    (line,) = talk[0][3].structured_content["lines"]
+    line = talk[0][3].structured_content
     assert line["name"] == "compute.mlp.fc1.forward"
     assert line["total"] == pytest.approx(
         float(cm.estimate(**PRICED).explain(line["name"])[0].total), rel=1e-12
