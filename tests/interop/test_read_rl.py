@@ -101,6 +101,8 @@ def test_defaults_are_followed_and_halves_stand_apart(tmp_path):
         gpus=24, generation_gpus=8, lag=2.0, memory_fraction=0.8, cuda_graphs=False, generation_precision="fp8", pp=2,
         prompts=64,
     )  # fmt: skip
+    for named in ("base", "[base]"):
+        assert job_of(tmp_path, APART.replace("./base.yaml", named)).job == found.job
     synchronous = job_of(
         tmp_path, APART.replace("enabled: true, max_trajectory_age_steps: 2", "enabled: false")
     )
@@ -198,6 +200,14 @@ def test_other_algorithms_of_nemo_rl(tmp_path):
         job_of(
             tmp_path, "sft: {max_num_steps: 60}\npolicy: {model_name: llama3-8b}", "sft.yaml", kind="nemo-rl"
         )
+
+
+def test_only_what_changes_the_answer_of_a_script_must_be_known_before_it_runs(tmp_path):
+    plain = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-7B actor_rollout_ref.rollout.n=8"
+    named = job_of(tmp_path, f"{plain} trainer.experiment_name=$(date)", "run.sh")
+    assert named.job == job_of(tmp_path, plain, "run.sh").job
+    with pytest.raises(cm.CostModelError, match=r"verl: trainer\.nnodes: .*give --env"):
+        job_of(tmp_path, f"{plain} trainer.nnodes=$(nproc)", "run.sh")
 
 
 def test_a_script_of_verl(tmp_path):

@@ -2,9 +2,11 @@
 
 import pytest
 from round_jobs import (
+    CLUSTER,
     HIDDEN,
     LATENT,
     MIB,
+    QUIET,
     SMALL,
     TOKENS,
     attention_us,
@@ -12,6 +14,7 @@ from round_jobs import (
     each_us,
     line,
     memory,
+    model_file,
     moved_us,
     near,
     price,
@@ -20,6 +23,8 @@ from round_jobs import (
     total_us,
     weight_us,
 )
+
+import costmodel as cm
 
 # One MiB of elements: 1,024 tokens of width 1,024.
 ELEMENTS = TOKENS * HIDDEN
@@ -294,6 +299,25 @@ def test_the_host_issues_kernels(job, switches, forward, backward):
             "compute.layer.host.backward_weight": of_weights * excess,
         }
     )
+
+
+def test_a_recipe_without_a_launch_time_of_its_own_pays_twenty_microseconds_a_kernel():
+    """At 64 tokens the GPU waits for the host at either launch time, so a layer takes as long as its launches."""
+    quiet = {name: value for name, value in QUIET.items() if name != "launch_s"}
+
+    def forward_us(**launch):
+        est = cm.estimate(
+            model=model_file(SMALL),
+            cluster=str(CLUSTER),
+            gpus=1,
+            global_batch=1,
+            seq_len=64,
+            recipe="megatron-2022",
+            switches={**quiet, **launch},
+        )
+        return total_us(est, "forward", "compute.attention.", "compute.mlp.", "compute.layer.host")
+
+    assert forward_us() == near(20 / 900 * forward_us(launch_s=9e-4))
 
 
 BACK = ("backward", "backward_weight")
