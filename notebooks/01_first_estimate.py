@@ -91,9 +91,9 @@ step = float(est.step_time_s)
 lines = est.to_frame()
 time = lines[lines.bill == "time"]
 assert np.isclose(compare("sum of exposed seconds", time.exposed_seconds.sum(), step, "the headline"), 1.0)
-by_toll = time.groupby("toll").exposed_seconds.sum().sort_values(ascending=False)
-for toll, seconds in by_toll.items():
-    print(f"{toll:16s} {seconds / step:6.1%}")
+by_category = time.groupby("category").exposed_seconds.sum().sort_values(ascending=False)
+for category, seconds in by_category.items():
+    print(f"{category:16s} {seconds / step:6.1%}")
 
 # %% [markdown]
 # Against the paper: 400 TFLOP/s a GPU, 41 % MFU. The authors count causal attention half, so the convention

@@ -75,10 +75,10 @@ names = {
     "overhead": "the host: launches and rest",
     "state": "optimizer",
 }
-by_toll = {toll: float(seconds) for toll, seconds in run.est.exposed_by("toll").items()}
-shares["products below their peak"] = by_toll.pop("math") - at_peak
-for toll, seconds in by_toll.items():
-    shares[names.get(toll, toll)] = seconds
+by_category = {category: float(seconds) for category, seconds in run.est.exposed_by("category").items()}
+shares["products below their peak"] = by_category.pop("math") - at_peak
+for category, seconds in by_category.items():
+    shares[names.get(category, category)] = seconds
 for line in run.bill.time_lines:
     if line.axis == "resilience":
         shares["failures: " + line.name.removeprefix("resilience.").replace("_", " ")] = float(

@@ -136,7 +136,7 @@ rows = []
 for micro_batches in (4, 8, 16, 64):
     for vp in (1, 2, 4):
         one = cm.estimate(**pipelined, vp=vp, global_batch=micro_batches)
-        share = one.exposed_by("toll")["bubble"] / one.step_time_s
+        share = one.exposed_by("category")["bubble"] / one.step_time_s
         by_hand = (4 - 1) / (vp * micro_batches)
         rows.append((micro_batches, vp, f"{by_hand / (1 + by_hand):.1%}", f"{float(share):.1%}"))
 pd.DataFrame(rows, columns=["micro-batches", "chunks a rank", "by hand", "of the bill's step"])

@@ -23,7 +23,7 @@ from costmodel.bill.quantity import Quantity, quantity
 Array = NDArray[np.float64]
 
 Axis = Literal["compute", "tp", "cp", "ep", "pp", "dp", "optimizer", "resilience"]
-Toll = Literal["math", "hbm", "communication", "bubble", "state", "activation", "overhead"]
+Category = Literal["math", "hbm", "communication", "bubble", "state", "activation", "overhead"]
 Phase = Literal[
     "forward", "backward", "backward_weight", "recompute", "grad_sync", "param_sync", "optimizer", "step"
 ]
@@ -46,7 +46,7 @@ COMMUNICATING = tuple(axis for axis in AXES if axis not in ("compute", "optimize
 """Axes whose ranks send to each other."""
 BY_SHARDING: tuple[Axis, ...] = ("dp", "optimizer")
 """Axes whose lines are told how data parallelism shards, of which a search has many ways."""
-TOLLS: tuple[Toll, ...] = get_args(Toll)
+CATEGORIES: tuple[Category, ...] = get_args(Category)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 MEMORY_PARTS: tuple[MemoryPart, ...] = get_args(MemoryPart)
 
@@ -58,8 +58,8 @@ class TimeLine(NamedTuple):
     ----------
     name : str
         Dotted path, unique in the bill: ``compute.attention.qkv_gemm.forward``.
-    axis, toll, phase : str
-        Who causes it (`AXES`), where it is paid (`TOLLS`), when (`PHASES`).
+    axis, category, phase : str
+        Who causes it (`AXES`), where it is paid (`CATEGORIES`), when (`PHASES`).
     cause : str
         What makes it: see `Cause`.
     group : str
@@ -88,7 +88,7 @@ class TimeLine(NamedTuple):
 
     name: str
     axis: Axis
-    toll: Toll
+    category: Category
     phase: Phase
     cause: Cause
     group: str
@@ -128,7 +128,7 @@ class MemoryLine(NamedTuple):
     name: str
     part: MemoryPart
     axis: Axis
-    toll: Toll
+    category: Category
     lasts: Lasts
     seen: Seen
     bytes: Array
@@ -150,7 +150,7 @@ def time_line(
     name: str,
     *,
     axis: Axis,
-    toll: Toll,
+    category: Category,
     phase: Phase,
     count: ArrayLike,
     cause: Cause = "work",
@@ -174,7 +174,7 @@ def time_line(
     return TimeLine(
         name=name,
         axis=axis,
-        toll=toll,
+        category=category,
         phase=phase,
         cause=cause,
         group=group,
@@ -196,7 +196,7 @@ def memory_line(
     *,
     part: MemoryPart,
     axis: Axis,
-    toll: Toll,
+    category: Category,
     lasts: Lasts = "step",
     seen: Seen = "allocated",
     formula: str = "",
@@ -211,7 +211,7 @@ def memory_line(
         name=name,
         part=part,
         axis=axis,
-        toll=toll,
+        category=category,
         lasts=lasts,
         seen=seen,
         bytes=made.value,
@@ -226,7 +226,7 @@ def host_line(
     *,
     part: MemoryPart,
     axis: Axis,
-    toll: Toll,
+    category: Category,
     formula: str = "",
     terms: Mapping[str, ArrayLike] | None = None,
     made: Quantity | None = None,
@@ -234,7 +234,7 @@ def host_line(
 ) -> HostLine:
     """Build a `HostLine` as `memory_line` does a `MemoryLine`."""
     line = memory_line(
-        name, part=part, axis=axis, toll=toll, formula=formula, terms=terms, made=made, source=source
+        name, part=part, axis=axis, category=category, formula=formula, terms=terms, made=made, source=source
     )
     return HostLine(*line)
 

@@ -73,7 +73,7 @@ class ExplainedLine(NamedTuple):
 
     Attributes
     ----------
-    name, bill, axis, toll, phase, tier, algorithm, protocol, source : str
+    name, bill, axis, category, phase, tier, algorithm, protocol, source : str
         As on the bill (`bill` is time or memory), and what a collective runs by; empty where there is none.
     times, each, total, share : float
         Executions; what the step waits for one, or bytes held; both multiplied; share of the sum. [-, s or B]
@@ -90,7 +90,7 @@ class ExplainedLine(NamedTuple):
     name: str
     bill: str
     axis: str
-    toll: str
+    category: str
     phase: str
     tier: str
     algorithm: str
@@ -132,7 +132,7 @@ class Explanation(tuple[ExplainedLine, ...], Answer):
                 "name": line.name,
                 "bill": line.bill,
                 "axis": line.axis,
-                "toll": line.toll,
+                "category": line.category,
                 "count": line.times,
                 "tier": line.tier or "none",
                 "step": step.name or "result",
@@ -196,7 +196,7 @@ def _opened(row: Mapping[str, Any], whole: float) -> ExplainedLine:
         name=row["name"],
         bill=row["bill"],
         axis=row["axis"],
-        toll=row["toll"],
+        category=row["category"],
         phase=row["phase"] if is_time else "",
         tier="" if row["tier"] == NONE else str(row["tier"]),
         algorithm=algorithm if is_time and row["algorithm"] else "",
@@ -255,7 +255,7 @@ def headline(line: ExplainedLine) -> str:
     about = ", ".join(
         text
         for text in (
-            line.toll,
+            line.category,
             line.phase,
             line.tier and f"on {line.tier}",
             line.algorithm and f"by {line.algorithm}",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import AXES, TOLLS, MemoryLine, MemoryPart, TimeLine, broadcast_sum
+from costmodel.bill.lines import AXES, CATEGORIES, MemoryLine, MemoryPart, TimeLine, broadcast_sum
 from costmodel.describe.jobs.fields import FIELDS
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_values
 from costmodel.estimates.priced_job import PricedJob
@@ -37,7 +37,7 @@ LONG_COLUMNS = (
     ColumnDoc("name", "text", "dotted name of the line, unique within a layout and bill"),
     ColumnDoc("axis", "text", "who causes it: compute, tp, cp, ep, pp, dp, optimizer or resilience"),
     ColumnDoc(
-        "toll", "text", "where it is paid: math, hbm, communication, bubble, state, activation, overhead"
+        "category", "text", "where it is paid: math, hbm, communication, bubble, state, activation, overhead"
     ),
     ColumnDoc("phase", "text", "when it is paid; none for memory"),
     ColumnDoc("count", "-", "executions a step on the critical rank; empty for memory"),
@@ -80,7 +80,10 @@ _RESULTS = (
     ColumnDoc("gpu_hours", "h", "GPU-hours for the tokens of the run; empty without them"),
 )
 _BY_AXIS = tuple(ColumnDoc(f"{axis}_exposed_s", "s", f"exposed seconds of axis {axis}") for axis in AXES)
-_BY_TOLL = tuple(ColumnDoc(f"toll_{toll}_s", "s", f"exposed seconds of toll {toll}") for toll in TOLLS)
+_BY_CATEGORY = tuple(
+    ColumnDoc(f"category_{category}_s", "s", f"exposed seconds of category {category}")
+    for category in CATEGORIES
+)
 _MEMORY_PARTS: dict[MemoryPart, str] = {
     "parameters": "parameters",
     "gradients": "gradients",
@@ -97,7 +100,7 @@ _BY_HOST = (
     ColumnDoc("host_memory_bytes", "B", "main memory of a host that its GPUs fill, on the worst stage"),
     ColumnDoc("host_memory_capacity_bytes", "B", "main memory of a host"),
 )
-WIDE_COLUMNS = (*_inputs(), *_RESULTS, *_BY_AXIS, *_BY_TOLL, *_BY_MEMORY, *_BY_HOST)
+WIDE_COLUMNS = (*_inputs(), *_RESULTS, *_BY_AXIS, *_BY_CATEGORY, *_BY_MEMORY, *_BY_HOST)
 
 
 def bill_rows(est: PricedJob) -> list[dict[str, Any]]:
@@ -118,7 +121,7 @@ def bill_rows(est: PricedJob) -> list[dict[str, Any]]:
             "bill": kind,
             "name": line.name,
             "axis": line.axis,
-            "toll": line.toll,
+            "category": line.category,
             "phase": NONE,
             **nothing,
             "bytes": at(line.bytes),
@@ -169,7 +172,7 @@ def line_records(est: PricedJob, bill: str) -> list[dict[str, Any]]:
         If the estimate holds several layouts.
     """
     est.require_single("lines")
-    columns = ("name", "axis", "toll", *_RECORDED[bill], "formula", "terms", "source")
+    columns = ("name", "axis", "category", *_RECORDED[bill], "formula", "terms", "source")
     records = [{name: row[name] for name in columns} for row in bill_rows(est) if row["bill"] == bill]
     for record in records:
         record |= {name: float(record[name]) for name in _NUMBERS if name in record}
@@ -194,7 +197,7 @@ def long_columns(est: PricedJob) -> dict[str, list[Any]]:
 
 
 def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
-    """Return the wide form as columns: inputs, results, and sums of lines by axis, toll and memory part."""
+    """Return the wide form as columns: inputs, results, and sums of lines by axis, category and memory part."""
     shape, job = est.shape, est.job
     size = int(np.prod(shape))
     values: dict[str, Any] = {
@@ -204,7 +207,7 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
         "gpu_hours": np.nan if job.tokens is None else est.gpu_hours(job.tokens),
         **job_names(job),
         **{f"{axis}_exposed_s": seconds for axis, seconds in est.exposed_by("axis").items()},
-        **{f"toll_{toll}_s": seconds for toll, seconds in est.exposed_by("toll").items()},
+        **{f"category_{category}_s": seconds for category, seconds in est.exposed_by("category").items()},
     }
     worst = _worst(est.bill.memory_lines, shape)
     for line in est.bill.memory_lines:
@@ -218,7 +221,7 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
         name: plain_values(name, np.broadcast_to(numbers, shape))
         for name, numbers in job_numbers(job).items()
     }
-    # An axis, a toll or a part without lines costs nothing.
+    # An axis, a category or a part without lines costs nothing.
     table |= {
         column.name: _flat(values.get(column.name, 0.0), shape)
         for column in WIDE_COLUMNS

@@ -243,7 +243,7 @@ class PricedJob:
         return np.asarray(self.gpu_hours(tokens) / self.job.layout.gpus / 24.0)
 
     def exposed_by(self, attribute: str) -> dict[str, Array]:
-        """Add up exposed seconds by an attribute of the lines: axis, toll or phase. [s]"""
+        """Add up exposed seconds by an attribute of the lines: axis, category or phase. [s]"""
         groups: dict[str, list[Array]] = {}
         for line in self.bill.time_lines:
             groups.setdefault(getattr(line, attribute), []).append(line.exposed_seconds)
@@ -257,7 +257,7 @@ class PricedJob:
         busy: dict[str, list[Array]] = {}
         exposed: dict[str, list[Array]] = {}
         for line in self.bill.time_lines:
-            if line.toll == "communication":
+            if line.category == "communication":
                 for name in (line.axis, "all"):
                     busy.setdefault(name, []).append(line.seconds)
                     exposed.setdefault(name, []).append(line.exposed_seconds)

@@ -74,7 +74,7 @@ def operator_rows(est: Estimate) -> list[OperatorRow]:
     rows = (
         _operator_row(line, float(est.step_time_s))
         for line in est.bill.time_lines
-        if line.axis == "compute" and line.toll in ("math", "hbm") and float(line.exposed_each_s) > 0
+        if line.axis == "compute" and line.category in ("math", "hbm") and float(line.exposed_each_s) > 0
     )
     return sorted((row for row in rows if row is not None), key=lambda row: -row.share)
 
@@ -146,7 +146,7 @@ def axis_rows(est: Estimate) -> list[AxisRow]:
     names = est.bill.tier_names
     ridges = ridge_points(est.peak_flops_per_s, est.job.cluster.tiers).tolist()
     flops_per_gpu = float(est.model_flops(causal=True)) / float(est.job.layout.gpus)
-    sending = [line for line in est.bill.time_lines if line.toll == "communication"]
+    sending = [line for line in est.bill.time_lines if line.category == "communication"]
     rows = []
     for axis in dict.fromkeys(line.axis for line in sending if float(line.bytes) > 0):
         lines = [line for line in sending if line.axis == axis]
@@ -246,7 +246,7 @@ class Roofline(Answer):
         lines = [
             line
             for line in price(replace(self.est.job, seq_len=lengths)).bill.time_lines
-            if line.axis == "cp" and line.toll == "communication"
+            if line.axis == "cp" and line.category == "communication"
         ]
         sent_s = broadcast_sum([line.seconds for line in lines])
         exposed = sum_exposed(lines) / np.maximum(sent_s, 1e-300)

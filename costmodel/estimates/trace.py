@@ -195,7 +195,7 @@ def step_timeline(est: Estimate) -> StepTimeline:
         step_time_s=step_s,
         pipeline_s=pipeline_s,
         simulated_s=simulated_s,
-        bubble_s=float(est.exposed_by("toll").get("bubble", 0.0)),
+        bubble_s=float(est.exposed_by("category").get("bubble", 0.0)),
     )
 
 
@@ -266,7 +266,7 @@ def _once_slices(lines: list[TimeLine], stages: int, pipeline_s: float, step_s: 
         if stream == "dp" and seconds > shown:
             hidden[line.phase == "param_sync"].append((line.name, seconds - shown))
         if shown > 0:
-            kind = "communication" if line.toll == "communication" else "overhead"
+            kind = "communication" if line.category == "communication" else "overhead"
             kind = "optimizer" if line.axis == "optimizer" else kind
             drawn.append(Slice(0, stream, line.name, at, at + shown, kind, busy_s=seconds))
             at += shown

@@ -165,7 +165,7 @@ def _placement(est: PricedJob) -> Iterator[str]:
 
 def _bubble(est: PricedJob) -> Iterator[str]:
     """Say that the pipeline idles, and what would shrink it."""
-    share = _share(est, "toll", "bubble")
+    share = _share(est, "category", "bubble")
     if share > BUBBLE_SHARE:
         layout, micro_batches = est.job.layout, float(est.priced.placed.micro_batches)
         yield (
@@ -194,7 +194,7 @@ def _communication(est: PricedJob) -> Iterator[str]:
     """Name each axis that the step waits for more than a fifth of its time."""
     exposed = dict.fromkeys(COMMUNICATING, 0.0)
     for line in est.bill.time_lines:
-        if line.toll == "communication" and line.axis in exposed:
+        if line.category == "communication" and line.axis in exposed:
             exposed[line.axis] += float(line.exposed_seconds)
     step = float(est.step_time_s)
     for axis, seconds in exposed.items():

@@ -138,7 +138,7 @@ def decode_step(
             time_line(
                 "decode.prefill",
                 axis="compute",
-                toll="math",
+                category="math",
                 phase="forward",
                 count=1.0,
                 formula="sequences / response * prompt_s",
@@ -190,7 +190,7 @@ def prefill_step(
         time_line(
             "prefill.other",
             axis="compute",
-            toll="overhead",
+            category="overhead",
             phase="forward",
             count=1.0,
             formula="(prefill_factor - 1) * priced_s",
@@ -230,7 +230,7 @@ def _linear_lines(
         return time_line(
             f"{when}.{name}",
             axis="compute",
-            toll="hbm" if when == "decode" else "math",
+            category="hbm" if when == "decode" else "math",
             phase="forward",
             count=1.0,
             formula=formula,
@@ -304,7 +304,7 @@ def _activations(served: Deployment, split: Split, when: str, tokens: Array) -> 
     return time_line(
         f"{when}.activations",
         axis="compute",
-        toll="hbm",
+        category="hbm",
         phase="forward",
         count=1.0,
         formula=_ACTIVATIONS,
@@ -333,7 +333,7 @@ def _cache_line(served: Deployment, split: Split, sequences: Array, context: Arr
     return time_line(
         "decode.kv_cache",
         axis="compute",
-        toll="hbm",
+        category="hbm",
         phase="forward",
         count=1.0,
         formula=_CACHE,
@@ -384,7 +384,7 @@ def _prefill_attention(served: Deployment, split: Split, prompts: Array, prompt:
         yield time_line(
             f"prefill.attention_core.{kind.name}",
             axis="compute",
-            toll="math",
+            category="math",
             phase="forward",
             count=model.kind_of_layer.count(number),
             made=made,
@@ -436,7 +436,7 @@ def _communication(
             yield time_line(
                 f"{when}.ep.{name}",
                 axis="ep",
-                toll="communication",
+                category="communication",
                 phase="forward",
                 group="ep",
                 count=np.where(dp > 1.0, moe, 0) * passes,
@@ -456,7 +456,7 @@ def _communication(
         yield time_line(
             f"{when}.pp.send",
             axis="pp",
-            toll="communication",
+            category="communication",
             phase="forward",
             group="pp",
             count=(pp - 1.0) * passes,
@@ -489,7 +489,7 @@ def _all_reduce(
     return time_line(
         f"{when}.tp.all_reduce",
         axis="tp",
-        toll="communication",
+        category="communication",
         phase="forward",
         group="tp",
         count=count,
@@ -535,7 +535,7 @@ def _kernels_and_host(
     yield time_line(
         f"{when}.kernels",
         axis="compute",
-        toll="overhead",
+        category="overhead",
         phase="forward",
         count=passes,
         cause="host",
@@ -547,7 +547,7 @@ def _kernels_and_host(
     yield time_line(
         f"{when}.host.step",
         axis="compute",
-        toll="overhead",
+        category="overhead",
         phase="forward",
         count=passes,
         cause="host",
@@ -558,7 +558,7 @@ def _kernels_and_host(
     yield time_line(
         f"{when}.host.sequences",
         axis="compute",
-        toll="overhead",
+        category="overhead",
         phase="forward",
         count=1.0,
         cause="host",

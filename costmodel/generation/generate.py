@@ -221,7 +221,7 @@ class Generation(Answer):
             {
                 "line": line.name,
                 "axis": line.axis,
-                "category": line.toll,
+                "category": line.category,
                 "count": float(line.count),
                 "exposed_s": float(line.exposed_seconds),
                 "formula": line.formula,

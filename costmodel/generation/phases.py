@@ -152,7 +152,7 @@ def decode_lines(job: RLJob, spans: Spans) -> list[TimeLine]:
             time_line(
                 line.name,
                 axis=line.axis,
-                toll=line.toll,
+                category=line.category,
                 phase=line.phase,
                 cause=line.cause,
                 group=line.group,
@@ -198,7 +198,7 @@ def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
         line = time_line(
             "reward.given",
             axis="compute",
-            toll="overhead",
+            category="overhead",
             phase="step",
             count=1.0,
             formula="reward_s",

@@ -98,7 +98,7 @@ def refit_lines(
         time_line(
             f"refit.{method.method}",
             axis="dp",
-            toll="communication",
+            category="communication",
             phase="step",
             count=1.0,
             formula="start_s + tensors * tensor_s + moved_bytes / bytes_per_s",
@@ -120,7 +120,7 @@ def host_copy_line(name: str, moved_bytes: float, source: str) -> TimeLine:
     return time_line(
         name,
         axis="optimizer",
-        toll="communication",
+        category="communication",
         phase="step",
         count=1.0,
         formula="moved_bytes / bytes_per_s",

@@ -209,7 +209,7 @@ class RLEstimate(Answer):
                 "pool": phase.pool,
                 "line": line.name,
                 "axis": line.axis,
-                "category": line.toll,
+                "category": line.category,
                 "count": float(line.count),
                 "exposed_s": float(line.exposed_seconds),
                 "formula": line.formula,
@@ -325,7 +325,7 @@ def _framework_phase(job: RLJob, phases: list[Phase]) -> list[Phase]:
     line: TimeLine = time_line(
         "framework.unexplained",
         axis="compute",
-        toll="overhead",
+        category="overhead",
         phase="step",
         cause="proportion",
         count=1.0,

@@ -120,12 +120,12 @@ def _limit(plan: Found) -> float:
     return plan.question.limit_bytes(plan.best.job)
 
 
-def _share(est: Estimate, *axes: str, toll: str | None = None) -> str:
+def _share(est: Estimate, *axes: str, category: str | None = None) -> str:
     """Return the share of the step that lines of some axes pay."""
     paid = sum(
         float(line.exposed_seconds)
         for line in est.bill.time_lines
-        if line.axis in axes and (toll is None or line.toll == toll)
+        if line.axis in axes and (category is None or line.category == category)
     )
     return f"{paid / float(est.step_time_s):.1%}"
 
@@ -181,7 +181,7 @@ def _pipeline(plan: Found) -> str:
         return f"No pipeline{_alternatives(plan, 'pp')}." if len(plan.by_value.get("pp", {})) > 1 else ""
     layout = best.job.layout
     name = value_text("schedule", float(layout.schedule))
-    bubble, messages = _share(best, "pp", toll="bubble"), _share(best, "pp", toll="communication")
+    bubble, messages = _share(best, "pp", category="bubble"), _share(best, "pp", category="communication")
     saved = _memory_without_pipeline(best)
     return (
         f"PP{pp:.0f} with {name} leaves a {bubble} bubble and {messages} in messages, and divides the layers' "
@@ -195,7 +195,7 @@ def _memory_without_pipeline(best: Estimate) -> str:
         (
             np.broadcast_to(line.bytes, best.bill.memory_per_stage_bytes().shape)
             for line in best.bill.memory_lines
-            if line.toll == "state" and line.part != "reserve"
+            if line.category == "state" and line.part != "reserve"
         ),
         np.zeros(1),
     )

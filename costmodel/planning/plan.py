@@ -95,7 +95,7 @@ class Plan(Found, Answer):
         top = _records(self.columns(count))
         for row, est, command in zip(top, tail, self.commands(count), strict=True):
             row["command"] = command
-            for what in ("toll", "axis"):
+            for what in ("category", "axis"):
                 row[f"exposed_s_by_{what}"] = {
                     name: float(seconds) for name, seconds in est.exposed_by(what).items()
                 }

@@ -34,7 +34,7 @@ def compare_remarks(comparison: Comparison) -> list[str]:
         moved: dict[str, float] = {}
         for line in comparison.lines:
             if line.bill == "time":
-                moved[line.toll] = moved.get(line.toll, 0.0) + line.difference(job)
+                moved[line.category] = moved.get(line.category, 0.0) + line.difference(job)
         largest = sorted(moved.items(), key=lambda item: -abs(item[1]))[:3]
         parts = ", ".join(
             f"{CATEGORY[name]} {_signed('time', seconds)}" for name, seconds in largest if seconds

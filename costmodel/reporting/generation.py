@@ -65,7 +65,7 @@ def _lines(found: Generation) -> Grid:
     rows = [
         [
             line.name.removeprefix("decode."),
-            CATEGORY[line.toll],
+            CATEGORY[line.category],
             format_seconds(float(line.exposed_seconds)),
             f"{float(line.exposed_seconds) / whole:.1%}",
         ]

@@ -46,7 +46,7 @@ def explain_summary(lines: Explanation) -> Summary | None:
         return None
     cells = {
         "Line": "name",
-        "Category": "toll",
+        "Category": "category",
         "Count >": "times:,.6g",
         "Each >": "each:s",
         "Exposed >": "total:s",

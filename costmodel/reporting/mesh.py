@@ -75,7 +75,7 @@ def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float
     """Add up bytes, busy and exposed seconds of the communication lines of each axis of the mesh."""
     total: dict[str, tuple[float, float, float]] = {}
     for line in est.bill.time_lines:
-        if line.toll != "communication":
+        if line.category != "communication":
             continue
         dim = _dim_of(line, dims)
         sent, busy, exposed = total.get(dim, (0.0, 0.0, 0.0))

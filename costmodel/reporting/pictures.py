@@ -256,7 +256,7 @@ def idle_text(est: Estimate, run: PipelineRun) -> str:
     makespan_s, step_s = run.timeline.makespan_s(), float(est.step_time_s)
     # Where only the beginning is drawn, its bubble is longer than its share of the step's.
     idle_s = (makespan_s - run.timeline.busy_s()) * (step_s / (makespan_s + run.after_s))
-    bubble_s = float(est.exposed_by("toll").get("bubble", 0.0))
+    bubble_s = float(est.exposed_by("category").get("bubble", 0.0))
     if not run.is_whole:
         return f"bubble {bubble_s / step_s:.1%} of the step: what the busiest rank waits for"
     return bubble_text(bubble_s, idle_s, step_s)

@@ -365,11 +365,11 @@ def _also_differing(plan: Plan, table: Mapping[str, list[Any]]) -> Cells:
 
 
 def top_grid(plan: Plan, count: int) -> Grid:
-    """Return the best layouts with memory, days and dollars where they are known, and the main tolls."""
+    """Return the best layouts with memory, days and dollars where they are known, and the main categories."""
     table, ests = plan.columns(count), list(plan.top(count))
-    paid = [est.exposed_by("toll") for est in ests]
+    paid = [est.exposed_by("category") for est in ests]
 
-    def toll(name: str) -> Callable[[int], str]:
+    def category(name: str) -> Callable[[int], str]:
         return lambda row: f"{float(paid[row].get(name, 0.0)) / float(ests[row].step_time_s):.1%}"
 
     def spent(name: str, form: str, none: str) -> Callable[[int], str]:
@@ -388,7 +388,7 @@ def top_grid(plan: Plan, count: int) -> Grid:
     ):
         if any(value is not None for value in table[name]):
             cells[title] = spent(name, form, none)
-    cells |= {"Comm >": toll("communication"), "Bubble >": toll("bubble"), "HBM >": toll("hbm")}
+    cells |= {"Comm >": category("communication"), "Bubble >": category("bubble"), "HBM >": category("hbm")}
     title = f"Best by {plan.question.objective}"
     return grid_of(title, range(len(ests)), cells, strong=frozenset({0}), note=_top_note(table, ests))
 

@@ -46,8 +46,8 @@ STEP_PARTS = (
 def _fill_of(line: TimeLine) -> str:
     """Return which part of the picture a line belongs to."""
     if line.axis == "compute":
-        return line.toll if line.toll in ("math", "hbm") else "overhead"
-    return "bubble" if line.toll == "bubble" else line.axis
+        return line.category if line.category in ("math", "hbm") else "overhead"
+    return "bubble" if line.category == "bubble" else line.axis
 
 
 def bubble_text(bubble_s: float, idle_s: Array, step_s: float) -> str:

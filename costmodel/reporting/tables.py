@@ -16,7 +16,7 @@ from costmodel.base.units import (
     format_si,
 )
 from costmodel.base.words import plural
-from costmodel.bill.lines import AXES, TOLLS
+from costmodel.bill.lines import AXES, CATEGORIES
 from costmodel.describe.factors import NOMINAL
 from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.prices import price_text
@@ -246,8 +246,8 @@ def job_text(est: Estimate) -> str:
 def breakdown_text(est: Estimate) -> str:
     """Say in one line what categories take of the step, largest first."""
     step = float(est.step_time_s)
-    shares = {name: float(seconds) / step for name, seconds in est.exposed_by("toll").items()}
-    largest = sorted(TOLLS, key=lambda name: -shares.get(name, 0.0))
+    shares = {name: float(seconds) / step for name, seconds in est.exposed_by("category").items()}
+    largest = sorted(CATEGORIES, key=lambda name: -shares.get(name, 0.0))
     return ", ".join(
         f"{CATEGORY[name]} {shares[name]:.0%}" for name in largest if shares.get(name, 0.0) >= 0.005
     )
@@ -305,7 +305,7 @@ def _time_row(label: str, lines: list[dict[str, Any]], step_time_s: float) -> li
     costs = [format_seconds(busy), format_seconds(exposed), f"{exposed / step_time_s:.1%}"]
     if len(lines) > 1 or not label.startswith(" "):
         return [label, "", "", *costs, ""]
-    return [label, lines[0]["toll"], f"{lines[0]['count']:,.0f}", *costs, lines[0]["tier"] or ""]
+    return [label, lines[0]["category"], f"{lines[0]['count']:,.0f}", *costs, lines[0]["tier"] or ""]
 
 
 def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
@@ -315,7 +315,7 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
         (r for r in line_records(est, "memory") if r["bytes"] > 0), key=lambda record: -record["bytes"]
     )
     large = [record for record in records if every_line or record["bytes"] >= SMALL_SHARE * total]
-    rows = [[r["name"], r["toll"], format_bytes(r["bytes"]), f"{r['bytes'] / have:.1%}"] for r in large]
+    rows = [[r["name"], r["category"], format_bytes(r["bytes"]), f"{r['bytes'] / have:.1%}"] for r in large]
     keys = [*(record["name"] for record in large)]
     if len(large) < len(records):
         rest = sum(record["bytes"] for record in records) - sum(record["bytes"] for record in large)
@@ -339,7 +339,7 @@ def host_grid(est: Estimate) -> Grid:
     """Return what the GPUs of a host keep in its memory, against what it has."""
     total, have = float(est.host_memory_bytes), est.host_memory_capacity_bytes
     records = sorted(line_records(est, "host"), key=lambda record: -record["bytes"])
-    rows = [[r["name"], r["toll"], format_bytes(r["bytes"]), f"{r['bytes'] / have:.1%}"] for r in records]
+    rows = [[r["name"], r["category"], format_bytes(r["bytes"]), f"{r['bytes'] / have:.1%}"] for r in records]
     word = "left" if est.fits_host else "too much"
     rows.append(["memory per host", "", format_bytes(total), f"{total / have:.1%}"])
     rows.append([word, "", format_bytes(abs(have - total)), f"{abs(have - total) / have:.1%}"])

@@ -172,16 +172,16 @@ def limits(run: TrainingRun) -> list[tuple[str, str]]:
 
 
 def _hours(run: TrainingRun) -> Grid:
-    """Return where the GPU-hours go: the tolls of the step, and what failures take."""
+    """Return where the GPU-hours go: the categories of the step, and what failures take."""
     share = run.steps * run.gpus / 3600.0
-    by_toll: dict[str, float] = {}
+    by_category: dict[str, float] = {}
     for line in run.est.bill.time_lines:
-        toll = "stragglers" if line.axis == "resilience" else line.toll
-        by_toll[toll] = by_toll.get(toll, 0.0) + float(line.exposed_seconds) * share
-    useful = sorted(by_toll.items(), key=lambda item: -item[1])
+        category = "stragglers" if line.axis == "resilience" else line.category
+        by_category[category] = by_category.get(category, 0.0) + float(line.exposed_seconds) * share
+    useful = sorted(by_category.items(), key=lambda item: -item[1])
     in_step = ("stragglers", "jitter")
     lost = {name: hours for name, hours in run.lost_gpu_hours().items() if not name.startswith(in_step)}
-    rows = [_hours_row("in steps that count", sum(by_toll.values()), run)]
+    rows = [_hours_row("in steps that count", sum(by_category.values()), run)]
     rows += [_hours_row(f"  {name}", hours, run) for name, hours in useful]
     lost_row = len(rows)
     rows.append(_hours_row("lost to failures and checkpoints", sum(lost.values()), run))

@@ -158,7 +158,7 @@ def kernel_lines(
         time_line(
             f"{name}.compress",
             axis="dp",
-            toll="hbm",
+            category="hbm",
             phase="grad_sync",
             count=count,
             made=placed.memory_bound(moved, kernels),
@@ -184,7 +184,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "state.gradients.residual",
             part="gradients",
             axis="dp",
-            toll="state",
+            category="state",
             formula="bytes_per_param * params",
             terms={"bytes_per_param": width, "params": held},
             source=method.source,

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import RecipeError
 from costmodel.bill.formula import where
-from costmodel.bill.lines import MemoryLine, Phase, TimeLine, Toll, anywhere, memory_line, time_line
+from costmodel.bill.lines import Category, MemoryLine, Phase, TimeLine, anywhere, memory_line, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
@@ -324,7 +324,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     for name, item in block.times.by_operator.items():
         operator = item.operator
         kind = operator.kind
-        toll: Toll = "hbm" if kind == "memory" else "math"
+        category: Category = "hbm" if kind == "memory" else "math"
         sources = {"memory": MEMORY_SOURCE, "attention": ATTENTION_SOURCE, "scan": SCAN_SOURCE}
         source = sources.get(kind, MATMUL_SOURCE)
         of_forward, *of_backward = item.passes
@@ -345,7 +345,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
                 time_line(
                     f"compute.{block.label}{name}.{label}",
                     axis="compute",
-                    toll=toll,
+                    category=category,
                     phase=phase,
                     cause="attention" if kind == "attention" else "work",
                     count=1.0,
@@ -439,7 +439,7 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
         time_line(
             f"compute.{block.label}{block.role}.host.{phase}",
             axis="compute",
-            toll="overhead",
+            category="overhead",
             phase=phase,
             cause="host",
             count=1.0,
@@ -548,7 +548,7 @@ def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
             part="activation",
             lasts="micro_batch" if block.role == "head" else "in_flight",
             axis="compute",
-            toll="activation",
+            category="activation",
             formula="blocks * saved_bytes * in_flight",
             terms={"blocks": held, "saved_bytes": saved, "in_flight": together},
             source=ACTIVATION_SOURCE,
@@ -584,7 +584,7 @@ def _graph_lines(step: Step) -> list[MemoryLine]:
             part="buffer",
             lasts="in_flight",
             axis="compute",
-            toll="activation",
+            category="activation",
             formula="2 * blocks * hidden_bytes * in_flight",
             terms={"blocks": block.held, "hidden_bytes": hidden[..., None], "in_flight": placed.in_flight},
             source="NVIDIA/Megatron-LM megatron/core/transformer/cuda_graphs.py: static input of the forward graph, "
@@ -625,7 +625,7 @@ def _stub_lines(stubs: Mapping[str, Array]) -> list[MemoryLine]:
             f"buffer.weight_gradient_stub.{name}",
             part="buffer",
             axis="compute",
-            toll="activation",
+            category="activation",
             formula="stub_bytes",
             terms={"stub_bytes": stub},
             source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
@@ -675,7 +675,7 @@ def _backward_pass_line(step: Step, head_stub: Array) -> MemoryLine:
         part="activation",
         lasts="pass",
         axis="compute",
-        toll="activation",
+        category="activation",
         formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
         terms={"recomputed_bytes": again, "gradient_bytes": working, "head_bytes": head_alive},
         source="one layer's recomputed activations and gradients are alive at a time, after the head's",

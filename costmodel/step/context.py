@@ -378,7 +378,7 @@ def _merge_lines(placed: PlacedJob, model: Model, name: str) -> list[TimeLine]:
             time_line(
                 f"{name}.merge.{phase}",
                 axis="cp",
-                toll="hbm",
+                category="hbm",
                 phase=phase,
                 count=1.0,
                 made=placed.memory_bound(moved, kernels=made.kernels * share * steps),
@@ -419,7 +419,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "buffer.cp.keys_values",
             part="buffer",
             axis="cp",
-            toll="activation",
+            category="activation",
             formula=f"slices = {slices}; max(slices * size_bytes - head_bytes, 0)",
             terms={
                 "others": np.asarray(others)[..., None],
@@ -435,7 +435,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                 "buffer.cp.swapped",
                 part="buffer",
                 axis="cp",
-                toll="activation",
+                category="activation",
                 formula="on * size_bytes",
                 terms={
                     "on": np.asarray(placed.shard.swaps > 1, dtype=np.float64)[..., None],

@@ -289,7 +289,7 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
             time_line(
                 "dp.stage_with_more_to_send",
                 axis="dp",
-                toll="communication",
+                category="communication",
                 phase="param_sync",
                 count=(placed.layout.pp > 1).astype(np.float64),
                 formula="max(most_s - own_s, 0)",
@@ -466,7 +466,7 @@ def _ends_line(name: str, gather: TimeLine, sums: list[TimeLine]) -> TimeLine:
     return time_line(
         f"{name}.first_and_last",
         axis="dp",
-        toll="communication",
+        category="communication",
         phase="param_sync",
         group=gather.group,
         count=gather.count,
@@ -522,7 +522,7 @@ def _buffer_lines(
             time_line(
                 f"{name}.{label}",
                 axis="dp",
-                toll="hbm",
+                category="hbm",
                 phase=phase,
                 count=count,
                 made=placed.memory_bound(moved, kernels=times),

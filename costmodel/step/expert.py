@@ -176,7 +176,7 @@ def _own_exchange_line(placed: PlacedJob, name: str, each: _Exchange) -> TimeLin
     return time_line(
         name,
         axis="ep",
-        toll="communication",
+        category="communication",
         phase=each.phase,
         group=placed.mesh.ep.dim,
         count=1.0,
@@ -277,7 +277,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "buffer.ep.exchange",
             part="buffer",
             axis="ep",
-            toll="activation",
+            category="activation",
             formula="max(2 * on * size_bytes - head_bytes, 0)",
             terms={
                 "on": np.asarray(on)[..., None],
@@ -310,7 +310,7 @@ def _connection_lines(placed: PlacedJob) -> list[MemoryLine]:
             part="reserve",
             seen="device",
             axis="ep",
-            toll="state",
+            category="state",
             formula="on * (min(members, measured) - 1) * channels * channel_bytes",
             terms={
                 "on": np.asarray(ranks > 1, dtype=np.float64),
@@ -345,7 +345,7 @@ def _own_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
             part="buffer",
             seen="device",
             axis="ep",
-            toll="activation",
+            category="activation",
             made=quantity(buffer, **{key: terms[key] for key in names_of(buffer) if key in terms}).then(
                 "buffer_bytes", "on * buffer_bytes", on=on
             ),

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from costmodel.bill.lines import (
     Axis,
     Bill,
+    Category,
     HostWay,
     Line,
     MemoryLine,
     Phase,
     TimeLine,
-    Toll,
     anywhere,
     broadcast_sum,
     host_line,
@@ -48,7 +48,7 @@ class _Passed(NamedTuple):
 
     name: str
     axis: Axis
-    toll: Toll
+    category: Category
     phase: Phase
 
 
@@ -94,7 +94,7 @@ def _sent(
     return time_line(
         passed.name,
         axis=passed.axis,
-        toll=passed.toll,
+        category=passed.category,
         phase=passed.phase,
         count=count,
         made=step.placed.host_link.then(
@@ -122,7 +122,7 @@ def _activation_lines(step: Step, bill: Bill) -> list[Line]:
             "offloaded.activations",
             part="activation",
             axis="compute",
-            toll="activation",
+            category="activation",
             made=away.then("away_bytes", "-away_bytes"),
             source=_SOURCE,
         ),
@@ -130,7 +130,7 @@ def _activation_lines(step: Step, bill: Bill) -> list[Line]:
             "host.activations",
             part="activation",
             axis="compute",
-            toll="activation",
+            category="activation",
             made=away.then(
                 "away_bytes", "gpus_per_host * away_bytes", gpus_per_host=placed.gpus_per_host[..., None]
             ),
@@ -220,7 +220,7 @@ def port_lines(step: Step, bill: Bill) -> list[TimeLine]:
         time_line(
             "overhead.port.host",
             axis="compute",
-            toll="overhead",
+            category="overhead",
             phase="step",
             count=1.0,
             made=busy,
@@ -237,6 +237,6 @@ def _staged_bytes(placed: PlacedJob, bill: Bill) -> Array | None:
         for index, tier in enumerate(tiers)
         if tier.through_host
         for line in bill.time_lines
-        if line.toll == "communication" and anywhere(line.tier == index)
+        if line.category == "communication" and anywhere(line.tier == index)
     ]
     return broadcast_sum(found) if found else None

@@ -247,7 +247,7 @@ def _update_lines(step: Step, part: Stepped) -> list[TimeLine]:
         time_line(
             f"optimizer.{part.update.kernel}",
             axis="optimizer",
-            toll="state",
+            category="state",
             phase="optimizer",
             count=1.0,
             made=_on_host(placed, local, states) if offloaded else placed.memory_bound(moved),
@@ -265,7 +265,7 @@ def _paging_lines(placed: PlacedJob, state_bytes: Array, params: Array) -> list[
         time_line(
             f"optimizer.paging.{way}",
             axis="optimizer",
-            toll="state",
+            category="state",
             phase="optimizer",
             count=1.0,
             made=placed.host_link.then(
@@ -291,7 +291,7 @@ def _norm_line(step: Step) -> TimeLine:
     return time_line(
         "optimizer.grad_norm",
         axis="optimizer",
-        toll="state",
+        category="state",
         phase="optimizer",
         count=1.0,
         made=placed.memory_bound(norm),
@@ -331,7 +331,7 @@ def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
         time_line(
             "optimizer.outer",
             axis="optimizer",
-            toll="state",
+            category="state",
             phase="optimizer",
             count=1.0 / placed.policy.sync_every,
             made=placed.memory_bound(moved),
@@ -440,7 +440,7 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
         time_line(
             f"optimizer.{product.name}.{one.label}{one.matrix.name}",
             axis="optimizer",
-            toll="math",
+            category="math",
             phase="optimizer",
             count=count,
             made=made.then(
@@ -505,7 +505,7 @@ def _host_line(
     return time_line(
         f"optimizer.host.{part}",
         axis="optimizer",
-        toll="overhead",
+        category="overhead",
         phase="optimizer",
         cause="host",
         count=1.0,
@@ -527,14 +527,14 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     every = _iterated(step)
     if not every:
         return []
-    activations = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == "activation"])
+    activations = broadcast_sum([line.bytes for line in bill.memory_lines if line.category == "activation"])
     largest = max((one.matrix for one in every), key=lambda one: one.elements)
     return [
         memory_line(
             "state.optimizer.iteration",
             part="optimizer",
             axis="optimizer",
-            toll="state",
+            category="state",
             formula="max(element_bytes * (2 * short * long + 2 * short * short) - activation_bytes, 0)",
             terms={
                 "element_bytes": step.placed.optimizer.gathered_bytes,

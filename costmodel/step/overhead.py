@@ -36,7 +36,7 @@ def _slowest_slice(step: Step, bill: Bill) -> list[TimeLine]:
         time_line(
             "overhead.slowest_slice",
             axis="dp",
-            toll="overhead",
+            category="overhead",
             phase="step",
             cause="proportion",
             count=1.0,
@@ -60,7 +60,7 @@ def _between_steps(step: Step) -> list[TimeLine]:
         time_line(
             "overhead.step",
             axis="compute",
-            toll="overhead",
+            category="overhead",
             phase="step",
             count=1.0,
             formula="seconds",
@@ -96,7 +96,7 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
         time_line(
             name,
             axis="compute",
-            toll="overhead",
+            category="overhead",
             phase="step",
             cause="proportion",
             count=1.0,
@@ -133,7 +133,7 @@ def _input(step: Step, bill: Bill) -> list[TimeLine]:
         time_line(
             "overhead.input",
             axis="compute",
-            toll="overhead",
+            category="overhead",
             phase="step",
             count=1.0,
             formula="max(tokens / tokens_per_s - known_s, 0)",

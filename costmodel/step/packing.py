@@ -31,7 +31,7 @@ def time_lines(step: Step) -> list[TimeLine]:
         time_line(
             "packing.imbalance",
             axis="dp",
-            toll="overhead",
+            category="overhead",
             phase="step",
             count=1.0,
             formula="documents = sequences * seq_len / mean; "

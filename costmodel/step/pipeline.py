@@ -65,7 +65,7 @@ def _bubble_line(step: Step) -> TimeLine:
     return time_line(
         "pp.bubble",
         axis="pp",
-        toll="bubble",
+        category="bubble",
         phase="step",
         count=1.0,
         formula=schedules.bubble_formula(placed.layout.schedule),
@@ -95,7 +95,7 @@ def _message_lines(step: Step) -> list[TimeLine]:
         time_line(
             "pp.send_recv",
             axis="pp",
-            toll="communication",
+            category="communication",
             phase="step",
             group=placed.mesh.pp.dim,
             count=messages,
@@ -116,7 +116,7 @@ def _message_lines(step: Step) -> list[TimeLine]:
     of_others = time_line(
         "pp.send_recv_of_others",
         axis="pp",
-        toll="communication",
+        category="communication",
         phase="step",
         group=placed.mesh.pp.dim,
         count=np.maximum(exposed - messages, 0.0),
@@ -134,7 +134,7 @@ def _late_line(step: Step, message: Quantity) -> TimeLine:
     return time_line(
         "pp.send_recv.late",
         axis="pp",
-        toll="communication",
+        category="communication",
         phase="step",
         count=1.0,
         made=message.then(
@@ -180,7 +180,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "buffer.pp.outputs",
             part="buffer",
             axis="pp",
-            toll="activation",
+            category="activation",
             formula="micro_batches * size_bytes",
             terms={"micro_batches": held, "size_bytes": output},
             source=f"recipe {placed.recipe.name}: pp_keeps_outputs",
@@ -189,7 +189,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "buffer.pp.send_recv",
             part="buffer",
             axis="pp",
-            toll="activation",
+            category="activation",
             formula="4 * on * size_bytes",
             terms={"on": on, "size_bytes": size},
             source="activation and gradient, sent and received",

@@ -479,7 +479,7 @@ def communication_line(
     return time_line(
         name,
         axis=axis,
-        toll="communication",
+        category="communication",
         phase=phase,
         group=group.dim,
         count=count,

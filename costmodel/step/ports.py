@@ -61,7 +61,7 @@ def time_lines(_: object, bill: Bill) -> list[TimeLine]:
     lines = bill.time_lines
     sent: dict[tuple[int, int], tuple[TimeLine, list[Array]]] = {}
     for line in lines:
-        if line.toll == "communication":
+        if line.category == "communication":
             sent.setdefault((id(line.count), id(line.tier)), (line, []))[1].append(line.each_s)
     by_tiers: dict[int, tuple[Array, list[Array]]] = {}
     for line, each in sent.values():
@@ -83,7 +83,7 @@ def time_lines(_: object, bill: Bill) -> list[TimeLine]:
             time_line(
                 f"overhead.port.{name}",
                 axis="compute",
-                toll="communication",
+                category="communication",
                 phase="step",
                 count=1.0,
                 formula="max(port_busy_s - known_s, 0)",
@@ -97,7 +97,7 @@ def time_lines(_: object, bill: Bill) -> list[TimeLine]:
 
 def _sends(line: TimeLine, *, known: bool = False) -> bool:
     """Tell whether a line has messages on some tier, which may be `known` of others with its tiers."""
-    return line.toll == "communication" and (known or anywhere(line.tier >= 0))
+    return line.category == "communication" and (known or anywhere(line.tier >= 0))
 
 
 def _on_tier(tier: ArrayLike, seconds: Iterable[tuple[Array, Iterable[Array]]]) -> list[Array]:

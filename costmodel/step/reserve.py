@@ -27,10 +27,10 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     misjudged = {"state": placed.factors.of("states"), "activation": placed.factors.of("activations")}
     beyond = placed.factors.of("slack")
     # States and activations depend on different knobs: one line each keeps a search on small grids.
-    for toll, factor in misjudged.items():
-        allocated = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == toll])
+    for category, factor in misjudged.items():
+        allocated = broadcast_sum([line.bytes for line in bill.memory_lines if line.category == category])
         if factor is not None:
-            wrong = _misjudged_line(toll, factor, allocated)
+            wrong = _misjudged_line(category, factor, allocated)
             slack.append(wrong)
             allocated = np.asarray(allocated + wrong.bytes)
         formula, terms = "slack * allocated_bytes", {"allocated_bytes": allocated}
@@ -39,11 +39,11 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             terms["factor"] = beyond[..., None]
         slack.append(
             memory_line(
-                f"reserve.allocator_slack.{toll}",
+                f"reserve.allocator_slack.{category}",
                 part="reserve",
                 seen="reserved",
                 axis="compute",
-                toll="state",
+                category="state",
                 formula=formula,
                 terms={"slack": memory.allocator_slack, **terms},
                 source=f"recipe {name}: fragmentation of the caching allocator",
@@ -65,7 +65,7 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             part="reserve",
             seen="device",
             axis="compute",
-            toll="state",
+            category="state",
             formula="context_bytes",
             terms={"context_bytes": memory.context_bytes},
             source="CUDA context and libraries: 0.5-2 GB seen by nvidia-smi",
@@ -75,7 +75,7 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             part="reserve",
             seen="device",
             axis="dp",
-            toll="state",
+            category="state",
             formula="communicator_bytes * groups",
             terms={"communicator_bytes": memory.communicator_bytes, "groups": groups},
             source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files): "
@@ -97,7 +97,7 @@ def _left_empty_lines(step: Step, lines: Sequence[MemoryLine]) -> list[MemoryLin
     on = placed.layout.zero_stage == 2
     if not placed.recipe.memory.flattens_parameters or not anywhere(on):
         return []
-    fits = [line.bytes for line in lines if line.toll == "activation" or line.part == "gradients"]
+    fits = [line.bytes for line in lines if line.category == "activation" or line.part == "gradients"]
     states = [line.bytes for line in lines if line.part == "optimizer"]
     return [
         memory_line(
@@ -105,7 +105,7 @@ def _left_empty_lines(step: Step, lines: Sequence[MemoryLine]) -> list[MemoryLin
             part="reserve",
             seen="reserved",
             axis="dp",
-            toll="state",
+            category="state",
             formula="left = max(left_bytes - fitting_bytes - small_share * state_bytes, 0); "
             "on * min(left, max(memory_bytes - held_bytes, 0))",
             terms={
@@ -164,7 +164,7 @@ def _user_buffer_lines(step: Step) -> list[MemoryLine]:
             part="reserve",
             seen="device",
             axis="tp",
-            toll="state",
+            category="state",
             formula="on * (gathering * input_bytes + scattering * 2) * tokens * hidden",
             terms={
                 "on": ((layout.tp > 1) * (layout.sequence_parallel > 0))[..., None],
@@ -180,13 +180,13 @@ def _user_buffer_lines(step: Step) -> list[MemoryLine]:
     ]
 
 
-def _misjudged_line(toll: str, factor: Array, allocated: Array) -> MemoryLine:
+def _misjudged_line(category: str, factor: Array, allocated: Array) -> MemoryLine:
     """Return what is allocated beyond what the other lines say, where a factor says that they are off."""
     return memory_line(
-        f"reserve.misjudged.{toll}",
-        part="activation" if toll == "activation" else "parameters",
+        f"reserve.misjudged.{category}",
+        part="activation" if category == "activation" else "parameters",
         axis="compute",
-        toll="activation" if toll == "activation" else "state",
+        category="activation" if category == "activation" else "state",
         formula="(factor - 1) * allocated_bytes",
         terms={"factor": factor[..., None], "allocated_bytes": allocated},
         source="a sample of uncertain factors: describe/factors.py",
@@ -220,7 +220,7 @@ def _multicast_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             part="reserve",
             seen="device",
             axis="dp",
-            toll="state",
+            category="state",
             formula="on * channels * 2 * chunk_bytes * chunks * min(members, most_heads)",
             terms={
                 "on": settled(np.minimum(broadcast_sum(on), 1.0))[..., None],

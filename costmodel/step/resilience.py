@@ -32,7 +32,7 @@ def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
     if health.stragglers == "none":
         return degraded
     placed = step.placed
-    work_s = sum_exposed([line for line in bill.time_lines if line.toll != "communication"])
+    work_s = sum_exposed([line for line in bill.time_lines if line.category != "communication"])
     ranks = _ranks_below(placed)
     times = RankTimes(
         health.straggler_variation,
@@ -59,12 +59,14 @@ def _degraded_lines(bill: Bill, speed: float) -> list[TimeLine]:
     Its stage sets the pace of all micro-batches, and its work is the critical stage's; what communicates and what idles
     is not slower.
     """
-    work_s = sum_exposed([line for line in bill.time_lines if line.toll not in ("communication", "bubble")])
+    work_s = sum_exposed(
+        [line for line in bill.time_lines if line.category not in ("communication", "bubble")]
+    )
     return [
         time_line(
             "resilience.degraded_gpu",
             axis="resilience",
-            toll="overhead",
+            category="overhead",
             phase="step",
             count=1.0,
             formula="(1 / speed - 1) * work_s",
@@ -79,7 +81,7 @@ def _line(name: str, excess: Array, work_s: Array, ranks: Array) -> TimeLine:
     return time_line(
         name,
         axis="resilience",
-        toll="overhead",
+        category="overhead",
         phase="step",
         count=1.0,
         formula="excess * work_s",

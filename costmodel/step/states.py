@@ -148,7 +148,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                     f"state.{part}.{state_part}{name}",
                     part=state_part,
                     axis="dp",
-                    toll="state",
+                    category="state",
                     formula="on_gpu * copies * bytes_per_param * params / shards",
                     terms={
                         "on_gpu": np.asarray(on_gpu),
@@ -188,7 +188,7 @@ def _optimizer_lines(step: Step, part: DataPart, ranks: Array) -> list[MemoryLin
                 f"state.{part}.optimizer.{stepped.update.holds}",
                 part="optimizer",
                 axis="dp",
-                toll="state",
+                category="state",
                 made=width.then(
                     "bytes_per_param",
                     "on_gpu * bytes_per_param * params / shards",
@@ -224,7 +224,7 @@ def _frozen_lines(step: Step, is_sharded: NDArray[Any], copies: Array) -> list[M
                         f"state.{part}.parameters.{name}",
                         part="parameters",
                         axis="dp",
-                        toll="state",
+                        category="state",
                         formula="copies * bytes_per_param * params / shards",
                         terms={
                             "copies": copies,
@@ -255,7 +255,7 @@ def _product_copy_lines(step: Step) -> list[MemoryLine]:
             "buffer.dequantised_weight",
             part="buffer",
             axis="compute",
-            toll="state",
+            category="state",
             formula="bytes_per_param * params",
             terms={"bytes_per_param": np.asarray(FROZEN_BYTES), "params": np.asarray(largest)[..., None]},
             source="bitsandbytes functional.py, dequantize_4bit: a tensor of the whole weight for each product",
@@ -290,7 +290,7 @@ def _host_lines(step: Step) -> list[MemoryLine]:
             f"host.optimizer.{name}",
             part="gradients" if name == "gradients" else "optimizer",
             axis="dp",
-            toll="state",
+            category="state",
             formula="gpus_per_host * bytes_per_param * params",
             terms={
                 "gpus_per_host": placed.gpus_per_host[..., None],
@@ -326,7 +326,7 @@ def _host_parameters(step: Step) -> MemoryLine:
         "host.parameters",
         part="parameters",
         axis="dp",
-        toll="state",
+        category="state",
         formula="gpus_per_host * size_bytes",
         terms={"gpus_per_host": step.placed.gpus_per_host[..., None], "size_bytes": fetched_bytes(step)},
         source="ZeRO-Infinity, arXiv:2104.07857, section 5.1",
@@ -340,7 +340,7 @@ def _outer_line(placed: PlacedJob, params: Params) -> MemoryLine:
         "state.optimizer.outer",
         part="optimizer",
         axis="dp",
-        toll="state",
+        category="state",
         formula="bytes_per_param * params",
         terms={"bytes_per_param": width, "params": _stepped(placed, params)},
         source="DiLoCo, arXiv:2311.08105, algorithm 1",
@@ -387,7 +387,7 @@ def _bucket_lines(step: Step) -> list[MemoryLine]:
             part="reserve",
             seen="reserved",
             axis="dp",
-            toll="state",
+            category="state",
             formula="several * min(params, bucket_elements) * bytes_per_element",
             terms={
                 "several": (placed.mesh.grad.ranks > 1)[..., None] * 1.0,
@@ -411,7 +411,7 @@ def _norm_lines(step: Step, local: Array) -> list[MemoryLine]:
             part="reserve",
             seen="reserved",
             axis="optimizer",
-            toll="state",
+            category="state",
             formula="bytes_per_element * min(largest, params)",
             terms={
                 "bytes_per_element": recipe.memory.norm_copy_bytes,
@@ -428,13 +428,13 @@ def _adam_lines(step: Step, bill: Bill, local: Array) -> list[MemoryLine]:
     recipe = step.placed.recipe
     if not recipe.memory.adam_temporary_bytes or not step.placed.optimizer.keeps_moments:
         return []
-    activations = broadcast_sum([line.bytes for line in bill.memory_lines if line.toll == "activation"])
+    activations = broadcast_sum([line.bytes for line in bill.memory_lines if line.category == "activation"])
     return [
         memory_line(
             "state.optimizer.temporaries",
             part="optimizer",
             axis="optimizer",
-            toll="state",
+            category="state",
             formula="max(bytes_per_param * params - activation_bytes, 0)",
             terms={
                 "bytes_per_param": recipe.memory.adam_temporary_bytes,
@@ -516,7 +516,7 @@ def _by_tensor_line(step: Step, on: Array) -> MemoryLine:
         "buffer.dp.gathered_tensors",
         part="buffer",
         axis="dp",
-        toll="state",
+        category="state",
         formula="on * gather_bytes * max((1 + ahead) * matrix_params + matrix_params, 2 * table_params)",
         terms={
             "on": on,
@@ -560,7 +560,7 @@ def _gathered_line(step: Step, on: Array) -> MemoryLine:
         "buffer.dp.gathered_layers",
         part="buffer",
         axis="dp",
-        toll="state",
+        category="state",
         formula="on * (gather_bytes * (layers * params + root_params + grad_params)"
         " + grad_bytes * summed_params)",
         terms={

@@ -189,7 +189,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "buffer.tp.gathered_input",
             part="buffer",
             axis="tp",
-            toll="activation",
+            category="activation",
             formula="on * size_bytes",
             terms={"on": on, "size_bytes": size},
             source="Megatron-Core tensor_parallel/layers.py: one global gather buffer",

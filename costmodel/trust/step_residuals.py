@@ -49,8 +49,8 @@ def part_factors(steps: Sequence[OwnRun]) -> list[PartFactor]:
     measured = np.array([step.time_s for step in steps])
     parts: dict[str, Array] = {}
     for index, step in enumerate(steps):
-        for toll, seconds in step.est.exposed_by("toll").items():
-            parts.setdefault(toll, np.zeros(len(steps)))[index] = float(seconds)
+        for category, seconds in step.est.exposed_by("category").items():
+            parts.setdefault(category, np.zeros(len(steps)))[index] = float(seconds)
     found = []
     for part, seconds in parts.items():
         if seconds.sum() < 1e-3 * model.sum():

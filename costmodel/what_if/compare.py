@@ -54,7 +54,7 @@ class LineDifference(NamedTuple):
 
     Attributes
     ----------
-    bill, name, axis, toll : str
+    bill, name, axis, category : str
         As on the bill that has it first; `bill` is time or memory.
     values : tuple of float
         Exposed seconds of the step, or bytes on the worst stage, by job.
@@ -65,7 +65,7 @@ class LineDifference(NamedTuple):
     bill: str
     name: str
     axis: str
-    toll: str
+    category: str
     values: tuple[float, ...]
     why: tuple[str, ...]
 
@@ -221,7 +221,7 @@ class Comparison(Answer):
                 "bill": line.bill,
                 "name": line.name,
                 "axis": line.axis,
-                "toll": line.toll,
+                "category": line.category,
                 "value": line.values[job],
                 "unit": "s" if line.bill == "time" else "B",
                 "difference": line.difference(job),
@@ -276,7 +276,7 @@ def _differences(bill: str, key: str, estimates: Sequence[Estimate]) -> list[Lin
         known = next(record for record in records if record is not None)
         values = tuple(0.0 if record is None else record[key] for record in records)
         why = tuple(_why(records[0], record, key) for record in records)
-        found.append(LineDifference(bill, name, known["axis"], known["toll"], values, why))
+        found.append(LineDifference(bill, name, known["axis"], known["category"], values, why))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from costmodel.base.errors import CostModelError, UnitError, choices_hint, shown
 from costmodel.base.units import format_bytes, format_seconds, parse_number, read_quantity
-from costmodel.bill.lines import COMMUNICATING, TOLLS
+from costmodel.bill.lines import CATEGORIES, COMMUNICATING
 from costmodel.estimates.estimate import Estimate
 from costmodel.whole_run.run import TrainingRun
 
@@ -37,7 +37,7 @@ _OF_A_STEP = {
     "host_memory": "B",
     "gpus": "number",
     "fits_probability": "share",
-    **dict.fromkeys((*TOLLS, *_HIDDEN), "share"),
+    **dict.fromkeys((*CATEGORIES, *_HIDDEN), "share"),
 }
 """Figures that can be expected of a step, and what their bounds are: a quantity with the unit ``s`` or ``B``, a number
 or per cent (``share``), or any number."""
@@ -59,8 +59,8 @@ def _value(name: str, est: Estimate, run: TrainingRun | None) -> float | None:
         return float(est.memory_capacity_bytes - est.memory_bytes_per_gpu)
     if name == "gpus":
         return float(est.job.layout.gpus)
-    if name in TOLLS:
-        return float(est.exposed_by("toll").get(name, 0.0) / est.step_time_s)
+    if name in CATEGORIES:
+        return float(est.exposed_by("category").get(name, 0.0) / est.step_time_s)
     if name in _HIDDEN:
         # Of an axis that sends nothing, nothing is waited for.
         return float(est.hidden_by_axis().get(_HIDDEN[name], 1.0))

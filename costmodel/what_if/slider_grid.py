@@ -160,7 +160,7 @@ def slider_grid(est: Estimate) -> SliderGrid:
 
 def _part_of(line: TimeLine) -> str:
     """Return which of `PARTS` a line belongs to."""
-    if line.toll == "bubble":
+    if line.category == "bubble":
         return "bubble"
     return line.axis if line.axis in PARTS else "dp"
 

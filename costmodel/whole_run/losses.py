@@ -85,7 +85,7 @@ def _line(name: str, made: Quantity) -> TimeLine:
     return time_line(
         f"resilience.{name}",
         axis="resilience",
-        toll="overhead",
+        category="overhead",
         phase="step",
         count=1.0,
         made=made,

@@ -554,8 +554,8 @@ def _broken_nodes(reliability: Reliability, gpus: float) -> float:
 
 def step_power_w(est: Estimate, running: float = 1.0) -> float:
     """Return the mean power of a GPU and its share of the host, in steps for a share of the time. [W]."""
-    by_toll = est.exposed_by("toll")
-    busy = sum(float(by_toll.get(toll, 0.0)) for toll in ("math", "hbm", "state", "activation"))
+    by_category = est.exposed_by("category")
+    busy = sum(float(by_category.get(category, 0.0)) for category in ("math", "hbm", "state", "activation"))
     return float(
         mean_power_w(
             est.job.cluster.accelerator.tdp_w,

@@ -20,7 +20,7 @@ def shares(text):
 @pytest.mark.parametrize("layout", ["tp2 pp4", "tp2 pp4 vp4", "pp8"])
 def test_bill_figure_and_trace_have_one_bubble(layout):
     est = cm.estimate(**{**PIPED, "layout": layout})
-    line = next(line for line in est.bill.time_lines if line.toll == "bubble")
+    line = next(line for line in est.bill.time_lines if line.category == "bubble")
     said = f"{float(sum_exposed([line])) / float(est.step_time_s):.1%}"
     assert said != "0.0%"
     figure = est.plot("pipeline")

@@ -32,8 +32,8 @@ def degrees(est):
     return {name: int(getattr(est.job.layout, name)) for name in ("tp", "pp", "cp", "ep")}
 
 
-def share(est, toll):
-    return float(est.exposed_by("toll").get(toll, 0.0)) / seconds(est)
+def share(est, category):
+    return float(est.exposed_by("category").get(category, 0.0)) / seconds(est)
 
 
 def hidden(est, axis):
@@ -271,7 +271,7 @@ def test_gpt3_on_a_thousand_v100():
     message = min(
         float(line.bytes_each)
         for line in est.bill.time_lines
-        if line.axis == "pp" and line.toll == "communication" and float(line.bytes_each)
+        if line.axis == "pp" and line.category == "communication" and float(line.bytes_each)
     )
     assert 8 * message == pytest.approx(activation, rel=1e-9)
     assert activation == pytest.approx(100.7e6, rel=1e-3)
@@ -352,9 +352,9 @@ def test_a_naive_pipeline_keeps_one_stage_busy(stages):
         line
         for line in est.bill.time_lines
         if (line.axis in ("compute", "pp") and line.phase not in ("optimizer", "step"))
-        or line.toll == "bubble"
+        or line.category == "bubble"
     ]
-    bubble = sum(float(line.exposed_seconds) for line in pipeline if line.toll == "bubble")
+    bubble = sum(float(line.exposed_seconds) for line in pipeline if line.category == "bubble")
     total = sum(float(line.exposed_seconds) for line in pipeline)
     # The stage with the head is the busiest, so a little less than (P - 1)/P.
     assert bubble / total == pytest.approx((stages - 1) / stages, abs=0.12)

@@ -191,12 +191,12 @@ def test_a_hundred_billion_on_sixty_four_gpus():
     assert sum(state(split).values()) == pytest.approx(200e9, rel=0.02)
 
 
-def test_five_tolls():
+def test_five_categories():
     """The talk: state shelf, scratchpad, cable, bubble and last inch are what a bill is sorted by."""
     est = price("dense-100b", 64, cluster="dgx-h100-ndr", layout="tp8 pp4", global_batch=128, zero_stage=1)
-    paid = {toll: float(seconds) for toll, seconds in est.exposed_by("toll").items()}
+    paid = {category: float(seconds) for category, seconds in est.exposed_by("category").items()}
     assert sum(paid.values()) == pytest.approx(float(est.step_time_s), rel=1e-12)
-    for toll in ("communication", "bubble", "hbm", "math"):
-        assert paid[toll] > 0
-    held = {line.toll for line in est.bill.memory_lines}
+    for category in ("communication", "bubble", "hbm", "math"):
+        assert paid[category] > 0
+    held = {line.category for line in est.bill.memory_lines}
     assert held == {"state", "activation"}

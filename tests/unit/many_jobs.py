@@ -207,7 +207,7 @@ def one_port(batch: Batch) -> Iterator[Checked]:
     for index, name in enumerate(batch.est.bill.tier_names):
         busy_s = np.zeros(len(batch))
         for line in batch.est.bill.time_lines:
-            if line.toll == "communication":
+            if line.category == "communication":
                 busy_s = busy_s + batch.whole(line.count * line.each_s * (line.tier == index))
         yield _all(batch, busy_s / step_s - 1.0, name)
 
@@ -224,7 +224,7 @@ def one_micro_batch(batch: Batch) -> Iterator[Checked]:
     asked = valid(job.layout.schedule, job.layout.pp, job.micro_batches, job.layout.vp) & (job.layout.ep > 1)
     paid_s, busy_s = np.zeros(len(batch)), np.zeros(len(batch))
     for line in est.bill.time_lines:
-        if line.axis == "ep" and line.toll == "communication":
+        if line.axis == "ep" and line.category == "communication":
             paid_s = paid_s + batch.whole(line.exposed_seconds)
             busy_s = busy_s + batch.whole(line.seconds)
     yield Checked(
@@ -271,7 +271,7 @@ def grouped_shards(batch: Batch) -> Iterator[Checked]:
         _, est = both.changed(zero_stage=3.0, shard_group=group)
         lines = est.bill.time_lines
         optimizer_s = sum(batch.whole(line.exposed_seconds) for line in lines if line.axis == "optimizer")
-        sent = [line for line in lines if line.axis == "dp" and line.toll == "communication"]
+        sent = [line for line in lines if line.axis == "dp" and line.category == "communication"]
         step_s.append(batch.whole(est.step_time_s) - optimizer_s)
         nic_s.append(sum(batch.whole(line.seconds * (line.tier > 0)) for line in sent))
         inside_s.append(sum(batch.whole(line.seconds * (line.tier == 0)) for line in sent))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from random_jobs import DENSE, GPUS, MOE, is_possible, job_of, jobs, layouts, price_of, questions, with_fabric
 
 from costmodel.bill.formula import evaluate
-from costmodel.bill.lines import AXES, PHASES, TOLLS
+from costmodel.bill.lines import AXES, CATEGORIES, PHASES
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.recipe import list_recipes
 from costmodel.estimates.estimate import estimate
@@ -32,7 +32,7 @@ def assert_lines_are_sound(est):
     assert float(est.memory_bytes_per_gpu) == pytest.approx(by_stage.max(), rel=EXACT)
     for line in bill.time_lines:
         assert line.axis in AXES
-        assert line.toll in TOLLS
+        assert line.category in CATEGORIES
         assert line.phase in PHASES
         for value in (line.count, line.exposed_each_s, line.bytes_each):
             assert np.isfinite(value)
@@ -42,7 +42,7 @@ def assert_lines_are_sound(est):
         np.testing.assert_allclose(got, line.exposed_each_s, rtol=EXACT, err_msg=line.name)
     for line in bill.memory_lines:
         assert line.axis in AXES
-        assert line.toll in TOLLS
+        assert line.category in CATEGORIES
         assert np.all(np.isfinite(line.bytes) & (line.bytes >= 0)), line.name
         got = np.broadcast_to(evaluate(line.formula, line.terms), np.shape(line.bytes))
         np.testing.assert_allclose(got, line.bytes, rtol=EXACT, err_msg=line.name)
@@ -202,7 +202,7 @@ def test_the_layouts_drawn_here_are_possible(drawn):
 def test_no_port_is_busy_for_longer_than_the_step(drawn):
     """What is called hidden hides beside something: no tier carries more than the step lasts."""
     est = price_of(*drawn)
-    sent = [line for line in est.bill.time_lines if line.toll == "communication"]
+    sent = [line for line in est.bill.time_lines if line.category == "communication"]
     for tier in range(len(est.bill.tier_names)):
         busy = sum(float(line.seconds) for line in sent if float(line.tier) == tier)
         assert busy <= float(est.step_time_s) * (1 + 1e-9)

@@ -48,7 +48,14 @@ def test_settled():
 
 def _line(seconds, count=1.0) -> TimeLine:
     return time_line(
-        "a", axis="dp", toll="math", phase="step", count=count, formula="s", terms={"s": seconds}, source="-"
+        "a",
+        axis="dp",
+        category="math",
+        phase="step",
+        count=count,
+        formula="s",
+        terms={"s": seconds},
+        source="-",
     )
 
 

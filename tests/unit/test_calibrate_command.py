@@ -142,15 +142,15 @@ OTHER = {
 def test_what_was_changed_is_named_first():
     jobs = [estimate(**JOB), estimate(**OTHER)]
 
-    def measured(toll, factor):
+    def measured(category, factor):
         return [
-            OwnRun("job", one, float(one.step_time_s + (factor - 1) * one.exposed_by("toll")[toll]))
+            OwnRun("job", one, float(one.step_time_s + (factor - 1) * one.exposed_by("category")[category]))
             for one in jobs
         ]
 
-    for toll, factor in (("math", 1.15), ("communication", 1.4)):
-        best = part_factors(measured(toll, factor))[0]
-        assert best.part == toll
+    for category, factor in (("math", 1.15), ("communication", 1.4)):
+        best = part_factors(measured(category, factor))[0]
+        assert best.part == category
         assert best.factor == pytest.approx(factor, rel=1e-6)
         assert best.error_left < 1e-9
 

@@ -97,7 +97,7 @@ def test_figures_follow_from_the_bill():
     assert float(est.mfu) == pytest.approx(flops / step / 64 / 989.4e12, rel=1e-3)
     assert float(est.gpu_hours(1e12)) == pytest.approx(1e12 / tokens * step * 64 / 3600)
     assert float(est.days(1e12)) == pytest.approx(1e12 / tokens * step / 86400)
-    for attribute in ("axis", "toll", "phase"):
+    for attribute in ("axis", "category", "phase"):
         parts = est.exposed_by(attribute).values()
         assert sum(float(part) for part in parts) == pytest.approx(step, rel=1e-12)
 

@@ -8,7 +8,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.bill.lines import TOLLS
+from costmodel.bill.lines import CATEGORIES
 from costmodel.what_if.expect import read_expected
 
 JOB = {"model": "llama3-8b", "gpus": 8, "layout": "tp4", "global_batch": 8, "seq_len": 8192}
@@ -41,9 +41,9 @@ def test_figures_are_those_of_the_estimate(est, text, figure):
 
 def test_shares_of_the_step_are_sums_of_lines(est):
     """What is exposed by category adds up to the step; what is hidden is of the messages' own seconds."""
-    shares = {name: cm.expect(est, f"{name} >= 0")[0].value for name in TOLLS}
+    shares = {name: cm.expect(est, f"{name} >= 0")[0].value for name in CATEGORIES}
     assert sum(shares.values()) == pytest.approx(1.0)
-    lines = [line for line in est.bill.time_lines if line.toll == "communication"]
+    lines = [line for line in est.bill.time_lines if line.category == "communication"]
     for name, sent in (("hidden", lines), ("dp_hidden", [line for line in lines if line.axis == "dp"])):
         waited = sum(float(line.exposed_seconds) for line in sent)
         found = cm.expect(est, f"{name} > 0")[0].value

@@ -186,12 +186,12 @@ def test_memory_is_states_activations_and_what_the_allocator_takes_of_both():
     est = priced("dense")
     slack = est.job.recipe.memory.allocator_slack
     tensors = {
-        toll: sum(
+        category: sum(
             np.asarray(line.bytes)
             for line in est.bill.memory_lines
-            if line.toll == toll and line.part != "reserve"
+            if line.category == category and line.part != "reserve"
         )
-        for toll in ("state", "activation")
+        for category in ("state", "activation")
     }
     rest = est.bill.memory_per_stage_bytes() - (1.0 + slack) * (tensors["state"] + tensors["activation"])
     off = with_factors(est, {"states": 1.1, "activations": 0.8, "slack": 1.05})

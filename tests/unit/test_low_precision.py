@@ -37,12 +37,14 @@ def memory(est, name):
 
 
 def test_fewer_bits_multiply_faster_and_cost_casts():
-    plain = float(price().exposed_by("toll")["math"])
+    plain = float(price().exposed_by("category")["math"])
     for precision in ("fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "mxfp4", "nvfp4"):
         est = price(precision)
-        assert float(est.exposed_by("toll")["math"]) < plain
+        assert float(est.exposed_by("category")["math"]) < plain
         assert any("cast" in line.name or "quantise" in line.name for line in est.bill.time_lines)
-    assert float(price("nvfp4").exposed_by("toll")["math"]) < float(price("mxfp8").exposed_by("toll")["math"])
+    assert float(price("nvfp4").exposed_by("category")["math"]) < float(
+        price("mxfp8").exposed_by("category")["math"]
+    )
 
 
 def test_int8_of_tpus_multiplies_and_quantises_every_product_of_a_layer():

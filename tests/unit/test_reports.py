@@ -77,7 +77,7 @@ RECORD_KEYS = [
 LINE_KEYS = [
     "name",
     "axis",
-    "toll",
+    "category",
     "phase",
     "count",
     "bytes",
@@ -168,7 +168,7 @@ GOLDEN_LONG = [
     "bill",
     "name",
     "axis",
-    "toll",
+    "category",
     "phase",
     "count",
     "bytes",
@@ -222,13 +222,13 @@ GOLDEN_WIDE = [
     "dp_exposed_s",
     "optimizer_exposed_s",
     "resilience_exposed_s",
-    "toll_math_s",
-    "toll_hbm_s",
-    "toll_communication_s",
-    "toll_bubble_s",
-    "toll_state_s",
-    "toll_activation_s",
-    "toll_overhead_s",
+    "category_math_s",
+    "category_hbm_s",
+    "category_communication_s",
+    "category_bubble_s",
+    "category_state_s",
+    "category_activation_s",
+    "category_overhead_s",
     "memory_parameters_bytes",
     "memory_gradients_bytes",
     "memory_optimizer_bytes",
@@ -246,13 +246,13 @@ def test_column_names_are_stable():
 def test_sums_of_the_wide_form_are_its_totals(est, many):
     for frame in (est.to_frame("wide"), many.to_frame("wide")):
         by_axis = frame[[name for name in frame if name.endswith("_exposed_s")]].sum(axis=1)
-        by_toll = frame[[name for name in frame if name.startswith("toll_")]].sum(axis=1)
+        by_category = frame[[name for name in frame if name.startswith("category_")]].sum(axis=1)
         parts = [
             name for name in frame if re.fullmatch(r"memory_[a-z]+_bytes", name) and "capacity" not in name
         ]
         assert len(parts) == 6
         np.testing.assert_allclose(by_axis, frame.step_time_s, rtol=1e-12)
-        np.testing.assert_allclose(by_toll, frame.step_time_s, rtol=1e-12)
+        np.testing.assert_allclose(by_category, frame.step_time_s, rtol=1e-12)
         np.testing.assert_allclose(frame[parts].sum(axis=1), frame.memory_bytes_per_gpu, rtol=1e-12)
 
 

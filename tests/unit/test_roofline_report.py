@@ -22,7 +22,9 @@ def test_no_operator_is_above_its_roof_and_all_of_them_are_there(name):
             assert row.roof_flops_per_s <= row.peak_flops_per_s
         bandwidth = est.job.cluster.accelerator.memory_bandwidth_bytes_per_s
         assert row.moved_bytes / row.seconds <= bandwidth * (1 + 1e-9), row.name
-    lines = [line for line in est.bill.time_lines if line.axis == "compute" and line.toll in ("math", "hbm")]
+    lines = [
+        line for line in est.bill.time_lines if line.axis == "compute" and line.category in ("math", "hbm")
+    ]
     total = sum(float(line.exposed_seconds) for line in lines) / float(est.step_time_s)
     assert sum(row.share for row in rows) == pytest.approx(total, rel=1e-9)
 
@@ -55,7 +57,7 @@ def test_axes_by_hand():
         sent = sum(
             float(line.bytes)
             for line in est.bill.time_lines
-            if line.axis == row.axis and line.toll == "communication"
+            if line.axis == row.axis and line.category == "communication"
         )
         assert row.sent_bytes == pytest.approx(sent)
         assert row.intensity == pytest.approx(flops / sent)

@@ -204,7 +204,7 @@ def test_the_value_furthest_from_the_own_one_goes():
 
 
 @pytest.mark.parametrize(
-    ("axis", "toll", "part"),
+    ("axis", "category", "part"),
     [
         ("pp", "bubble", "bubble"),
         ("pp", "communication", "pp"),
@@ -212,9 +212,9 @@ def test_the_value_furthest_from_the_own_one_goes():
         ("tp", "compute", "tp"),
     ],
 )
-def test_lines_belong_to_parts(axis, toll, part):
+def test_lines_belong_to_parts(axis, category, part):
     assert "tp" in PARTS
-    assert _part_of(SimpleNamespace(axis=axis, toll=toll)) == part
+    assert _part_of(SimpleNamespace(axis=axis, category=category)) == part
 
 
 def test_micro_batches_of_a_position_decide_whether_its_schedule_runs():

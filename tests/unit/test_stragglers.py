@@ -106,7 +106,9 @@ def test_lines_of_an_estimate():
     off, on = job(), job(stragglers="normal", straggler_variation=0.05)
     added = [line for line in on.bill.time_lines if line.axis == "resilience"]
     assert not [line for line in off.bill.time_lines if line.axis == "resilience"]
-    work = sum(float(line.exposed_seconds) for line in off.bill.time_lines if line.toll != "communication")
+    work = sum(
+        float(line.exposed_seconds) for line in off.bill.time_lines if line.category != "communication"
+    )
     waited = sum(float(line.exposed_seconds) for line in added)
     assert waited == pytest.approx(float(0.05 * expected_maximum_normal(64)) * work, rel=1e-5)
     assert float(on.step_time_s) == pytest.approx(float(off.step_time_s) + waited, rel=1e-12)
@@ -161,9 +163,9 @@ def test_a_degraded_gpu_slows_its_own_work_and_nothing_that_waits_or_sends():
         "seq_len": 4096,
     }
     plain, slow = cm.estimate(**job), cm.estimate(**job, switches={"degraded_gpu": 0.8})
-    tolls = plain.exposed_by("toll")
-    work_s = float(plain.step_time_s) - float(tolls["communication"]) - float(tolls["bubble"])
+    categories = plain.exposed_by("category")
+    work_s = float(plain.step_time_s) - float(categories["communication"]) - float(categories["bubble"])
     assert float(slow.step_time_s) - float(plain.step_time_s) == pytest.approx(work_s / 4, rel=1e-9)
-    assert float(tolls["bubble"]) > 0
+    assert float(categories["bubble"]) > 0
     added = [line.name for line in slow.bill.time_lines if line.axis == "resilience"]
     assert added == ["resilience.degraded_gpu"]

@@ -652,7 +652,7 @@ def test_a_tensor_rank_keeps_one_key_head_at_least():
 
 def test_lines_are_of_compute_and_named_by_what_they_wait_for():
     est = price(gpus=2, layout="tp2")
-    tolls = {one.name: (one.axis, one.toll, one.phase) for one in est.bill.time_lines}
-    assert tolls["compute.attention.qkv.backward_weight"] == ("compute", "math", "backward_weight")
-    assert tolls["compute.mlp.activation.forward"] == ("compute", "hbm", "forward")
+    categories = {one.name: (one.axis, one.category, one.phase) for one in est.bill.time_lines}
+    assert categories["compute.attention.qkv.backward_weight"] == ("compute", "math", "backward_weight")
+    assert categories["compute.mlp.activation.forward"] == ("compute", "hbm", "forward")
     assert float(line(est, "compute.mlp.fc1.forward").tier) == -1

@@ -168,7 +168,7 @@ def test_messages_by_way_of_the_host(through, busy):
     names = each_us(est, "overhead.port.host")
     assert bool(names) is busy
     if busy:
-        over = [one for one in est.bill.time_lines if one.toll == "communication" and one.tier == 1]
+        over = [one for one in est.bill.time_lines if one.category == "communication" and one.tier == 1]
         sent = sum(min(float(one.bytes), 1e10 * float(one.seconds)) for one in over)
         assert float(est.step_time_s) == near(sent / 1e9)
 
@@ -178,7 +178,7 @@ def test_what_is_offloaded_shares_the_link_with_messages():
     outer = {"through_host": {"value": True, "source": "assumed"}}
     machine = cluster_file(outer=outer, gpu={"host_link": "1.5 GB/s"})
     est = price(gpus=8, global_batch=8, cluster=machine, switches={"offload_activations": 0.1})
-    over = [one for one in est.bill.time_lines if one.toll == "communication" and one.tier == 1]
+    over = [one for one in est.bill.time_lines if one.category == "communication" and one.tier == 1]
     sent = sum(min(float(one.bytes), 1e10 * float(one.seconds)) for one in over)
     assert float(line(est, "overhead.port.host").exposed_seconds) > 0
     assert float(est.step_time_s) == near((sent + 0.1 * AWAY) / 1.5e9)

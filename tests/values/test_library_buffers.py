@@ -126,7 +126,7 @@ def test_products_run_on_the_other_sms_while_an_exchange_hides(again):
         and not each.name.startswith(("compute.embedding", "compute.head"))
     ]
     total = sum(float(each.each_s) for each in passes)
-    products = sum(float(each.each_s) for each in passes if each.toll == "math")
+    products = sum(float(each.each_s) for each in passes if each.category == "math")
     assert 0 < products < total
     busy = float(one.each_s)
     hidden = busy * (1 - float(one.terms["least_share"]))

@@ -42,7 +42,7 @@ def test_an_explained_line_says_what_its_line_of_the_bill_says(est, time_lines):
     assert [line.name for line in told] == list(time_lines)
     for line in told:
         of_bill = time_lines[line.name]
-        assert (line.axis, line.toll, line.phase) == (of_bill.axis, of_bill.toll, of_bill.phase)
+        assert (line.axis, line.category, line.phase) == (of_bill.axis, of_bill.category, of_bill.phase)
         assert (line.tier or None) == tier_of(est, of_bill)
         assert (line.formula, line.source) == (of_bill.formula, of_bill.source)
         assert line.algorithm == (NCCL_ALGORITHMS[int(of_bill.algorithm)] if of_bill.algorithm else "")
@@ -70,7 +70,7 @@ def test_an_explained_line_of_memory_is_that_of_the_worst_stage(est):
     assert [line.name for line in told] == list(lines)
     for line in told:
         of_bill = lines[line.name]
-        assert (line.axis, line.toll, line.phase, line.tier) == (of_bill.axis, of_bill.toll, "", "")
+        assert (line.axis, line.category, line.phase, line.tier) == (of_bill.axis, of_bill.category, "", "")
         assert line.total == line.each == float(np.broadcast_to(of_bill.bytes, held.shape)[worst])
         assert line.times == 1
         assert line.share == pytest.approx(line.total / held[worst])
@@ -97,7 +97,7 @@ def test_the_record_has_each_line_as_the_bill_has_it(est, time_lines):
         assert line == {
             "name": of_bill.name,
             "axis": of_bill.axis,
-            "toll": of_bill.toll,
+            "category": of_bill.category,
             "phase": of_bill.phase,
             "count": float(of_bill.count),
             "bytes": float(of_bill.bytes),
@@ -111,7 +111,11 @@ def test_the_record_has_each_line_as_the_bill_has_it(est, time_lines):
     worst = est.worst_stage
     assert worst == int(np.argmax(est.bill.memory_per_stage_bytes()))
     for line, of_bill in zip(record["memory_lines"], est.bill.memory_lines, strict=True):
-        assert (line["name"], line["axis"], line["toll"]) == (of_bill.name, of_bill.axis, of_bill.toll)
+        assert (line["name"], line["axis"], line["category"]) == (
+            of_bill.name,
+            of_bill.axis,
+            of_bill.category,
+        )
         assert line["bytes"] == np.broadcast_to(of_bill.bytes, (4,))[worst]
         assert line["terms"] == {
             key: np.broadcast_to(value, (4,))[worst] for key, value in of_bill.terms.items()
@@ -189,9 +193,9 @@ def test_the_wide_table_sums_the_bill(est):
         assert row[f"{axis}_exposed_s"] == pytest.approx(
             sum(float(line.exposed_seconds) for line in lines if line.axis == axis), abs=1e-15
         )
-    for toll in ("math", "hbm", "communication", "bubble", "overhead"):
-        assert row[f"toll_{toll}_s"] == pytest.approx(
-            sum(float(line.exposed_seconds) for line in lines if line.toll == toll), abs=1e-15
+    for category in ("math", "hbm", "communication", "bubble", "overhead"):
+        assert row[f"category_{category}_s"] == pytest.approx(
+            sum(float(line.exposed_seconds) for line in lines if line.category == category), abs=1e-15
         )
     for part in ("parameters", "gradients", "optimizer", "activation", "buffer", "reserve"):
         held = [line.bytes for line in est.bill.memory_lines if line.part == part]

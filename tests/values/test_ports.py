@@ -12,7 +12,7 @@ def message(name, each_s, tier, count=1.0, exposed_s=0.0):
     return time_line(
         name,
         axis="dp",
-        toll="communication",
+        category="communication",
         phase="backward",
         count=count,
         formula="busy_s = each_s; exposed_s",
@@ -26,7 +26,7 @@ def work(seconds):
     return time_line(
         "compute",
         axis="compute",
-        toll="math",
+        category="math",
         phase="forward",
         count=1.0,
         formula="seconds",

@@ -151,7 +151,9 @@ def test_reserves_of_a_sample():
         }
     )
     labels = {
-        one.name: (one.part, one.axis, one.toll) for one in off.bill.memory_lines if "misjudged" in one.name
+        one.name: (one.part, one.axis, one.category)
+        for one in off.bill.memory_lines
+        if "misjudged" in one.name
     }
     assert labels == {
         "reserve.misjudged.state": ("parameters", "compute", "state"),
@@ -192,7 +194,7 @@ def test_waiting_for_the_slowest_rank():
     plain = price(**job)
     est = price(switches={"stragglers": "normal", "straggler_variation": 0.02}, **job)
     work = sum(
-        1e6 * float(one.exposed_seconds) for one in plain.bill.time_lines if one.toll != "communication"
+        1e6 * float(one.exposed_seconds) for one in plain.bill.time_lines if one.category != "communication"
     )
     late = {ranks: 0.02 * expected_maximum(ranks) for ranks in (2, 4, 8, 16)}
     assert each_us(est, "resilience.stragglers.") == pytest.approx(
@@ -217,7 +219,7 @@ def test_jitter_is_paid_at_every_synchronisation():
         **job,
     )
     work = sum(
-        1e6 * float(one.exposed_seconds) for one in plain.bill.time_lines if one.toll != "communication"
+        1e6 * float(one.exposed_seconds) for one in plain.bill.time_lines if one.category != "communication"
     )
     assert each_us(est, "resilience.jitter.tensor") == pytest.approx(
         {"resilience.jitter.tensor": work * 0.01 * math.sqrt(32) / math.sqrt(math.pi)}, rel=1e-4

@@ -125,7 +125,7 @@ def test_the_clock_and_what_idles(est):
     )
     assert timeline.scale == pytest.approx(1.0)
     assert (timeline.stages, timeline.schedule) == (2, "1f1b")
-    assert timeline.bubble_s == float(est.exposed_by("toll")["bubble"])
+    assert timeline.bubble_s == float(est.exposed_by("category")["bubble"])
     for stage in (0, 1):
         tasks = [
             one

@@ -25,7 +25,7 @@ def waited(est, **of):
 def test_a_bubble():
     """Eight stages, tp 2: dp 4, 64 / 4 = 16 micro-batches."""
     est, said = told("the pipeline bubble", **LLAMA, layout="pp8 tp2", recompute="full")
-    share = waited(est, toll="bubble") / float(est.step_time_s)
+    share = waited(est, category="bubble") / float(est.step_time_s)
     assert said == [
         f"the pipeline bubble is {share:.0%} of the step (1f1b, pp 8, vp 1, 16 micro-batches): more micro-batches, "
         "a smaller pp or more virtual stages shrink it"
@@ -47,7 +47,7 @@ def test_changes_of_the_pipeline_that_save_time():
 )
 def test_communication_that_nothing_hides(axis, job):
     est, said = told(f"{axis.upper()} communication", **job)
-    seconds = waited(est, axis=axis, toll="communication")
+    seconds = waited(est, axis=axis, category="communication")
     step = float(est.step_time_s)
     assert seconds > 0.2 * step
     assert said == [
@@ -56,7 +56,7 @@ def test_communication_that_nothing_hides(axis, job):
     others = {
         one
         for one in ("tp", "cp", "ep", "pp", "dp")
-        if waited(est, axis=one, toll="communication") > 0.2 * step
+        if waited(est, axis=one, category="communication") > 0.2 * step
     }
     assert others == {word.split()[0].lower() for word in est.warnings if "that nothing hides" in word}
 

@@ -104,9 +104,9 @@ def test_energy():
     """Busy is what computes or streams memory, optimizer and all; 500 W, hosts on top, 1.2 times for the building."""
     found = run(options={"pue": 1.2})
     est = found.est
-    by_toll = {toll: float(s) for toll, s in est.exposed_by("toll").items()}
-    waiting = sum(by_toll.get(toll, 0.0) for toll in ("communication", "bubble", "overhead"))
-    assert by_toll["state"] > 0
+    by_category = {category: float(s) for category, s in est.exposed_by("category").items()}
+    waiting = sum(by_category.get(category, 0.0) for category in ("communication", "bubble", "overhead"))
+    assert by_category["state"] > 0
     busy = 1 - waiting / found.step_time_s
     power = float(mean_power_w(500.0, busy_fraction=busy, running_fraction=1.0))
     assert step_power_w(est) == near(power)

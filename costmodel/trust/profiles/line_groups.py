@@ -27,7 +27,7 @@ class Group(NamedTuple):
     name : str
         Of the group; with a pass behind a dot where it is told apart by pass.
     lines : str
-        Regular expression of ``axis toll cause host_way name`` of the bill's lines, "" where the bill has none.
+        Regular expression of ``axis category cause host_way name`` of the bill's lines, "" where the bill has none.
     classes : tuple of str
         Classes of kernels.
     bill_longer, trace_longer : str
@@ -69,7 +69,7 @@ def group_of_line(line: TimeLine) -> Group:
     LookupError
         If none has it: a line must never be left out.
     """
-    text = f"{line.axis} {line.toll} {line.cause} {line.host_way} {line.name}"
+    text = f"{line.axis} {line.category} {line.cause} {line.host_way} {line.name}"
     for pattern, group in _PATTERNS:
         if pattern.search(text):
             return group
