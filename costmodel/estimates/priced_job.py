@@ -18,7 +18,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import RISK, odds
 from costmodel.describe.recipe import is_fitted
-from costmodel.step.anatomy.trained import job_flops_per_token
+from costmodel.step.anatomy.adapters import job_flops_per_token
 from costmodel.step.price import Priced
 
 Array = NDArray[np.float64]

@@ -16,7 +16,7 @@ from costmodel.estimates.estimate import Estimate
 from costmodel.planning.best import Kept
 from costmodel.planning.finalists import SIMULATED
 from costmodel.planning.search import Pass, peak_flops_per_s
-from costmodel.step.anatomy.trained import job_flops_per_token
+from costmodel.step.anatomy.adapters import job_flops_per_token
 
 Array = NDArray[np.float64]
 

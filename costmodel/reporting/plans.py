@@ -37,7 +37,7 @@ from costmodel.reporting.training_runs import (
     dollars_text,
     percentiles_text,
 )
-from costmodel.step.anatomy.trained import job_flops_per_token
+from costmodel.step.anatomy.adapters import job_flops_per_token
 from costmodel.whole_run.run import TrainingRun
 
 _FRONT_ROWS = 12

@@ -270,24 +270,24 @@ def build_blocks(placed: PlacedJob) -> list[Block]:
 
     In the order of `StagePlan.blocks`.
     """
-    model, shard, recipe, precision = placed.model, placed.shard, placed.recipe, placed.precision
+    model, given = placed.model, placed.given
     if placed.tuning.lora_rank:
-        precision = without_weight_gradients(precision)
+        given = given._replace(precision=without_weight_gradients(placed.precision))
     stages, several = placed.stages, len(placed.kinds) > 1
     blocks = []
     for kind, held in zip(placed.kinds, stages.layers, strict=True):
-        operators = layer_operators(model, kind, shard, recipe, precision)
+        operators = layer_operators(given, kind)
         label = f"{kind.name}." if several else ""
         blocks.append(
             _block(placed, operators, layer_param_blocks(model, kind), held, label=label, kind=kind)
         )
-    embedding = embedding_operators(model, shard, recipe)
-    head = head_operators(model, shard, recipe)
+    embedding = embedding_operators(given)
+    head = head_operators(given)
     table, tail = embedding_param_blocks(model), head_param_blocks(model)
     blocks.append(_block(placed, embedding, table, stages.has_embedding, role="embedding"))
     blocks.append(_block(placed, head, tail, stages.has_head, role="head"))
     if model.mtp_layers:
-        joined = prediction_operators(model, shard, recipe, precision)
+        joined = prediction_operators(given)
         own = [replace(one, count=one.count / model.mtp_layers) for one in mtp_own_param_blocks(model)]
         blocks.append(_block(placed, joined, own, stages.mtp, role="mtp"))
     return blocks
@@ -308,8 +308,8 @@ def _block(
     params = held_params(blocks, layout)
     trained, quantised = params, Params(np.asarray(0.0), np.asarray(0.0))
     if not tuning.whole:
-        seen = placed.model if kind is None else placed.model.seen_by(kind)
-        operators = tuned(operators, seen, placed.shard, tuning, placed.precision)
+        given = placed.given if kind is None else placed.given.seen_by(kind)
+        operators = tuned(operators, given, tuning)
         adapters = Params(*adapter_params(operators))
         params = params + adapters
         trained = held_params([one for one in blocks if not is_frozen(tuning, one)], layout) + adapters

@@ -26,8 +26,8 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.optimizers import Optimizer, Product, Update
 from costmodel.physics.kernels.roofline import matmul_time
 from costmodel.physics.network.mesh import Group
-from costmodel.step.anatomy.matrices import Matrix, layer_matrices, prediction_matrices
-from costmodel.step.anatomy.operator_parts import ParamBlock
+from costmodel.step.anatomy.operator_parts import Given, ParamBlock
+from costmodel.step.anatomy.operators import Matrix, layer_matrices, prediction_matrices
 from costmodel.step.anatomy.params import (
     Params,
     embedding_param_blocks,
@@ -114,11 +114,12 @@ def whole_state_bytes(job: Job) -> float:
     """Bytes of what the optimizer keeps of a whole model, multi-token prediction and main weights left out. [B]"""
     model, chosen = job.model, job.optimizer
     elements = dict.fromkeys(chosen.updates, 0.0)
+    whole = Given.whole(model, job.recipe, job.precision)
     sides = dict.fromkeys(chosen.updates, 0.0)
     for kind in model.kind_of_layer:
         for block in layer_param_blocks(model, model.layer_kinds()[kind]):
             elements[chosen.matrices if block.is_matrix else chosen.others] += block.count
-        for one in layer_matrices(model, model.layer_kinds()[kind], job.recipe, job.precision):
+        for one in layer_matrices(whole, model.layer_kinds()[kind]):
             sides[chosen.matrices] += one.copies * _counted_sides(chosen, one)
     for table in (embedding_param_blocks(model), head_param_blocks(model)):
         count = sum(block.count for block in table)
@@ -160,9 +161,9 @@ def _own_blocks(placed: PlacedJob, block: Block) -> tuple[ParamBlock, ...]:
 def _own_matrices(placed: PlacedJob, block: Block) -> tuple[Matrix, ...]:
     """Return the matrices of the same."""
     if block.kind is not None:
-        return layer_matrices(placed.model, block.kind, placed.recipe, placed.precision)
+        return layer_matrices(placed.whole, block.kind)
     if block.role == "mtp":
-        return prediction_matrices(placed.model, placed.recipe, placed.precision)
+        return prediction_matrices(placed.whole)
     return ()
 
 
@@ -368,7 +369,8 @@ def _iterated(step: Step) -> list[_Iterated]:
             tuple(
                 (product, _product_time(placed, one, product))
                 for product in chosen.products
-                if not product.basis or _blocks_of(chosen, one)[0].side(product.basis) <= chosen.largest_side
+                if not product.basis
+                or getattr(_blocks_of(chosen, one)[0], product.basis) <= chosen.largest_side
             ),
         )
         for block in step.blocks
@@ -382,9 +384,9 @@ def _product_time(placed: PlacedJob, matrix: Matrix, product: Product) -> Quanti
     cut, blocks = _blocks_of(placed.optimizer, matrix)
     wide = 4.0 if product.dtype == "fp32" else 2.0
     made = matmul_time(
-        cut.side(product.rows),
-        cut.side(product.columns),
-        cut.side(product.depth),
+        getattr(cut, product.rows),
+        getattr(cut, product.columns),
+        getattr(cut, product.depth),
         constants=placed.kernels.matmul[product.dtype],
         peak_flops_per_s=accelerator.peak_flops_per_s[PEAK_KEY[product.dtype]],
         memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,

@@ -44,7 +44,7 @@ from costmodel.physics.pipeline.stages import (
     plan_meetings,
     plan_rings,
 )
-from costmodel.step.anatomy.operator_parts import Operator, Part, Role, ScalarWork, Shard
+from costmodel.step.anatomy.operator_parts import Given, Operator, Part, Role, ScalarWork, Shard
 from costmodel.step.anatomy.params import Params
 from costmodel.step.ports import Ports
 from costmodel.step.recomputation import Recomputation
@@ -204,6 +204,16 @@ class PlacedJob:
     """Tokens of the busiest expert rank over the mean. [-]"""
     factors: Factors
     """What the calibrated constants are multiplied by."""
+
+    @property
+    def given(self) -> Given:
+        """What its operators follow from."""
+        return Given(self.model, self.shard, self.recipe, self.precision)
+
+    @property
+    def whole(self) -> Given:
+        """The same of a rank that holds everything, for one token."""
+        return Given.whole(self.model, self.recipe, self.precision)
 
     @property
     def accelerator(self) -> Accelerator:

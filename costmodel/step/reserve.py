@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import Bill, MemoryLine, anywhere, broadcast_sum, memory_line, settled
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
-from costmodel.step.anatomy.matrices import layer_matrices
+from costmodel.step.anatomy.operators import layer_matrices
 from costmodel.step.anatomy.params import num_params
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
@@ -129,7 +129,7 @@ def _share_of_small(placed: PlacedJob) -> float:
     found = [
         matrix
         for kind in model.kind_of_layer
-        for matrix in layer_matrices(model, model.layer_kinds()[kind], placed.recipe, placed.precision)
+        for matrix in layer_matrices(placed.whole, model.layer_kinds()[kind])
     ]
     largest = max(one.elements / one.pieces for one in found)
     small = sum(one.copies * one.elements for one in found if 2.0 * one.elements / one.pieces <= largest)

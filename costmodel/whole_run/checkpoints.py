@@ -11,8 +11,8 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes
 from costmodel.bill.quantity import quantity
 from costmodel.physics.run.goodput import checkpoint_write_s
+from costmodel.step.anatomy.adapters import num_trained_params
 from costmodel.step.anatomy.params import num_params
-from costmodel.step.anatomy.trained import num_trained_params
 from costmodel.step.optimizer import whole_state_bytes
 from costmodel.step.states import FROZEN_BYTES
 

@@ -26,7 +26,7 @@ from costmodel.describe.jobs.tuning import BASE_BYTES, make_tuning
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.precision import precision
 from costmodel.describe.recipe import load_recipe
-from costmodel.step.anatomy.trained import num_trained_params
+from costmodel.step.anatomy.adapters import num_trained_params
 
 T = 1024
 # Adapters of rank 16 of a layer: q 1,024 + 1,024, k and v 1,024 + 512, o, gate and up 1,024 + 4,096, down the same.

@@ -1,4 +1,4 @@
-"""What training only a part of a model makes of its operators: no weight gradients, adapters, quantised bases.
+"""What training only a part of a model makes of its operators: no weight gradients, adapters, quantised bases; what is trained.
 
 References
 ----------
@@ -11,7 +11,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,20 +19,29 @@ from costmodel.step.anatomy.operator_parts import (
     BF16,
     Adapter,
     Array,
+    Given,
     Operator,
+    ParamBlock,
     Part,
     Scan,
-    Shard,
+    Traffic,
+    elementwise,
     linear,
-    memory_bound,
-    saved_input_bytes,
+)
+from costmodel.step.anatomy.operators import layer_operators
+from costmodel.step.anatomy.params import (
+    active_fraction,
+    all_blocks,
+    model_flops_per_token,
+    mtp_param_blocks,
 )
 
 if TYPE_CHECKING:
+    from costmodel.describe.jobs.job import Job
     from costmodel.describe.jobs.tuning import Tuning
     from costmodel.describe.models.model import Model
     from costmodel.describe.precision import Precision
-    from costmodel.step.anatomy.operator_parts import ParamBlock
+    from costmodel.describe.recipe import Recipe
 
 _FREEZES: dict[Part, str] = {
     "attention": "attention",
@@ -63,17 +72,15 @@ def is_quantised(tuning: Tuning, block: ParamBlock) -> bool:
     return is_frozen(tuning, block) and block.is_matrix and block.part not in _IN_16_BITS
 
 
-def tuned(
-    operators: Iterable[Operator], model: Model, shard: Shard, tuning: Tuning, precision: Precision
-) -> list[Operator]:
+def tuned(operators: Iterable[Operator], given: Given, tuning: Tuning) -> list[Operator]:
     """Return the operators of a block as a job runs them that trains only a part of the model."""
     made: list[Operator] = []
     for operator in operators:
         frozen = _FREEZES[operator.part] in tuning.frozen
-        if operator.kind not in ("matmul", "grouped_matmul") or not operator.has_parameters:
-            made.append(_without_scatter(operator) if frozen and operator.part == "embedding" else operator)
-            continue
-        if not frozen:
+        if frozen and operator.part == "embedding" and not operator.is_product:
+            # A look-up whose table has no gradient.
+            operator = operator._replace(backward_bytes=np.asarray(0.0), kernels_backward=0.0)
+        if not (frozen and operator.is_product and operator.has_parameters):
             made.append(operator)
             continue
         if tuning.computes_in and operator.part not in _IN_16_BITS:
@@ -81,13 +88,8 @@ def tuned(
         made.append(
             operator._replace(has_weight=False, kernels_backward=np.asarray(operator.kernels_backward) / 2.0)
         )
-        made += _adapters(operator, model, shard, tuning)
-    return _without_inputs(made, precision)
-
-
-def _without_scatter(lookup: Operator) -> Operator:
-    """Return a look-up whose table has no gradient."""
-    return lookup._replace(backward_bytes=np.asarray(0.0), kernels_backward=0.0)
+        made += _adapters(operator, given, tuning)
+    return _without_inputs(made, given.input_bytes)
 
 
 def _dequantised(product: Operator, base_bytes: float) -> Operator:
@@ -95,19 +97,14 @@ def _dequantised(product: Operator, base_bytes: float) -> Operator:
 
     Two kernels, as the constants are quantised too (bitsandbytes functional.py, `dequantize_4bit`).
     """
-    elements = np.asarray(product.n * product.k * product.groups)
-    moved = base_bytes + BF16
-    return memory_bound(
+    traffic = Traffic(base_bytes + BF16, base_bytes + BF16, 2, 2)
+    return elementwise(
         product.part,
         f"{product.leaf}_dequantise",
-        product.modules,
-        elements,
-        moved,
-        moved,
-        kernels_forward=2.0,
-        kernels_backward=2.0,
+        product.n * product.k * product.groups,
+        traffic,
         adapter=Adapter(product.leaf, "dequantise"),
-    )
+    )._replace(modules=product.modules)
 
 
 _LATENT: Mapping[str, tuple[str, ...]] = {
@@ -119,45 +116,37 @@ _LATENT: Mapping[str, tuple[str, ...]] = {
 """Projections of latent attention, and what they are called for in adapters."""
 
 
-class _Piece(NamedTuple):
-    """A part of a layer's output that has an adapter of its own: its name, and its width on a rank."""
-
-    name: str
-    width: Array
-
-
-def _pieces(product: Operator, model: Model, shard: Shard, targets: tuple[str, ...]) -> list[_Piece]:
-    """Return which parts of a layer get adapters."""
-    part, leaf, width = product.part, product.leaf, np.asarray(product.n)
+def _pieces(product: Operator, given: Given, targets: tuple[str, ...]) -> dict[str, Array]:
+    """Return the width on a rank of each part of a layer's output that has an adapter of its own. [-]"""
+    model, part, leaf, width = given.model, product.part, product.leaf, product.n
     if part == "mixer":
-        return [_Piece(leaf, width)] if "mixer" in targets else []
+        return {leaf: width} if "mixer" in targets else {}
     if part == "experts" and "experts" not in targets:
-        return []
+        return {}
     if leaf == "fc1":
         halves = ("gate", "up") if model.gated_mlp else ("up",)
-        named = [_Piece(word, width / len(halves)) for word in halves if word in targets]
-        return [_Piece("fc1", width)] if "fc1" in targets else named
+        named = {word: np.asarray(width / len(halves)) for word in halves if word in targets}
+        return {"fc1": width} if "fc1" in targets else named
     if leaf == "fc2":
-        return [_Piece("down", width)] if "down" in targets else []
+        return {"down": width} if "down" in targets else {}
     if part != "attention":
-        return []
+        return {}
     if leaf == "out":
-        return [_Piece("o", width)] if "o" in targets else []
+        return {"o": width} if "o" in targets else {}
     if leaf == "qkv" and "qkv" in targets:
-        return [_Piece("qkv", width)]
+        return {"qkv": width}
     if leaf == "qkv":
-        heads, kv_heads = model.num_heads / shard.tp, np.maximum(model.num_kv_heads / shard.tp, 1.0)
-        key, value = kv_heads * float(model.head_dim), kv_heads * float(model.v_head_dim)
-        gate = heads * float(model.v_head_dim) if model.attention_gate else 0.0
-        sizes = {"q": heads * float(model.head_dim) + gate, "k": key, "v": value}
+        gate = given.heads * float(model.v_head_dim) if model.attention_gate else 0.0
+        queries = given.heads * float(model.head_dim) + gate
+        sizes = (queries, given.kv_heads * float(model.head_dim), given.kv_heads * float(model.v_head_dim))
         # Adapters stand beside the projections that there are.
-        sizes = dict(list(sizes.items())[: 1 + model.kv_projections])
-        return [_Piece(word, np.asarray(size)) for word, size in sizes.items() if word in targets]
+        there = zip("qkv"[: 1 + model.kv_projections], sizes, strict=False)
+        return {word: np.asarray(size) for word, size in there if word in targets}
     # Latent attention: queries, and keys with values, each down to a rank and up again.
-    return [_Piece(leaf, width)] if {*_LATENT[leaf], "qkv"} & set(targets) else []
+    return {leaf: width} if {*_LATENT[leaf], "qkv"} & set(targets) else {}
 
 
-def _adapters(product: Operator, model: Model, shard: Shard, tuning: Tuning) -> list[Operator]:
+def _adapters(product: Operator, given: Given, tuning: Tuning) -> list[Operator]:
     """Return the adapters beside one frozen layer: down to the rank, up again, scaled and added.
 
     Beside a row-parallel layer each rank reads its slice of the input, so that the small results are summed;
@@ -165,30 +154,27 @@ def _adapters(product: Operator, model: Model, shard: Shard, tuning: Tuning) -> 
     """
     if not tuning.lora_rank:
         return []
-    rank, row = np.asarray(float(tuning.lora_rank)), product.role == "row"
+    part, rank, inner, row = product.part, float(tuning.lora_rank), product.k, product.role == "row"
     grouped = product.kind == "grouped_matmul"
+    rows = given.shard.tokens_sp if row else product.m
     made: list[Operator] = []
-    for piece in _pieces(product, model, shard, tuning.lora_targets):
-        rows = shard.tokens_sp if row else product.m
-        inner, width = np.asarray(product.k), piece.width
+    for name, width in _pieces(product, given, tuning.lora_targets).items():
         into = linear(
-            product.part,
-            f"lora_{piece.name}_a",
+            part,
+            f"lora_{name}_a",
             "summed" if row else "expert" if grouped else "replicated",
-            product.modules,
             product.m,
             rank,
             inner,
+            kept=BF16,
             groups=product.groups,
             low_precision=False,
-            saved_bytes=np.asarray(BF16 * product.m * rank * product.groups),
             adapter=Adapter(product.leaf, "into"),
         )
         out = linear(
-            product.part,
-            f"lora_{piece.name}_b",
+            part,
+            f"lora_{name}_b",
             "expert" if grouped else "replicated" if row else "column",
-            product.modules,
             rows,
             width,
             rank,
@@ -197,23 +183,22 @@ def _adapters(product: Operator, model: Model, shard: Shard, tuning: Tuning) -> 
             adapter=Adapter(product.leaf, "out"),
         )
         # Forward the product is scaled (4 bytes) and added (6); backward its gradient scaled, and that of the input added.
-        elements, given = rows * width * product.groups, product.m * inner * product.groups
-        added = memory_bound(
-            product.part, f"lora_{piece.name}_add", product.modules, np.asarray(elements), 10.0, 4.0
+        elements, entering = rows * width * product.groups, product.m * inner * product.groups
+        added = elementwise(
+            part,
+            f"lora_{name}_add",
+            elements,
+            Traffic(10, 4, 2, 2),
+            adapter=Adapter(product.leaf, "add"),
         )
         made += [
             into._replace(kind=product.kind),
             out._replace(kind=product.kind),
-            added._replace(
-                backward_bytes=np.asarray(4.0 * elements + 6.0 * given),
-                kernels_forward=2.0,
-                kernels_backward=2.0,
-                adapter=Adapter(product.leaf, "add"),
-            ),
+            added._replace(backward_bytes=np.asarray(added.backward_bytes + 6.0 * entering)),
         ]
         if tuning.magnitudes:
-            made += _magnitude(product, piece, rank, np.asarray(elements), tuning)
-    return made
+            made += _magnitude(product, name, width, elements, tuning)
+    return [one._replace(modules=product.modules) for one in made]
 
 
 # The whole weight with its change, again in every forward pass: both small matrices times an identity, that scaled (4
@@ -229,66 +214,59 @@ _LENGTHS = Scan(
 )
 
 
-def _magnitude(
-    product: Operator, piece: _Piece, rank: Array, elements: Array, tuning: Tuning
-) -> list[Operator]:
+def _magnitude(product: Operator, name: str, width: Array, elements: Array, tuning: Tuning) -> list[Operator]:
     """Return what DoRA adds to one adapter: the lengths of the weight's rows, and both results times theirs.
 
     huggingface/peft src/peft/tuners/lora/dora.py; without dropout, which would multiply by the base once more.
     """
-    inner, row = np.asarray(product.k), product.role == "row"
-    dequantised = tuning.base_bytes + BF16 if tuning.computes_in else 0.0
+    row = product.role == "row"
+    work = _LENGTHS.of(
+        groups=product.groups,
+        inner=product.k,
+        width=width,
+        rank=float(tuning.lora_rank),
+        dequantised=tuning.base_bytes + BF16 if tuning.computes_in else 0.0,
+    )
     lengths = Operator(
         product.part,
-        f"lora_{piece.name}_lengths",
-        "scan" if not row else "summed",
+        f"lora_{name}_lengths",
+        "summed" if row else "scan",
         "scan",
         product.modules,
         # Ranks with a slice of the input add up their fp32 squares.
         m=np.asarray(1.0 if row else 0.0),
-        n=np.asarray(2.0 * piece.width if row else 0.0),
+        n=np.asarray(2.0 * width if row else 0.0),
         kernels_forward=_LENGTHS.kernels_forward,
         kernels_backward=0.0,
         has_weight=False,
-        scan=_LENGTHS.of(
-            groups=product.groups,
-            inner=inner,
-            width=piece.width,
-            rank=rank,
-            dequantised=np.asarray(dequantised),
-        ),
+        scan=work,
         adapter=Adapter(product.leaf, "lengths"),
     )
     # Forward the base's result is scaled (4) and added (6); backward both magnitudes' gradients (8) and a scaled one (4).
-    scaled = memory_bound(
+    scaled = elementwise(
         product.part,
-        f"lora_{piece.name}_magnitude",
-        product.modules,
+        f"lora_{name}_magnitude",
         elements,
-        10.0,
-        12.0,
-        n=piece.width,
+        Traffic(10, 12, 2, 5),
+        2.0 * BF16 * elements,
+        n=width,
         k=np.asarray(1.0),
         groups=product.groups,
-        saved_bytes=2.0 * BF16 * elements,
-        kernels_forward=2.0,
-        kernels_backward=5.0,
         adapter=Adapter(product.leaf, "magnitude"),
     )
     return [lengths, scaled]
 
 
-def _without_inputs(operators: list[Operator], precision: Precision) -> list[Operator]:
+def _without_inputs(operators: list[Operator], held: float) -> list[Operator]:
     """Leave out what is kept only for weight gradients that nobody takes: inputs of layers without an adapter.
 
-    The norm before a part keeps its output for all that read it, the activation for the second layer; adapters
-    read it in 16 bits.
+    The norm before a part keeps its output for all that read it, the activation for the second layer, `held` bytes
+    an element; adapters read it in 16 bits.
     """
     read: dict[tuple[str, str], float] = {}
-    held = saved_input_bytes(precision)
     for one in operators:
         reads = one.adapter is None or one.adapter.does == "into"
-        if one.kind in ("matmul", "grouped_matmul") and one.has_weight and reads:
+        if one.is_product and one.has_weight and reads:
             layer = one.leaf if one.adapter is None else one.adapter.of
             of = (one.part, "activation" if layer == "fc2" else "norm")
             read[of] = max(read.get(of, 0.0), held if one.adapter is None else BF16)
@@ -325,3 +303,45 @@ def adapter_params(operators: Iterable[Operator]) -> tuple[Array, Array]:
             else:
                 dense = dense + size
     return np.asarray(dense), np.asarray(expert)
+
+
+def num_trained_params(model: Model, tuning: Tuning, recipe: Recipe, precision: Precision) -> float:
+    """Return the parameters that have gradients, adapters among them, multi-token prediction left out. [-]"""
+    trained = sum(block.count for block in all_blocks(model) if not is_frozen(tuning, block))
+    return trained + sum(_all_adapters(model, tuning, recipe, precision))
+
+
+def job_flops_per_token(job: Job, *, causal: bool = False) -> Array:
+    """Return the model FLOPs that a job trains a token with, frozen weights counted four times. [FLOP]
+
+    Its packing says how far attention reaches, its tuning what is trained; see `model_flops_per_token`.
+    """
+    model, tuning = job.model, job.tuning
+    whole = model_flops_per_token(model, job.span, causal)
+    if tuning.whole:
+        return whole
+    # No weight gradient of frozen matrices, two FLOPs each; adapters are matrices of their own.
+    frozen = sum(
+        block.count * active_fraction(model, block)
+        for block in (*all_blocks(model), *mtp_param_blocks(model))
+        if block.is_matrix and is_frozen(tuning, block)
+    )
+    if model.tied_embeddings and "head" in tuning.frozen:
+        frozen += float(model.vocab_size) * model.hidden_size
+    dense, expert = _all_adapters(model, tuning, job.recipe, job.precision)
+    adapters = dense + expert * model.top_k / max(model.num_experts, 1)
+    return np.asarray(whole + 6.0 * adapters - 2.0 * frozen)
+
+
+def _all_adapters(model: Model, tuning: Tuning, recipe: Recipe, precision: Precision) -> tuple[float, float]:
+    """Return the parameters of all adapters: beside dense layers, and experts'. [-]"""
+    if not tuning.lora_rank:
+        return 0.0, 0.0
+    whole = Given.whole(model, recipe, precision)
+    dense = expert = 0.0
+    for number, kind in enumerate(model.layer_kinds()):
+        made = tuned(layer_operators(whole, kind), whole.seen_by(kind), tuning)
+        beside, inside = adapter_params(made)
+        layers = model.kind_of_layer.count(number)
+        dense, expert = dense + layers * float(beside), expert + layers * float(inside)
+    return dense, expert

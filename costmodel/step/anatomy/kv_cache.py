@@ -55,28 +55,19 @@ def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2
 
 
 class CachedLayers(NamedTuple):
-    """Layers of one kind that attend, as decoding sees them.
-
-    Attributes
-    ----------
-    layers : int
-        How many there are. [-]
-    elements : float
-        What each caches of a token; 0 where it takes what an earlier one cached. [-]
-    heads : int
-        Heads by which tensor parallelism can cut that; 1 for MLA's latent, which every rank holds. [-]
-    window, reach : int
-        Tokens that stay cached, and those that a query meets, 0 for all. [-]
-    products : float
-        Multiply-adds of a query for each key that it meets; MLA works in its latent space. [-]
-    """
+    """Layers of one kind that attend, as decoding sees them. [-]"""
 
     layers: int
     elements: float
+    """What each caches of a token; 0 where it takes what an earlier one cached."""
     heads: int
+    """Heads by which tensor parallelism can cut that; 1 for MLA's latent, which every rank holds."""
     window: int
+    """Tokens that stay cached, 0 for all."""
     reach: int
+    """Tokens that a query meets, 0 for all."""
     products: float
+    """Multiply-adds of a query for each key that it meets; MLA works in its latent space."""
 
 
 def cached_layers(model: Model) -> tuple[CachedLayers, ...]:

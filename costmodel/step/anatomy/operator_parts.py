@@ -5,10 +5,10 @@ Element-wise operators are counted in bytes of HBM traffic, which is the only th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 
 if TYPE_CHECKING:
-    from costmodel.describe.models.model import Model
+    from costmodel.describe.models.model import LayerKind, Model
     from costmodel.describe.precision import Precision
     from costmodel.describe.recipe import Recipe
 
 Array = NDArray[np.float64]
+Number = Array | float
 OperatorKind = Literal["matmul", "grouped_matmul", "attention", "memory", "scan"]
 Part = Literal["attention", "mlp", "router", "experts", "shared", "embedding", "head", "mtp", "mixer"]
 Role = Literal[
@@ -50,7 +51,24 @@ PATHS: Mapping[str, str] = {
 }
 """Where the names of a part's operators begin; what keeps activations together is its first word."""
 
+_MODULES: Mapping[str, tuple[str, ...]] = {
+    "attention": ("attention",),
+    "mixer": ("attention",),
+    "mlp": ("mlp",),
+    "router": ("moe",),
+    "experts": ("moe",),
+    "shared": ("moe",),
+    "embedding": (),
+    "head": (),
+    "mtp": ("mtp",),
+}
+"""Recompute modules that a part belongs to; another mixer stands in attention's place."""
+
 Sharding = Literal["tp", "expert", "replicated"]
+
+ZERO = np.asarray(0.0)
+ONE = np.asarray(1.0)
+BF16 = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,81 +94,83 @@ class ParamBlock:
         return ".".join(word for word in (PATHS.get(self.part, self.part), self.leaf) if word)
 
 
-ZERO = np.asarray(0.0)
-ONE = np.asarray(1.0)
-BF16 = 2.0
-
-
 class Shard(NamedTuple):
-    """One micro-batch as one rank sees it; arrays over layouts.
-
-    `tokens` are those between the norms (the sequence over cp), `tokens_sp` those of norms and
-    residuals (also over tp under sequence parallelism); `expert_tokens` are the token copies
-    that arrive at the rank's experts, `local_experts` the experts it holds; `swaps` are the ranks of its
-    context group among which attention swaps sequence for heads before K and V go round the others; `span` is
-    the length that attention reaches over, shorter than the sequence where that is packed.
-    """
+    """One micro-batch as one rank sees it; arrays over layouts. [-]"""
 
     micro_batch: Array
     seq_len: Array
     tokens: Array
+    """Between the norms: the sequence over cp."""
     tokens_sp: Array
+    """Of norms and residuals: also over tp under sequence parallelism."""
     tp: Array
     cp: Array
     etp: Array
     expert_tokens: Array
+    """Token copies that arrive at the rank's experts."""
     local_experts: Array
     swaps: Array
+    """Ranks of its context group that swap sequence for heads before K and V go round the others."""
     span: Array
+    """Length that attention reaches over, shorter than the sequence where that is packed."""
+
+
+class Given(NamedTuple):
+    """What the operators of a block follow from; the model as the layer sees it."""
+
+    model: Model
+    shard: Shard
+    recipe: Recipe
+    precision: Precision
+
+    @classmethod
+    def whole(cls, model: Model, recipe: Recipe, precision: Precision) -> Given:
+        """Return a rank that holds everything, for one token."""
+        shard = Shard(*(ONE,) * len(Shard._fields))
+        experts = np.asarray(float(max(model.num_experts, 1)))
+        return cls(model, shard._replace(local_experts=experts), recipe, precision)
+
+    def seen_by(self, kind: LayerKind) -> Given:
+        """Return the same with the sizes of a layer of a kind."""
+        return self._replace(model=self.model.seen_by(kind))
+
+    @property
+    def hidden(self) -> float:
+        """Width of the model. [-]"""
+        return float(self.model.hidden_size)
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of a micro-batch on a rank between the norms. [-]"""
+        return self.shard.tokens
+
+    @property
+    def heads(self) -> Array:
+        """Query heads of a rank. [-]"""
+        return np.asarray(self.model.num_heads / self.shard.tp)
+
+    @property
+    def kv_heads(self) -> Array:
+        """Heads of keys and values of a rank; ranks beyond them have copies. [-]"""
+        return np.asarray(np.maximum(self.model.num_kv_heads / self.shard.tp, 1.0))
+
+    @property
+    def input_bytes(self) -> float:
+        """Bytes an element that a linear layer keeps of its input."""
+        return saved_input_bytes(self.precision)
+
+    @property
+    def input_tokens(self) -> Array:
+        """Tokens of a TP-split layer's input as autograd keeps it: a slice, or gathered. [-]"""
+        return self.shard.tokens_sp if self.recipe.overlap.sp_regathers else self.shard.tokens
 
 
 class Operator(NamedTuple):
     """One operator of a layer, for one micro-batch on one rank.
 
-    Attributes
-    ----------
-    part : str
-        Which part of the layer it belongs to.
-    leaf : str
-        Its name inside the part.
-    role : str
-        What it is to the parallel axes: `column` and `row` are layers that TP splits, whose input is
-        gathered and whose output is summed; `core` is attention itself, which CP spreads over ranks;
-        `expert` works on what EP dispatched, `permutation` puts that in order; `replicated` is a matrix
-        that no axis splits; `scan` is a recurrence; `summed` a product whose result TP sums by itself.
-    kind : str
-        Which time model prices it.
-    modules : frozenset of str
-        Recompute modules that contain it.
-    m, n, k, groups : Array
-        Matrix product: `groups` products of m x k by k x n. [-]
-    low_precision : bool
-        Whether it follows the job's GEMM precision (else bf16).
-    forward_bytes, backward_bytes : Array
-        HBM traffic of an element-wise operator. [B]
-    kernels_forward, kernels_backward : float or Array
-        Kernels that the host launches. [-]
-    scalar_forward, scalar_backward : ScalarWork or None
-        What of an element-wise operator is done element by element.
-    saved_bytes : Array
-        What autograd keeps of its output. [B]
-    has_weight : bool
-        Whether the backward pass has a second product besides the input gradient.
-    has_parameters : bool
-        Whether that product is a weight gradient, which is accumulated.
-    casts : bool
-        Whether its kernels quantise, which reach less of the bandwidth than others.
-    attention : AttentionShape or None
-        Shape of a fused attention kernel.
-    neighbour_bytes : Array
-        What it needs of the ranks beside its own in the sequence before it can start, such as the last
-        tokens for a convolution or the state of a recurrence. [B]
-    scan : Scan or None
-        Bytes and FLOPs of a recurrence in chunks.
-    exchanges : tuple of ContextExchange
-        What context parallelism sends around it.
-    adapter : Adapter or None
-        What it does for adapters, where it stands beside a frozen layer.
+    Roles: `column` and `row` are layers that TP splits, whose input is gathered and whose output is summed; `core` is
+    attention itself, which CP spreads over ranks; `expert` works on what EP dispatched, `permutation` puts that in
+    order; `replicated` is a matrix that no axis splits; `scan` a recurrence; `summed` a product whose result TP sums.
     """
 
     part: Part
@@ -158,31 +178,48 @@ class Operator(NamedTuple):
     role: Role
     kind: OperatorKind
     modules: frozenset[str]
+    """Recompute modules that contain it."""
     m: Array = ZERO
+    """Matrix product: `groups` products of m x k by k x n. [-]"""
     n: Array = ZERO
     k: Array = ZERO
     groups: Array = ONE
     low_precision: bool = True
+    """Whether it follows the job's GEMM precision (else bf16)."""
     forward_bytes: Array = ZERO
+    """HBM traffic of an element-wise operator. [B]"""
     backward_bytes: Array = ZERO
-    kernels_forward: float | Array = 1.0
-    kernels_backward: float | Array = 1.0
+    kernels_forward: Number = 1.0
+    """Kernels that the host launches. [-]"""
+    kernels_backward: Number = 1.0
     scalar_forward: ScalarWork | None = None
     scalar_backward: ScalarWork | None = None
     saved_bytes: Array = ZERO
+    """What autograd keeps of its output. [B]"""
     has_weight: bool = True
+    """Whether the backward pass has a second product besides the input gradient."""
     casts: bool = False
+    """Whether its kernels quantise, which reach less of the bandwidth than others."""
     has_parameters: bool = True
+    """Whether that second product is a weight gradient, which is accumulated."""
     attention: AttentionShape | None = None
     neighbour_bytes: Array = ZERO
+    """What it needs of the ranks beside its own in the sequence before it can start: a convolution's last tokens. [B]"""
     scan: Scan | None = None
     exchanges: tuple[ContextExchange, ...] = ()
+    """What context parallelism sends around it."""
     adapter: Adapter | None = None
+    """What it does for adapters, where it stands beside a frozen layer."""
 
     @property
     def name(self) -> str:
         """Dotted path inside the layer, for people."""
         return f"{PATHS[self.part]}.{self.leaf}"
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product."""
+        return self.kind in ("matmul", "grouped_matmul")
 
 
 class Adapter(NamedTuple):
@@ -229,9 +266,9 @@ class Scan(NamedTuple):
     kernels_forward: float
     kernels_backward: float
     units: str = ""
-    terms: Mapping[str, Array | float] = MappingProxyType({})
+    terms: Mapping[str, Number] = MappingProxyType({})
 
-    def of(self, **terms: Array | float) -> Scan:
+    def of(self, **terms: Number) -> Scan:
         """Return the same recurrence of these sizes."""
         return self._replace(terms=terms)
 
@@ -246,8 +283,8 @@ class AttentionShape(NamedTuple):
     qk_head_dim: float
     v_head_dim: float
     kv_heads: Array
-    calls: Array
-    windowed: Array
+    calls: Array = ONE
+    windowed: NDArray[np.bool_] = np.asarray(False)
     """Whether `causal_share` is that of a window."""
 
 
@@ -255,49 +292,32 @@ def linear(
     part: Part,
     leaf: str,
     role: Role,
-    modules: Iterable[str],
-    m: Array,
-    n: Array,
-    k: Array,
-    **more: object,
+    m: Number,
+    n: Number,
+    k: Number,
+    *,
+    kept: float = 0.0,
+    also: tuple[str, ...] = (),
+    kind: OperatorKind = "matmul",
+    groups: Number = ONE,
+    **more: Any,
 ) -> Operator:
-    """Make a linear layer: one forward GEMM, two backward."""
+    """Make a linear layer, one forward GEMM and two backward; autograd keeps `kept` bytes of an element of its output."""
     return Operator(
         part,
         leaf,
         role,
-        "matmul",
-        frozenset(modules),
-        m=m,
+        kind,
+        frozenset((*_MODULES[part], *also)),
+        m=np.asarray(m),
         n=np.asarray(n),
         k=np.asarray(k),
-        kernels_backward=2.0,
-        **more,  # type: ignore[arg-type]
-    )
-
-
-def memory_bound(
-    part: Part,
-    leaf: str,
-    modules: Iterable[str],
-    elements: Array,
-    forward: float | Array,
-    backward: float | Array,
-    *,
-    role: Role = "pointwise",
-    **more: object,
-) -> Operator:
-    """Make an element-wise operator that moves so many bytes an element."""
-    return Operator(
-        part,
-        leaf,
-        role,
-        "memory",
-        frozenset(modules),
-        forward_bytes=np.asarray(elements * forward),
-        backward_bytes=np.asarray(elements * backward),
-        has_weight=False,
-        **more,  # type: ignore[arg-type]
+        groups=np.asarray(groups),
+        **{
+            "kernels_backward": 2.0,
+            "saved_bytes": np.asarray(kept * m * n * groups) if kept else ZERO,
+            **more,
+        },
     )
 
 
@@ -308,10 +328,10 @@ class Traffic(NamedTuple):
     move of it. [-, B]
     """
 
-    forward: float
-    backward: float
-    kernels_forward: float
-    kernels_backward: float
+    forward: Number
+    backward: Number
+    kernels_forward: Number = 1.0
+    kernels_backward: Number = 1.0
     scalar_forward: tuple[float, float] = (0.0, 0.0)
     scalar_backward: tuple[float, float] = (0.0, 0.0)
 
@@ -343,26 +363,94 @@ CLAMP = Traffic(8, 15, 3, 7, scalar_forward=(1, 4), scalar_backward=(2.5, 9.5))
 GROUPED_EPILOGUE = Traffic(0, 4, 0, 0)
 ADD_FUSED = Traffic(6, 0, 1, 0)
 ADDED_BY_NORM = Traffic(0, 0, 0, 0)
-# Sums of a layer's branches: autograd adds the gradients that router, experts and shared expert have of one input, a
-# kernel a sum; forward the shared expert's output is added to theirs (NVIDIA/Megatron-LM megatron/core/transformer/moe/
-# moe_layer.py; pytorch/pytorch torch/csrc/autograd/input_buffer.cpp).
-ROUTED = Traffic(0, 6, 0, 1)
-ROUTED_AND_SHARED = Traffic(6, 12, 1, 2)
 ADD_DROPOUT_FUSED = Traffic(7, 5, 1, 1)
 ADD_DROPOUT_CHAIN = Traffic(15, 9, 3, 2)
-SOFTMAX_FUSED = Traffic(4, 6, 1, 1)
-# Under a causal mask Megatron's kernel loads a row up to its diagonal only, and writes all of it (NVIDIA/Megatron-LM
-# megatron/fused_kernels/scaled_upper_triang_masked_softmax.h); rows of so many batches and heads share a block, and
-# others are left to PyTorch (megatron/model/fused_softmax.py, is_kernel_available).
-SOFTMAX_CAUSAL = Traffic(3, 4, 1, 1)
-SOFTMAX_BLOCK = 4.0
-SOFTMAX_CHAIN = Traffic(29, 33, 5, 5)
-SOFTMAX_DROPOUT = Traffic(5, 5, 1, 1)
 
 
-def input_tokens(shard: Shard, recipe: Recipe) -> Array:
-    """Tokens of a TP-split layer's input as autograd keeps it: a slice, or gathered. [-]"""
-    return shard.tokens_sp if recipe.overlap.sp_regathers else shard.tokens
+def elementwise(
+    part: Part,
+    leaf: str,
+    elements: Number,
+    traffic: Traffic,
+    saved: Number = ZERO,
+    *,
+    role: Role = "pointwise",
+    modules: tuple[str, ...] | None = None,
+    also: tuple[str, ...] = (),
+    **more: Any,
+) -> Operator:
+    """Make an element-wise operator of the given traffic."""
+    return Operator(
+        part,
+        leaf,
+        role,
+        "memory",
+        frozenset((*(_MODULES[part] if modules is None else modules), *also)),
+        forward_bytes=np.asarray(elements * traffic.forward),
+        backward_bytes=np.asarray(elements * traffic.backward),
+        kernels_forward=traffic.kernels_forward,
+        kernels_backward=traffic.kernels_backward,
+        has_weight=False,
+        saved_bytes=np.asarray(saved),
+        scalar_forward=_scalar_work(elements, traffic.scalar_forward),
+        scalar_backward=_scalar_work(elements, traffic.scalar_backward),
+        **more,
+    )
+
+
+def _scalar_work(elements: Number, each: tuple[float, float]) -> ScalarWork | None:
+    """Return what kernels without vectors do, where there are such."""
+    touched, moved = each
+    return ScalarWork(np.asarray(touched * elements), np.asarray(moved * elements)) if touched else None
+
+
+def fused_attention(
+    part: Part, leaf: str, shape: AttentionShape, saved: Array, also: tuple[str, ...] = ()
+) -> Operator:
+    """Make attention as one fused kernel."""
+    return Operator(
+        part,
+        leaf,
+        "core",
+        "attention",
+        frozenset((*_MODULES[part], "core_attn", *also)),
+        saved_bytes=np.asarray(saved),
+        kernels_backward=2.0,
+        has_weight=False,
+        attention=shape,
+    )
+
+
+def norm(
+    given: Given, part: Part, leaf: str, elements: Array, saved: Number, *, always_rms: bool = False
+) -> Operator:
+    """Make a norm; it saves its output, which is the next GEMM's input."""
+    kernels = given.recipe.kernels
+    chain = (always_rms or given.model.norm == "rmsnorm") and not (kernels.fused_norm or kernels.compiled)
+    traffic = NORM_CHAIN if chain else NORM_FUSED
+    extra = 6.0 if chain else 0.0  # fp32 copy and normalised input
+    if kernels.norm_adds_residual and leaf == "norm" and part in ("attention", "mlp"):
+        traffic = NORM_RESIDUAL
+    saved = saved + extra * elements
+    return elementwise(part, leaf, elements, traffic, saved, role="norm", modules=("layernorm",))
+
+
+def first_norm(given: Given, part: Part, inputs: Array) -> Operator:
+    """Make the norm before a part, whose output is kept for so many tokens of `inputs`. [-]"""
+    kept = given.input_bytes * inputs * given.hidden
+    return norm(given, part, "norm", np.asarray(given.shard.tokens_sp * given.hidden), kept)
+
+
+def residual(given: Given, part: Part) -> Operator:
+    """Make bias + dropout + residual addition; it saves the new residual stream and the mask."""
+    kernels, elements = given.recipe.kernels, given.shard.tokens_sp * given.hidden
+    traffic = ADD_FUSED
+    if kernels.norm_adds_residual:
+        traffic = ADDED_BY_NORM
+    elif kernels.dropout:
+        traffic = ADD_DROPOUT_FUSED if kernels.fused_dropout_add or kernels.compiled else ADD_DROPOUT_CHAIN
+    saved = elements * (BF16 + kernels.dropout)
+    return elementwise(part, "residual", elements, traffic, saved, role="residual", modules=())
 
 
 def column_inputs(part: Part, model: Model, recipe: Recipe) -> float:
@@ -373,206 +461,74 @@ def column_inputs(part: Part, model: Model, recipe: Recipe) -> float:
     return 2.0 if recipe.kernels.separate_gate and gates else 1.0
 
 
-def kept_inputs(part: Part, model: Model, shard: Shard, recipe: Recipe) -> Array:
+def kept_inputs(given: Given, part: Part) -> Array:
     """Tokens of all inputs that the TP-split layers of a part keep: one that they share, or one each. [-]"""
-    own = column_inputs(part, model, recipe) if recipe.kernels.own_column_inputs else 1.0
-    return np.asarray(input_tokens(shard, recipe) * np.where(shard.tp > 1, own, 1.0))
+    own = column_inputs(part, given.model, given.recipe) if given.recipe.kernels.own_column_inputs else 1.0
+    return np.asarray(given.input_tokens * np.where(given.shard.tp > 1, own, 1.0))
 
 
-def input_operators(
-    part: Part, modules: Iterable[str], model: Model, shard: Shard, recipe: Recipe
-) -> list[Operator]:
+def input_operators(given: Given, part: Part) -> list[Operator]:
     """Return what layers of their own on one input cost: a copy each, and the sum of their gradients."""
-    apart = column_inputs(part, model, recipe)
-    elements = shard.tokens * float(model.hidden_size)
+    shard, apart = given.shard, column_inputs(part, given.model, given.recipe)
+    elements = shard.tokens * given.hidden
     ops = []
     if apart > 1.0:
         # Autograd adds one gradient to the others at a time: two reads and a write.
-        ops.append(
-            memory_bound(
-                part,
-                "input_gradient_sum",
-                modules,
-                elements,
-                0.0,
-                6.0 * (apart - 1.0),
-                kernels_forward=0.0,
-                kernels_backward=apart - 1.0,
-            )
-        )
-    if recipe.kernels.own_column_inputs:
+        summed = Traffic(0, 6.0 * (apart - 1.0), 0, apart - 1.0)
+        ops.append(elementwise(part, "input_gradient_sum", elements, summed))
+    if given.recipe.kernels.own_column_inputs:
         # A gathered input is nobody else's already.
         copied = apart * (shard.tp > 1) * (shard.tokens_sp == shard.tokens)
-        ops.append(
-            memory_bound(
-                part,
-                "input_copy",
-                modules,
-                elements * copied,
-                2.0 * BF16,
-                0.0,
-                kernels_forward=copied,
-                kernels_backward=0.0,
-            )
-        )
+        copy = Traffic(2.0 * BF16, 0, copied, 0)
+        ops.append(elementwise(part, "input_copy", elements * copied, copy))
     return ops
 
 
-def bias_gradients(part: Part, modules: Iterable[str], elements: Array) -> Operator:
+def bias_gradients(part: Part, elements: Array) -> Operator:
     """Sum the output gradients over tokens: one more read of each in the backward pass."""
-    return memory_bound(
-        part,
-        "bias_gradient",
-        modules,
-        np.asarray(elements),
-        0.0,
-        BF16,
-        kernels_forward=0.0,
-        kernels_backward=2.0,
-    )
-
-
-def norm_operator(
-    part: Part, leaf: str, elements: Array, recipe: Recipe, rms: bool, saved: Array
-) -> Operator:
-    """Make a norm; saves its output, which is the next GEMM's input."""
-    traffic = NORM_FUSED if recipe.kernels.fused_norm or recipe.kernels.compiled or not rms else NORM_CHAIN
-    extra = 0.0 if traffic is NORM_FUSED else 6.0  # fp32 copy and normalised input
-    if recipe.kernels.norm_adds_residual and leaf == "norm" and part in ("attention", "mlp"):
-        traffic = NORM_RESIDUAL
-    return elementwise(part, leaf, ("layernorm",), elements, traffic, saved + extra * elements, role="norm")
-
-
-def elementwise(
-    part: Part,
-    leaf: str,
-    modules: Iterable[str],
-    elements: Array,
-    traffic: Traffic,
-    saved: Array = ZERO,
-    *,
-    role: Role = "pointwise",
-) -> Operator:
-    """Make an element-wise operator of the given traffic."""
-    return memory_bound(
-        part,
-        leaf,
-        modules,
-        elements,
-        traffic.forward,
-        traffic.backward,
-        role=role,
-        kernels_forward=traffic.kernels_forward,
-        kernels_backward=traffic.kernels_backward,
-        scalar_forward=_scalar_work(elements, traffic.scalar_forward),
-        scalar_backward=_scalar_work(elements, traffic.scalar_backward),
-        saved_bytes=saved,
-    )
-
-
-def _scalar_work(elements: Array, each: tuple[float, float]) -> ScalarWork | None:
-    """Return what kernels without vectors do, where there are such."""
-    touched, moved = each
-    return ScalarWork(np.asarray(touched * elements), np.asarray(moved * elements)) if touched else None
-
-
-def residual_operator(part: Part, elements: Array, recipe: Recipe) -> Operator:
-    """Make bias + dropout + residual addition; saves the new residual stream and the mask."""
-    if recipe.kernels.norm_adds_residual:
-        traffic = ADDED_BY_NORM
-    elif not recipe.kernels.dropout:
-        traffic = ADD_FUSED
-    else:
-        traffic = (
-            ADD_DROPOUT_FUSED
-            if recipe.kernels.fused_dropout_add or recipe.kernels.compiled
-            else ADD_DROPOUT_CHAIN
-        )
-    mask = 1.0 if recipe.kernels.dropout else 0.0
-    return elementwise(part, "residual", (), elements, traffic, elements * (BF16 + mask), role="residual")
+    return elementwise(part, "bias_gradient", elements, Traffic(0, BF16, 0, 2))
 
 
 class Cast(NamedTuple):
-    """Elements that a pair of linear layers quantises: what enters its first and its second, and their gradients.
+    """Elements that linear layers quantise: what enters a column-parallel one, a row-parallel one after it, their gradients.
 
     The input of the first and the gradient of the second are sharded by sequence parallelism;
     `gathered` is what tensor parallelism makes of each.
     """
 
     column_input: Array
-    row_input: Array
     column_grad: Array
-    row_grad: Array
     gathered: Array
+    row_input: Array | None = None
+    row_grad: Array = ZERO
 
 
 def quantise(
-    part: Part,
-    modules: Iterable[str],
-    cast: Cast,
-    precision: Precision,
-    after_norm: bool = True,
-    tensors: Array = ONE,
+    given: Given, part: Part, cast: Cast, *, after_norm: bool = True, tensors: Number = 1.0
 ) -> list[Operator]:
     """Cast GEMM inputs (forward) and output gradients (backward) to the low precision.
 
     Transformer Engine casts and transposes in one kernel; the norm writes its output already cast
     under delayed scaling. What sequence parallelism gathers after the cast has to be transposed
     on its own, as has the norm's output, where the matrix units only take one layout (Hopper).
-
-    References
-    ----------
-    .. [1] NVIDIA/TransformerEngine, pytorch/module/layernorm_linear.py and base.py
-       (`grad_output_preprocess`), release 1.7.
+    NVIDIA/TransformerEngine, pytorch/module/layernorm_linear.py and base.py (`grad_output_preprocess`), release 1.7.
     """
+    precision = given.precision
     if precision.cast_bytes == 0:
         return []
     each, transpose = precision.cast_bytes, precision.transpose_bytes
     first = 0.0 if after_norm and precision.norm_casts else each
-    alone = transpose * cast.gathered if first == 0.0 else transpose * (cast.gathered - cast.column_input)
-    alone = alone + transpose * (cast.gathered - cast.row_grad)
+    turned = cast.gathered if first == 0.0 else cast.gathered - cast.column_input
+    forward, backward, kernels = first * cast.column_input, each * cast.column_grad, 1.0 * tensors
+    if cast.row_input is not None:
+        turned = turned + cast.gathered - cast.row_grad
+        forward, backward = forward + each * cast.row_input, backward + each * cast.row_grad
+        kernels = 2.0 * tensors
+    made = elementwise(part, "quantise", forward, Traffic(1, 0, kernels), casts=True)
     return [
-        Operator(
-            part,
-            "quantise",
-            "pointwise",
-            "memory",
-            frozenset(modules),
-            forward_bytes=np.asarray(first * cast.column_input + each * cast.row_input),
-            backward_bytes=np.asarray(each * (cast.column_grad + cast.row_grad) + alone),
-            kernels_forward=2.0 * tensors,
-            kernels_backward=(2.0 if transpose == 0.0 else 4.0) * tensors,
-            has_weight=False,
-            casts=True,
-        )
-    ]
-
-
-def quantise_one(
-    part: Part, modules: Iterable[str], given: Array, grad: Array, gathered: Array, precision: Precision
-) -> list[Operator]:
-    """Quantise for a column-parallel layer that no row-parallel one follows: its input, and its gradient.
-
-    `given` elements enter on a rank, `gathered` are what tensor parallelism makes of them.
-    """
-    if precision.cast_bytes == 0:
-        return []
-    each, alone = precision.cast_bytes, precision.transpose_bytes
-    first = 0.0 if precision.norm_casts else each
-    turned = alone * (gathered if first == 0.0 else gathered - given)
-    return [
-        Operator(
-            part,
-            "quantise",
-            "pointwise",
-            "memory",
-            frozenset(modules),
-            forward_bytes=np.asarray(first * given),
-            backward_bytes=np.asarray(each * grad + turned),
-            kernels_forward=1.0,
-            kernels_backward=1.0 if alone == 0.0 else 2.0,
-            has_weight=False,
-            casts=True,
+        made._replace(
+            backward_bytes=np.asarray(backward + transpose * turned),
+            kernels_backward=kernels if transpose == 0.0 else 2.0 * kernels,
         )
     ]
 

@@ -35,24 +35,18 @@ def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
     # A layer that only mixes, or only has an MLP, has the norms of that half.
     whole = mixes and kind.has_mlp
     norms = model.norms_per_layer if whole else max(model.norms_per_layer // 2, 1)
+    own = model.layer_embedding_size
     return _present(
         [
             *(_attention_blocks(model) if kind.attends else []),
             *(mixer_param_blocks(model, kind.mixer) if kind.mixer is not None else []),
             *(mlp if kind.has_mlp else []),
             ParamBlock("norm", "", norms * _norm_size(model), "replicated"),
-            *_layer_embedding_blocks(model),
+            # Gate and projection of a layer's own embedding, and the norm of what it adds.
+            ParamBlock("mlp", "layer_embedding", 2.0 * model.hidden_size * own, "replicated", is_matrix=True),
+            ParamBlock("norm", "layer_embedding", _norm_size(model) if own else 0, "replicated"),
         ]
     )
-
-
-def _layer_embedding_blocks(model: Model) -> list[ParamBlock]:
-    """Gate and projection of a layer's own embedding, and the norm of what it adds."""
-    h, own = float(model.hidden_size), float(model.layer_embedding_size)
-    return [
-        ParamBlock("mlp", "layer_embedding", 2.0 * h * own, "replicated", is_matrix=True),
-        ParamBlock("norm", "layer_embedding", _norm_size(model) if own else 0, "replicated"),
-    ]
 
 
 def embedding_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
@@ -117,7 +111,7 @@ def num_params(model: Model) -> float:
     >>> f"{num_params(load_model('llama3-8b')):,.0f}"
     '8,030,261,248'
     """
-    return _sum(_all_blocks(model))
+    return sum(block.count for block in all_blocks(model))
 
 
 def num_active_params(model: Model) -> float:
@@ -126,7 +120,7 @@ def num_active_params(model: Model) -> float:
     Embedding, head, router and shared experts count in full; the field's published "active"
     figures differ in whether they count the embeddings.
     """
-    return sum(block.count * active_fraction(model, block) for block in _all_blocks(model))
+    return sum(block.count * active_fraction(model, block) for block in all_blocks(model))
 
 
 def params_by_component(model: Model) -> dict[str, float]:
@@ -135,7 +129,7 @@ def params_by_component(model: Model) -> dict[str, float]:
     Those of multi-token-prediction layers start with ``mtp.`` and are on top of `num_params`.
     """
     total: dict[str, float] = {}
-    for block in _all_blocks(model):
+    for block in all_blocks(model):
         total[block.name] = total.get(block.name, 0.0) + block.count
     for block in mtp_param_blocks(model):
         total["mtp." + block.name.removeprefix("mtp.")] = block.count
@@ -148,23 +142,7 @@ def attended_tokens(seq_len: ArrayLike, window: ArrayLike = 0, *, causal: bool =
     .. math:: \bar s = w \quad\text{or, causal,}\quad w \left(1 - \frac{w}{2 s}\right),
        \qquad w = \min(s, \mathrm{window})
 
-    Parameters
-    ----------
-    seq_len : array_like
-        Tokens of a sequence, :math:`s`. [-]
-    window : array_like
-        Tokens a query may look back on, 0 for all. [-]
-    causal : bool
-        Leave out the keys that come after the query.
-
-    Returns
-    -------
-    keys : ndarray
-        Mean keys per query. [-]
-
-    Notes
-    -----
-    The diagonal (half a key) is left out, so that causal is exactly half of full attention.
+    A window of 0 is none. The diagonal (half a key) is left out, so that causal is exactly half of full attention. [-]
     """
     s = np.asarray(seq_len, dtype=np.float64)
     limit = np.asarray(window, dtype=np.float64)
@@ -328,7 +306,7 @@ def _layer_blocks(model: Model) -> list[ParamBlock]:
     ]
 
 
-def _all_blocks(model: Model) -> list[ParamBlock]:
+def all_blocks(model: Model) -> list[ParamBlock]:
     """Return every block of the model but those of multi-token prediction."""
     return [*embedding_param_blocks(model), *_layer_blocks(model), *head_param_blocks(model)]
 
@@ -347,10 +325,6 @@ def active_fraction(model: Model, block: ParamBlock) -> float:
 def _present(blocks: Iterable[ParamBlock]) -> tuple[ParamBlock, ...]:
     """Leave out the blocks that the model does not have."""
     return tuple(replace(block, count=float(block.count)) for block in blocks if block.count)
-
-
-def _sum(blocks: Iterable[ParamBlock]) -> float:
-    return sum(block.count for block in blocks)
 
 
 class Params(NamedTuple):

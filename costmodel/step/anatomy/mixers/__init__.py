@@ -13,33 +13,39 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.bill.quantity import quantity
-from costmodel.step.anatomy.mixers.convolution import SHORT_CONVOLUTION
-from costmodel.step.anatomy.mixers.delta import GATED_DELTA, KIMI_DELTA, LIGHTNING
-from costmodel.step.anatomy.mixers.family import Given, Mixer, numbers
-from costmodel.step.anatomy.mixers.sparse import BLOCK_SPARSE, INDEXED, NATIVE_SPARSE
-from costmodel.step.anatomy.mixers.state_space import MAMBA, MAMBA_2
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.mixers import AnyMixer
-    from costmodel.describe.models.model import Model
-    from costmodel.step.anatomy.operator_parts import Operator, ParamBlock
-
-ALL: tuple[Mixer, ...] = (
+from costmodel.step.anatomy.mixers.family import Mixer
+from costmodel.step.anatomy.mixers.recurrent import (
     GATED_DELTA,
     KIMI_DELTA,
     LIGHTNING,
     MAMBA,
     MAMBA_2,
     SHORT_CONVOLUTION,
-    INDEXED,
-    BLOCK_SPARSE,
-    NATIVE_SPARSE,
 )
-"""Every record."""
+from costmodel.step.anatomy.mixers.sparse import BLOCK_SPARSE, INDEXED, NATIVE_SPARSE
+from costmodel.step.anatomy.operator_parts import Given
+
+if TYPE_CHECKING:
+    from costmodel.describe.models.mixers import AnyMixer
+    from costmodel.describe.models.model import Model
+    from costmodel.step.anatomy.operator_parts import Operator, ParamBlock
 
 Array = NDArray[np.float64]
 
-MIXERS: Mapping[str, Mixer] = {one.name: one for one in ALL}
+MIXERS: Mapping[str, Mixer] = {
+    one.name: one
+    for one in (
+        GATED_DELTA,
+        KIMI_DELTA,
+        LIGHTNING,
+        MAMBA,
+        MAMBA_2,
+        SHORT_CONVOLUTION,
+        INDEXED,
+        BLOCK_SPARSE,
+        NATIVE_SPARSE,
+    )
+}
 """Every mixer by the kind of its sizes."""
 
 
@@ -66,14 +72,20 @@ def mixer_operators(given: Given, sizes: AnyMixer) -> list[Operator]:
     return mixer_of(sizes.kind).operators(given, sizes)
 
 
+def _numbers(sizes: AnyMixer) -> dict[str, float]:
+    """Return the sizes of a mixer as the numbers of its formulas."""
+    held = sizes.model_dump(exclude={"kind", "beside_attention"})
+    return {key: float(value) for key, value in held.items()}
+
+
 def mixer_flops(sizes: AnyMixer, keys: ArrayLike) -> Array:
     """Return the model FLOPs of a token in the forward pass of a mixer beyond its matrices. [FLOP]
 
     `keys` are those before it; only what chooses among them looks at all. [-]
     """
-    return quantity(mixer_of(sizes.kind).flops, keys=keys, **numbers(sizes)).value
+    return quantity(mixer_of(sizes.kind).flops, keys=keys, **_numbers(sizes)).value
 
 
 def mixer_state(sizes: AnyMixer, tokens: ArrayLike) -> Array:
     """Return the elements that the state of a sequence of so many tokens holds beside attention's keys. [-]"""
-    return quantity(mixer_of(sizes.kind).state, tokens=tokens, **numbers(sizes)).value
+    return quantity(mixer_of(sizes.kind).state, tokens=tokens, **_numbers(sizes)).value

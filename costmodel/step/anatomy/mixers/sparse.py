@@ -6,24 +6,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costmodel.step.anatomy.mixers.family import MODULES, Given, Mixer, scan, vector, weight
+from costmodel.step.anatomy.mixers.family import Mixer, scan, vector, weight
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     Array,
     AttentionShape,
     ContextExchange,
+    Given,
     Operator,
+    ParamBlock,
     Scan,
     Traffic,
     elementwise,
+    fused_attention,
     linear,
-    memory_bound,
 )
 
 if TYPE_CHECKING:
     from costmodel.describe.models.mixers import BlockSparse, Indexed, NativeSparse
     from costmodel.describe.models.model import Model
-    from costmodel.step.anatomy.operator_parts import ParamBlock
 
 # Scores of all keys before a query, in fp8 and added up over heads, written in fp32. Backward only those that were
 # chosen have a gradient: that of queries and of keys.
@@ -89,49 +90,39 @@ def _indexed_params(model: Model, sizes: Indexed) -> list[ParamBlock]:
 def _indexed_operators(given: Given, sizes: Indexed) -> list[Operator]:
     if sizes.shared:
         return []
-    shard, model, t = given.shard, given.model, given.tokens
+    shard, model, t, h = given.shard, given.model, given.tokens, given.hidden
     heads, dim = float(sizes.heads), float(sizes.head_dim)
-    wide, h = np.asarray(heads * dim), np.asarray(given.hidden)
-    latent = np.asarray(float(model.q_lora_rank or model.hidden_size))
-    chosen, attended = met(given, float(sizes.top_k)), model.num_heads / shard.tp
-    width = core_widths(model)[0]
-    rotated = np.asarray(t * (heads + 1.0) * dim)
+    latent = float(model.q_lora_rank or model.hidden_size)
+    chosen, width = met(given, float(sizes.top_k)), core_widths(model)[0]
+    rotated = t * (heads + 1.0) * dim
     scores = _SCORES.of(tokens=t, keys=0.5 * shard.span, heads=heads, head_dim=dim, chosen=chosen)
-    kept = np.asarray(4.0 * t * np.minimum(sizes.top_k, shard.span))
-    target = _TARGET.of(tokens=t, chosen=chosen, heads=attended, qk_dim=width)
+    kept = 4.0 * t * np.minimum(sizes.top_k, shard.span)
+    target = _TARGET.of(tokens=t, chosen=chosen, heads=given.heads, qk_dim=width)
+    keys = (ContextExchange("keys", "all_gather", t * dim * shard.cp),)
     return [
-        linear("mixer", "index_q", "replicated", MODULES, t, wide, latent, saved_bytes=BF16 * t * wide),
-        linear("mixer", "index_k", "replicated", MODULES, t, np.asarray(dim), h, saved_bytes=BF16 * t * dim),
-        linear(
-            "mixer", "index_weights", "replicated", MODULES, t, np.asarray(heads), h, low_precision=False
-        )._replace(saved_bytes=np.asarray(BF16 * t * heads)),
+        linear("mixer", "index_q", "replicated", t, heads * dim, latent, kept=BF16),
+        linear("mixer", "index_k", "replicated", t, dim, h, kept=BF16),
+        linear("mixer", "index_weights", "replicated", t, heads, h, kept=BF16, low_precision=False),
         # Norm, rotation, Hadamard transform and cast to fp8.
-        elementwise("mixer", "index_rotate", MODULES, rotated, Traffic(11, 12, 4, 4), rotated),
-        scan(scores, kept, (ContextExchange("keys", "all_gather", t * dim * shard.cp),), leaf="index_scores"),
+        elementwise("mixer", "index_rotate", rotated, Traffic(11, 12, 4, 4), rotated),
+        scan(scores, kept, keys, leaf="index_scores"),
         # The top-k reads every score twice and writes indices (NVIDIA/Megatron-LM
         # megatron/core/transformer/experimental_attention_variant/dsa.py sorts them whole).
-        memory_bound("mixer", "index_choice", MODULES, t * 0.5 * shard.span, 8.0, 0.0, kernels_backward=0.0),
+        elementwise("mixer", "index_choice", t * 0.5 * shard.span, Traffic(8, 0, 1, 0)),
         # Tensor ranks add up the probabilities of their heads.
-        scan(target, np.asarray(4.0 * t * chosen), leaf="index_target")._replace(
+        scan(target, 4.0 * t * chosen, leaf="index_target")._replace(
             role="summed", m=np.asarray(t), n=np.asarray(2.0 * chosen)
         ),
     ]
 
 
-def _block_params(model: Model, sizes: BlockSparse) -> list[ParamBlock]:
-    """Return none: blocks are chosen by the means of their keys."""
-    return []
-
-
 def _block_operators(given: Given, sizes: BlockSparse) -> list[Operator]:
-    shard, model, t = given.shard, given.model, given.tokens
-    heads, dim = model.num_heads / shard.tp, float(model.head_dim)
-    keys = np.maximum(model.num_kv_heads / shard.tp, 1.0) * dim
-    work = _BLOCKS.of(tokens=t, heads=heads, head_dim=dim, blocks=0.5 * shard.span / float(sizes.block))
-    chosen = np.asarray(4.0 * t * heads * float(sizes.top_k))
+    """Return how blocks are chosen by the means of their keys: no parameters."""
+    t, heads, dim = given.tokens, given.heads, float(given.model.head_dim)
+    work = _BLOCKS.of(tokens=t, heads=heads, head_dim=dim, blocks=0.5 * given.shard.span / float(sizes.block))
     return [
-        memory_bound("mixer", "block_means", MODULES, t * keys, 2.0, 0.0, kernels_backward=0.0),
-        scan(work, chosen, leaf="block_scores"),
+        elementwise("mixer", "block_means", t * given.kv_heads * dim, Traffic(2, 0, 1, 0)),
+        scan(work, 4.0 * t * heads * float(sizes.top_k), leaf="block_scores"),
     ]
 
 
@@ -152,64 +143,39 @@ def _native_params(model: Model, sizes: NativeSparse) -> list[ParamBlock]:
 def _branch(given: Given, leaf: str, keys: Array, most: Array) -> Operator:
     """Return a branch of attention whose queries meet so many of `most` keys on average."""
     shard, model = given.shard, given.model
-    heads = model.num_heads / shard.tp
-    kv_heads = np.maximum(model.num_kv_heads / shard.tp, 1.0)
     shape = AttentionShape(
-        shard.micro_batch * heads,
+        shard.micro_batch * given.heads,
         shard.seq_len / shard.cp,
         most,
         np.asarray(keys / most),
         float(model.head_dim),
         float(model.v_head_dim),
-        shard.micro_batch * kv_heads,
-        np.asarray(1.0),
-        np.asarray(False),
+        shard.micro_batch * given.kv_heads,
     )
-    return Operator(
-        "mixer",
-        leaf,
-        "core",
-        "attention",
-        frozenset((*MODULES, "core_attn")),
-        saved_bytes=np.asarray(given.tokens * heads * (BF16 * float(model.v_head_dim) + 4.0)),
-        kernels_backward=2.0,
-        has_weight=False,
-        attention=shape,
-    )
+    kept = given.tokens * given.heads * (BF16 * float(model.v_head_dim) + 4.0)
+    return fused_attention("mixer", leaf, shape, kept)
 
 
 def _native_operators(given: Given, sizes: NativeSparse) -> list[Operator]:
-    shard, model, t = given.shard, given.model, given.tokens
-    heads = model.num_heads / shard.tp
-    kv_heads = np.maximum(model.num_kv_heads / shard.tp, 1.0)
+    shard, model, t, h = given.shard, given.model, given.tokens, given.hidden
+    heads, kv_heads = given.heads, given.kv_heads
     d_qk, d_v = float(model.head_dim), float(model.v_head_dim)
     branches = 2.0 * kv_heads * (d_qk + d_v)
-    h, block, stride = np.asarray(given.hidden), float(sizes.compress_block), float(sizes.compress_stride)
+    block, stride = float(sizes.compress_block), float(sizes.compress_stride)
     many = np.maximum(shard.span / stride, 1.0)
     squeezed = t / stride * kv_heads
-    gates = np.asarray(t * 3.0 * heads * d_v)
+    gates = t * 3.0 * heads * d_v
     return [
-        linear("mixer", "branches", "column", MODULES, t, branches, h, saved_bytes=BF16 * t * branches),
-        linear("mixer", "gates", "column", MODULES, t, 3.0 * heads, h, saved_bytes=BF16 * t * 3.0 * heads),
-        *(
-            linear(
-                "mixer",
-                leaf,
-                "replicated",
-                MODULES,
-                squeezed,
-                np.asarray(dim),
-                np.asarray(block * dim),
-                saved_bytes=BF16 * squeezed * dim,
-            )
-            for leaf, dim in (("compress_k", d_qk), ("compress_v", d_v))
-        ),
+        linear("mixer", "branches", "column", t, branches, h, kept=BF16),
+        linear("mixer", "gates", "column", t, 3.0 * heads, h, kept=BF16),
+        linear("mixer", "compress_k", "replicated", squeezed, d_qk, block * d_qk, kept=BF16),
+        linear("mixer", "compress_v", "replicated", squeezed, d_v, block * d_v, kept=BF16),
         _branch(given, "compressed", 0.5 * many, many),
         # Compressed scores are added up to those of selected blocks, and the best are taken.
-        memory_bound("mixer", "select", MODULES, t * kv_heads * 0.5 * many, 8.0, 0.0, kernels_backward=0.0),
+        elementwise("mixer", "select", t * kv_heads * 0.5 * many, Traffic(8, 0, 1, 0)),
         _branch(given, "sliding", met(given, float(sizes.window)), shard.seq_len),
         # Three outputs times their gates, added.
-        elementwise("mixer", "gated_sum", MODULES, gates, Traffic(3, 5, 1, 1), BF16 * gates),
+        elementwise("mixer", "gated_sum", gates, Traffic(3, 5, 1, 1), BF16 * gates),
     ]
 
 
@@ -224,7 +190,7 @@ INDEXED = Mixer(
 )
 BLOCK_SPARSE = Mixer(
     name="block-sparse",
-    params=_block_params,
+    params=lambda model, sizes: [],
     operators=_block_operators,
     flops="0 * keys",
     state="0",
