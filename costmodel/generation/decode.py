@@ -1,39 +1,25 @@
 """One decode step, and the prefill of prompts, as bills: named lines of seconds whose sum is the step.
 
-The interface, all arrays broadcasting together (numbers, or a dimension of splits, batches, contexts …)::
-
-    served = Deployment(model, cluster, number_format("fp8"), engine_of("vllm", "hopper"))
-    split = Split(tp=8, pp=1, ep=1, dp=1)           # GPUs of one replica; each degree may be an array
-    decode_step(served, split, batch, context)      # -> Bill; .step_time_s() is the inter-token latency [s]
-    decode_step(served, split, batch, context, prompt=1024, response=1024)   # with its share of prefill mixed in
-    decode_s(served, split, batch, context)         # -> array of seconds
-    prefill_step(served, split, prompts, prompt)    # -> Bill; .step_time_s() is the time to the first token [s]
-    prefill_s(served, split, prompts, prompt)       # -> array of seconds
-    memory.weights_bytes(served, split)             # -> [B] of one GPU
-    memory.cache_bytes(served, split, context)      # -> [B] of one sequence on one of its GPUs
-    memory.cache_room(served, split).value          # -> [B] of one GPU that the cache may take
-    memory.largest_batch(served, split, context)    # -> sequences of a replica that fit together
-
-`batch` is the sequences that run together in one replica (of ``split.gpus`` GPUs), over all its attention
-groups (``dp``) and micro-batches of its pipeline (``pp``); `context` the tokens of each so far, on average. A
-replica yields ``batch / decode_s`` tokens a second.
+All numbers may be arrays that broadcast together: a dimension of splits, batches, contexts. `batch` is the sequences
+that run together in one replica (of ``split.gpus`` GPUs), over all its attention groups (``dp``) and micro-batches of
+its pipeline (``pp``); `context` the tokens of each so far, on average. A replica yields ``batch / step`` tokens a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import Bill, TimeLine, sum_exposed, time_line
-from costmodel.describe.hardware.cluster import Tier
-from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.bill.lines import Axis, Bill, Category, TimeLine, sum_exposed, time_line
+from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
 from costmodel.generation.deployment import Deployment, Split
 from costmodel.generation.memory import STATE_BYTES, layer_weights, weight_element_bytes
 from costmodel.physics.kernels.roofline import MatmulConstants, attention_time
 from costmodel.physics.network.expert_dispatch import DISPATCH_LATENCY_S
-from costmodel.physics.network.mesh import Group
+from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.network.nccl import collective_time, moe_exchange_time
 from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step.anatomy.kv_cache import attended, attention_flops, cached_layers, state_elements
@@ -72,19 +58,6 @@ _EAGER_LAUNCH_S = 10e-6
 """Host time of each of them. Assumed, as in eager PyTorch. [s]"""
 
 
-def decode_s(
-    served: Deployment,
-    split: Split,
-    batch: ArrayLike,
-    context: ArrayLike,
-    *,
-    prompt: ArrayLike = 0.0,
-    response: ArrayLike = np.inf,
-) -> Array:
-    """Return the seconds of `decode_step`. [s]"""
-    return decode_step(served, split, batch, context, prompt=prompt, response=response).step_time_s()
-
-
 def decode_step(
     served: Deployment,
     split: Split,
@@ -120,40 +93,29 @@ def decode_step(
     A pipeline decodes `pp` micro-batches in turn: a token passes all stages, each at ``batch / pp`` sequences.
     Experts are visited at random.
     """
-    _, pp, _, dp = split.floats()
     running = np.asarray(batch, dtype=np.float64)
-    of_group = np.maximum(running / (pp * dp), np.minimum(running, 1.0))
-    of_replica = np.maximum(running / pp, np.minimum(running, 1.0))
+    of_group = np.maximum(running / (split.pp * split.dp), np.minimum(running, 1.0))
+    of_replica = np.maximum(running / split.pp, np.minimum(running, 1.0))
     lines = [
         *_linear_lines(served, split, "decode", of_group, of_replica, _ONCE),
         _cache_line(served, split, of_group, context),
         *_communication(served, split, "decode", of_group, of_replica),
     ]
     # Groups that attend apart have a scheduler each.
-    lines += _kernels_and_host(served, lines, running / dp)
+    lines += _kernels_and_host(served, lines, running / split.dp)
     rate = np.asarray(response, dtype=np.float64)
     if np.any(np.isfinite(rate)) and np.any(np.asarray(prompt) > 0.0):
-        one = prefill_s(served, split, 1.0, prompt, host=False)
+        one = prefill_step(served, split, 1.0, prompt, host=False).step_time_s()
         lines.append(
-            time_line(
+            _line(
                 "decode.prefill",
-                axis="compute",
-                category="math",
-                phase="forward",
-                count=1.0,
+                "math",
                 formula="sequences / response * prompt_s",
                 terms={"sequences": of_group, "response": rate, "prompt_s": one},
                 source="every sequence that ends makes room for a prompt, whose prefill the others wait for",
             )
         )
     return Bill(tuple(lines), ())
-
-
-def prefill_s(
-    served: Deployment, split: Split, prompts: ArrayLike, prompt: ArrayLike, *, host: bool = True
-) -> Array:
-    """Return the seconds of `prefill_step`. [s]"""
-    return prefill_step(served, split, prompts, prompt, host=host).step_time_s()
 
 
 def prefill_step(
@@ -177,22 +139,18 @@ def prefill_step(
     Bill
         Its sum is the time of all of them. [s]
     """
-    _, _, _, dp = split.floats()
     count, length = np.asarray(prompts, dtype=np.float64), np.asarray(prompt, dtype=np.float64)
     tokens = count * length
     passes = np.maximum(np.ceil(tokens / served.chunk_tokens), 1.0)
     lines = [
-        *_linear_lines(served, split, "prefill", tokens, tokens * dp, passes, sampled=count),
+        *_linear_lines(served, split, "prefill", tokens, tokens * split.dp, passes, sampled=count),
         *_prefill_attention(served, split, count, length),
-        *_communication(served, split, "prefill", tokens, tokens * dp, passes),
+        *_communication(served, split, "prefill", tokens, tokens * split.dp, passes),
     ]
     lines.append(
-        time_line(
+        _line(
             "prefill.other",
-            axis="compute",
-            category="overhead",
-            phase="forward",
-            count=1.0,
+            "overhead",
             formula="(prefill_factor - 1) * priced_s",
             terms={"prefill_factor": served.engine.prefill_factor, "priced_s": sum_exposed(lines)},
             source=f"{served.engine.name} on {served.engine.generation}: {served.engine.basis}",
@@ -201,6 +159,43 @@ def prefill_step(
     if host:
         lines += _kernels_and_host(served, lines, count, "prefill", passes)
     return Bill(tuple(lines), ())
+
+
+def line_rows(lines: Iterable[TimeLine], **before: str) -> list[dict[str, Any]]:
+    """Return a row a line of a bill, as answers show it."""
+    return [
+        {
+            **before,
+            "line": line.name,
+            "axis": line.axis,
+            "category": line.category,
+            "count": float(line.count),
+            "exposed_s": float(line.exposed_seconds),
+            "formula": line.formula,
+            "source": line.source,
+        }
+        for line in lines
+    ]
+
+
+def _line(name: str, category: Category, *, count: ArrayLike = 1.0, **more: Any) -> TimeLine:
+    """Return a line of a forward pass that computes."""
+    return time_line(name, axis="compute", category=category, phase="forward", count=count, **more)
+
+
+def _message(name: str, axis: Axis, count: ArrayLike, cost: GroupCost, **more: Any) -> TimeLine:
+    """Return a line of messages over the groups of an axis."""
+    return time_line(
+        name,
+        axis=axis,
+        category="communication",
+        phase="forward",
+        group=axis,
+        count=count,
+        bytes_each=cost.wire_bytes,
+        tier=cost.tier,
+        **more,
+    )
 
 
 def _linear_lines(
@@ -212,12 +207,10 @@ def _linear_lines(
     passes: Array,
     sampled: Array | None = None,
 ) -> Iterable[TimeLine]:
-    """Yield the products with weights: attention's, MLPs, experts, head."""
-    tp, _, ep, dp = split.floats()
+    """Yield the products with weights: attention's, MLPs, experts, head; and what moves beside them."""
     model = served.model
     accelerator = served.cluster.accelerator
-    kernels = accelerator.kernels
-    assert kernels is not None
+    kernels = _kernels(served)
 
     def line(name: str, formula: str, dtype: str, constants: MatmulConstants, **terms: ArrayLike) -> TimeLine:
         terms |= {
@@ -227,21 +220,15 @@ def _linear_lines(
             "memory_fraction": constants.memory_fraction,
             "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
         }
-        return time_line(
-            f"{when}.{name}",
-            axis="compute",
-            category="hbm" if when == "decode" else "math",
-            phase="forward",
-            count=1.0,
-            formula=formula,
-            terms=terms,
-            source=_POPE,
-        )
+        category: Category = "hbm" if when == "decode" else "math"
+        return _line(f"{when}.{name}", category, formula=formula, terms=terms, source=_POPE)
 
     for part in layer_weights(model):
         element = weight_element_bytes(served, part.name)
-        dtype = "bf16" if element == 2.0 else served.matmul_dtype
+        # Quantised layers multiply in 16 bits where the chip has no units for the format.
+        dtype = served.weights.matmul_dtype if element != 2.0 and served.has_units else "bf16"
         if part.name == "experts":
+            formats = served.weights
             yield line(
                 part.name,
                 _EXPERTS,
@@ -249,15 +236,13 @@ def _linear_lines(
                 kernels.grouped_matmul[dtype],
                 tokens=of_replica,
                 weights=part.split,
-                shards=tp * dp,
+                shards=split.tp * split.dp,
                 weight_bytes=element,
                 top_k=float(model.top_k),
                 experts=float(model.num_experts),
-                ep=ep,
-                deviations=expected_maximum_normal(ep),
-                expert_share=served.weights.expert_share
-                if served.has_units
-                else served.weights.converted_share,
+                ep=split.ep,
+                deviations=expected_maximum_normal(split.ep),
+                expert_share=formats.expert_share if served.has_units else formats.converted_share,
             )
         else:
             yield line(
@@ -268,7 +253,7 @@ def _linear_lines(
                 tokens=of_group,
                 weights=part.split,
                 replicated=part.whole,
-                shards=tp,
+                shards=split.tp,
                 weight_bytes=element,
             )
     yield _activations(served, split, when, of_group)
@@ -280,16 +265,29 @@ def _linear_lines(
         tokens=of_group if sampled is None else sampled,
         weights=float(model.vocab_size) * model.hidden_size,
         replicated=0.0,
-        shards=tp,
+        shards=split.tp,
         weight_bytes=2.0,
     )
 
 
+def _kernels(served: Deployment) -> KernelConstants:
+    """Return the constants of the kernels, which `deployment` has made sure of."""
+    kernels = served.cluster.accelerator.kernels
+    assert kernels is not None
+    return kernels
+
+
+def _hbm(served: Deployment) -> dict[str, float]:
+    """Return the terms of traffic to memory by kernels that compute little."""
+    return {
+        "memory_fraction": _kernels(served).memory.bandwidth_fraction,
+        "hbm_bytes_per_s": served.cluster.accelerator.memory_bandwidth_bytes_per_s,
+    }
+
+
 def _activations(served: Deployment, split: Split, when: str, tokens: Array) -> TimeLine:
     """Return what moves beside weights and cache: the hidden state through every kernel, and MLPs' inner widths."""
-    tp, _, _, _ = split.floats()
-    model, accelerator = served.model, served.cluster.accelerator
-    assert accelerator.kernels is not None
+    model = served.model
     whole, inner = 0.0, 0.0
     for number, kind in enumerate(model.layer_kinds()):
         count, seen = model.kind_of_layer.count(number), model.seen_by(kind)
@@ -301,65 +299,39 @@ def _activations(served: Deployment, split: Split, when: str, tokens: Array) -> 
             inner += count * seen.ffn_size
         if kind.attends:
             inner += count * seen.num_heads * seen.head_dim
-    return time_line(
+    return _line(
         f"{when}.activations",
-        axis="compute",
-        category="hbm",
-        phase="forward",
-        count=1.0,
+        "hbm",
         formula=_ACTIVATIONS,
-        terms={
-            "tokens": tokens,
-            "hidden": whole,
-            "inner": inner,
-            "tp": tp,
-            "memory_fraction": accelerator.kernels.memory.bandwidth_fraction,
-            "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
-        },
+        terms={"tokens": tokens, "hidden": whole, "inner": inner, "tp": split.tp, **_hbm(served)},
         source="16-bit inputs and outputs of every kernel; elements of a token summed over layers",
     )
 
 
 def _cache_line(served: Deployment, split: Split, sequences: Array, context: ArrayLike) -> TimeLine:
     """Return what reading the cache of every sequence, and attending to it, takes."""
-    tp = split.floats().tp
-    accelerator = served.cluster.accelerator
-    assert accelerator.kernels is not None
     tokens = np.asarray(context, dtype=np.float64)
-    read = 2.0 * state_elements(served.model, tokens) * STATE_BYTES / tp
+    read = 2.0 * state_elements(served.model, tokens) * STATE_BYTES / split.tp
     for each in cached_layers(served.model):
         met = each.layers * each.elements * attended(tokens, each.reach)
-        read = read + served.cache_bytes * met / np.minimum(tp, each.heads)
-    return time_line(
-        "decode.kv_cache",
-        axis="compute",
-        category="hbm",
-        phase="forward",
-        count=1.0,
-        formula=_CACHE,
-        terms={
-            "sequences": sequences,
-            "read_bytes": read,
-            "attention_flops": attention_flops(served.model, tokens),
-            "tp": tp,
-            "peak_fraction": _DECODED_ATTENTION_SHARE,
-            "peak_flops_per_s": accelerator.peak_flops_per_s["bf16"],
-            "memory_fraction": accelerator.kernels.memory.bandwidth_fraction,
-            "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
-        },
-        source="keys and values of every sequence once a step; states of other mixers read and written",
-    )
+        read = read + served.cache_bytes * met / np.minimum(split.tp, each.heads)
+    terms = {
+        "sequences": sequences,
+        "read_bytes": read,
+        "attention_flops": attention_flops(served.model, tokens),
+        "tp": split.tp,
+        "peak_fraction": _DECODED_ATTENTION_SHARE,
+        "peak_flops_per_s": served.cluster.accelerator.peak_flops_per_s["bf16"],
+        **_hbm(served),
+    }
+    source = "keys and values of every sequence once a step; states of other mixers read and written"
+    return _line("decode.kv_cache", "hbm", formula=_CACHE, terms=terms, source=source)
 
 
 def _prefill_attention(served: Deployment, split: Split, prompts: Array, prompt: Array) -> Iterable[TimeLine]:
     """Yield attention over the prompts themselves, by kind of layer; MLA unpacks its latent for it."""
     accelerator = served.cluster.accelerator
-    assert accelerator.kernels is not None
-    tp = split.floats().tp
-    kernel = accelerator.software.attention
-    constants = accelerator.kernels.attention.get(kernel) or next(
-        iter(accelerator.kernels.attention.values())
-    )
+    known = _kernels(served).attention
     model = served.model
     for number, kind in enumerate(model.layer_kinds()):
         if not kind.attends:
@@ -369,23 +341,21 @@ def _prefill_attention(served: Deployment, split: Split, prompts: Array, prompt:
             prompts,
             prompt,
             prompt,
-            seen.num_heads / tp,
-            kv_heads=np.maximum(seen.num_kv_heads / tp, 1.0),
+            seen.num_heads / split.tp,
+            kv_heads=np.maximum(seen.num_kv_heads / split.tp, 1.0),
             qk_head_dim=float(seen.head_dim),
             v_head_dim=float(seen.v_head_dim),
             causal=True,
             backward=False,
-            constants=constants,
+            constants=known.get(accelerator.software.attention) or next(iter(known.values())),
             peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
             memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
             keys_per_query=attended_tokens(prompt, kind.reach, causal=True) if kind.reach else None,
             windowed=bool(kind.window),
         )
-        yield time_line(
+        yield _line(
             f"prefill.attention_core.{kind.name}",
-            axis="compute",
-            category="math",
-            phase="forward",
+            "math",
             count=model.kind_of_layer.count(number),
             made=made,
             source="costmodel.physics.kernels.roofline.attention_time, as in training",
@@ -393,8 +363,8 @@ def _prefill_attention(served: Deployment, split: Split, prompts: Array, prompt:
 
 
 _OWN_ALL_REDUCE = (
-    "own_s = all_reduce_s + 2 * (ranks - 1) / ranks * size_bytes / bytes_per_s; "
-    "where(ranks > 1, where(inside, min(own_s, library_s), library_s), 0)"
+    "own_s = all_reduce_s + 2 * (members - 1) / members * summed_bytes / bytes_per_s; "
+    "where(members > 1, where(inside, min(own_s, library_s), library_s), 0)"
 )
 
 
@@ -407,97 +377,53 @@ def _communication(
     passes: Array = _ONCE,
 ) -> Iterable[TimeLine]:
     """Yield what ranks send: sums over tp, tokens to experts and back where groups attend apart, stage to stage."""
-    tp, pp, _, dp = split.floats()
     model, tiers, mesh = served.model, served.tiers(split), served.mesh(split)
     moe = sum(model.layer_kinds()[kind].is_moe for kind in model.kind_of_layer)
-    apart = np.any(dp > 1.0)
     hidden, parts = 2.0 * model.hidden_size, {part.name: part.layers for part in layer_weights(model)}
-    if np.any(tp > 1.0):
+    if np.any(split.tp > 1.0):
         # With one attention group the experts' outputs are summed as an MLP's are; apart they come back by the exchange.
-        mlps = parts.get("mlp", 0) if not moe else model.num_layers - moe + moe * (dp <= 1.0)
-        yield _all_reduce(
-            served,
-            when,
-            mesh.tp,
-            tiers,
-            (parts.get("attention", 0) + mlps) * passes,
-            of_group * hidden / passes,
+        mlps = parts.get("mlp", 0) if not moe else model.num_layers - moe + moe * (split.dp <= 1.0)
+        summed = of_group * hidden / passes
+        cost = collective_time("all_reduce", summed, mesh.tp, tiers)
+        # By the engine's own kernel in the innermost domain, else by the library.
+        made = cost.made.then(
+            "library_s",
+            _OWN_ALL_REDUCE,
+            all_reduce_s=served.engine.all_reduce_s,
+            members=mesh.tp.ranks,
+            summed_bytes=summed,
+            bytes_per_s=tiers[0].achieved_bandwidth_bytes_per_s,
+            inside=np.asarray(mesh.tp.members[0]) >= mesh.tp.ranks,
         )
-    if apart and moe:
+        source = "engines' own all-reduce over peer memory (vLLM custom_all_reduce, TensorRT-LLM AllReduce), or NCCL's"
+        count = (parts.get("attention", 0) + mlps) * passes
+        yield _message(f"{when}.tp.all_reduce", "tp", count, cost, made=made, source=source)
+    if np.any(split.dp > 1.0) and moe:
         for name, element in (("dispatch", served.weights.weight_bytes), ("combine", 2.0)):
             cost = moe_exchange_time(
-                of_replica / (tp * dp * passes),
+                of_replica / (split.tp * split.dp * passes),
                 min(max(element, 1.0), 2.0) * model.hidden_size,
                 float(model.top_k),
                 mesh.ep,
                 tiers,
                 deduplicate=False,
             )
-            yield time_line(
-                f"{when}.ep.{name}",
-                axis="ep",
-                category="communication",
-                phase="forward",
-                group="ep",
-                count=np.where(dp > 1.0, moe, 0) * passes,
-                made=cost.made.then(
-                    "kernel_s",
-                    "where(spread_over > 1, max(kernel_s - kernel_start_s, 0) + exchange_s, 0)",
-                    spread_over=mesh.ep.ranks,
-                    kernel_start_s=DISPATCH_LATENCY_S,
-                    exchange_s=served.engine.exchange_s,
-                ),
-                bytes_each=cost.wire_bytes,
-                tier=cost.tier,
-                source="tokens to their experts and back, one copy an expert (DeepEP's low-latency kernels)",
+            made = cost.made.then(
+                "kernel_s",
+                "where(spread_over > 1, max(kernel_s - kernel_start_s, 0) + exchange_s, 0)",
+                spread_over=mesh.ep.ranks,
+                kernel_start_s=DISPATCH_LATENCY_S,
+                exchange_s=served.engine.exchange_s,
             )
-    if np.any(pp > 1.0):
-        cost = collective_time("send_recv", of_group * hidden / (tp * passes), mesh.pp, tiers)
-        yield time_line(
-            f"{when}.pp.send",
-            axis="pp",
-            category="communication",
-            phase="forward",
-            group="pp",
-            count=(pp - 1.0) * passes,
-            made=cost.made,
-            bytes_each=cost.wire_bytes,
-            tier=cost.tier,
-            source="hidden states from stage to stage",
+            count = np.where(split.dp > 1.0, moe, 0) * passes
+            source = "tokens to their experts and back, one copy an expert (DeepEP's low-latency kernels)"
+            yield _message(f"{when}.ep.{name}", "ep", count, cost, made=made, source=source)
+    if np.any(split.pp > 1.0):
+        cost = collective_time("send_recv", of_group * hidden / (split.tp * passes), mesh.pp, tiers)
+        source = "hidden states from stage to stage"
+        yield _message(
+            f"{when}.pp.send", "pp", (split.pp - 1.0) * passes, cost, made=cost.made, source=source
         )
-
-
-def _all_reduce(
-    served: Deployment,
-    when: str,
-    group: Group,
-    tiers: Sequence[Tier],
-    count: ArrayLike,
-    size_bytes: ArrayLike,
-) -> TimeLine:
-    """Return the sums over tensor ranks: by the engine's own kernel in the innermost domain, else by the library."""
-    cost = collective_time("all_reduce", size_bytes, group, tiers)
-    made = cost.made.then(
-        "library_s",
-        _OWN_ALL_REDUCE.replace("ranks", "members").replace("size_bytes", "summed_bytes"),
-        all_reduce_s=served.engine.all_reduce_s,
-        members=group.ranks,
-        summed_bytes=size_bytes,
-        bytes_per_s=tiers[0].achieved_bandwidth_bytes_per_s,
-        inside=np.asarray(group.members[0]) >= group.ranks,
-    )
-    return time_line(
-        f"{when}.tp.all_reduce",
-        axis="tp",
-        category="communication",
-        phase="forward",
-        group="tp",
-        count=count,
-        made=made,
-        bytes_each=cost.wire_bytes,
-        tier=cost.tier,
-        source="engines' own all-reduce over peer memory (vLLM custom_all_reduce, TensorRT-LLM AllReduce), or NCCL's",
-    )
 
 
 def kernels_of(served: Deployment) -> float:
@@ -524,45 +450,30 @@ def _kernels_and_host(
 ) -> Iterable[TimeLine]:
     """Yield what no byte or product explains: starts of kernels, and the host between steps."""
     engine = served.engine
-    terms: dict[str, ArrayLike] = {"kernels": kernels_of(served), "kernel_s": engine.kernel_s}
+    kernels: dict[str, ArrayLike] = {"kernels": kernels_of(served), "kernel_s": engine.kernel_s}
     formula = "kernels * kernel_s"
     if not served.cuda_graphs:
         formula = "max(kernels * kernel_s, kernels * launch_s - gpu_s)"
-        terms |= {
+        kernels |= {
             "launch_s": _EAGER_LAUNCH_S * served.cluster.accelerator.host_slowdown,
             "gpu_s": sum_exposed(before) / passes,
         }
-    yield time_line(
-        f"{when}.kernels",
-        axis="compute",
-        category="overhead",
-        phase="forward",
-        count=passes,
-        cause="host",
-        formula=formula,
-        terms=terms,
-        source="kernels start and drain one after the other; without graphs the host issues each",
+    one_by_one = "kernels start and drain one after the other; without graphs the host issues each"
+    fitted = f"{engine.name} on {engine.generation}: {engine.basis}"
+    step = {"step_s": engine.step_s}
+    each = {"sequences": sequences, "sequence_s": engine.sequence_s}
+    rows: tuple[tuple[str, ArrayLike, str, Any, str], ...] = (
+        ("kernels", passes, formula, kernels, one_by_one),
+        ("host.step", passes, "step_s", step, fitted),
+        ("host.sequences", 1.0, "sequences * sequence_s", each, fitted),
     )
-    where = f"{engine.name} on {engine.generation}: {engine.basis}"
-    yield time_line(
-        f"{when}.host.step",
-        axis="compute",
-        category="overhead",
-        phase="forward",
-        count=passes,
-        cause="host",
-        formula="step_s",
-        terms={"step_s": engine.step_s},
-        source=where,
-    )
-    yield time_line(
-        f"{when}.host.sequences",
-        axis="compute",
-        category="overhead",
-        phase="forward",
-        count=1.0,
-        cause="host",
-        formula="sequences * sequence_s",
-        terms={"sequences": sequences, "sequence_s": engine.sequence_s},
-        source=where,
-    )
+    for name, count, text, terms, source in rows:
+        yield _line(
+            f"{when}.{name}",
+            "overhead",
+            count=count,
+            cause="host",
+            formula=text,
+            terms=terms,
+            source=source,
+        )

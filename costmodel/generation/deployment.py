@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.hardware.cluster import Cluster, Tier
+from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.slices import sliced
+from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.jobs.layout import parse_layout
+from costmodel.describe.jobs.reading import read
 from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import load_model
 from costmodel.physics.network.mesh import Mesh, build_mesh
 
 Array = NDArray[np.float64]
@@ -26,8 +32,6 @@ class NumberFormat(NamedTuple):
 
     Attributes
     ----------
-    name : str
-        ``bf16``, ``fp8``, ``nvfp4`` …
     weight_bytes : float
         Of a quantised weight, its scales included. [B]
     matmul_dtype : str
@@ -39,8 +43,6 @@ class NumberFormat(NamedTuple):
     expert_share, converted_share : float
         Rate of the experts' products over that of the kernel constants, in the format and where the chip has no
         units for it, so that weights are converted to 16 bits on the way. [-]
-    source : str
-        Who stores it so.
     """
 
     name: str
@@ -50,7 +52,6 @@ class NumberFormat(NamedTuple):
     kernels: float
     expert_share: float
     converted_share: float
-    source: str
 
 
 class Engine(NamedTuple):
@@ -101,12 +102,9 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
         kernels=float(row["kernels"]),
         expert_share=float(row["expert_share"]),
         converted_share=float(row["converted_share"]),
-        source=row["source"],
     )
     for row in read_rows(_HERE / "number_formats.csv")
 }
-"""Every way to store weights, by name."""
-
 ENGINES: dict[tuple[str, str], Engine] = {
     (row["engine"], row["generation"]): Engine(
         row["engine"],
@@ -123,9 +121,7 @@ ENGINES: dict[tuple[str, str], Engine] = {
     for row in read_rows(_HERE / "engines.csv")
 }
 """Constants by engine and generation of the accelerator; ``any`` is the pooled figure."""
-
-ENGINE_NAMES = ("vllm", "sglang", "trtllm")
-"""Engines that can be named; others take the pooled constants."""
+ENGINE_NAMES = tuple(sorted({name for name, _ in ENGINES}))
 
 
 def engine_of(name: str, generation: str) -> Engine:
@@ -136,12 +132,10 @@ def engine_of(name: str, generation: str) -> Engine:
     CostModelError
         If there is no such engine.
     """
-    if name not in (*ENGINE_NAMES, "any"):
-        raise CostModelError(f"engine: {name!r} is unknown; {choices_hint(name, (*ENGINE_NAMES, 'any'))}")
-    for key in ((name, generation), (name, "any"), ("any", generation), ("any", "any")):
-        if key in ENGINES:
-            return ENGINES[key]
-    raise AssertionError("engines.csv has no row any,any")
+    if name not in ENGINE_NAMES:
+        raise CostModelError(f"engine: {name!r} is unknown; {choices_hint(name, ENGINE_NAMES)}")
+    nearest = ((name, generation), (name, "any"), ("any", generation), ("any", "any"))
+    return next(ENGINES[key] for key in nearest if key in ENGINES)
 
 
 def number_format(name: str) -> NumberFormat:
@@ -157,45 +151,66 @@ def number_format(name: str) -> NumberFormat:
     return NUMBER_FORMATS[name]
 
 
-class Degrees(NamedTuple):
-    """The degrees of a `Split` as arrays of floats. [-]"""
-
-    tp: Array
-    pp: Array
-    ep: Array
-    dp: Array
-
-
 class Split(NamedTuple):
     """GPUs of one replica: numbers, or arrays over splits that broadcast together.
 
     Attributes
     ----------
-    tp : array_like
+    tp : float or Array
         GPUs that share each attention layer. [-]
-    pp : array_like
+    pp : float or Array
         Pipeline stages. [-]
-    ep : array_like
+    ep : float or Array
         GPUs over which the experts are spread, whole; the other ``tp dp / ep`` cut each expert. [-]
-    dp : array_like
+    dp : float or Array
         Groups of `tp` GPUs that attend to sequences of their own and share the experts (attention data
         parallelism); copies of a model that share nothing are replicas, not `dp`. [-]
     """
 
-    tp: ArrayLike = 1.0
-    pp: ArrayLike = 1.0
-    ep: ArrayLike = 1.0
-    dp: ArrayLike = 1.0
+    tp: float | Array = 1.0
+    pp: float | Array = 1.0
+    ep: float | Array = 1.0
+    dp: float | Array = 1.0
 
     @property
     def gpus(self) -> Array:
         """GPUs of a replica. [-]"""
-        tp, pp, _, dp = self.floats()
-        return np.asarray(tp * pp * dp)
+        return np.asarray(self.tp * self.pp * self.dp, dtype=np.float64)
 
-    def floats(self) -> Degrees:
-        """Return the same as arrays of floats."""
-        return Degrees(*(np.asarray(degree, dtype=np.float64) for degree in self))
+
+def parse_split(field: str, text: str, gpus: int, model: Model) -> Split:
+    """Return the layout of a replica that a field names.
+
+    Raises
+    ------
+    CostModelError
+        If an engine has no such degree, or cannot cut the model so, or replicas do not fill the GPUs.
+    """
+    degrees = parse_layout(read(field, text))
+    for name in degrees:
+        if name not in Split._fields:
+            raise CostModelError(f"{field}: {name} is no degree of an engine; expected tp, pp, ep and dp")
+    split = Split(**{name: float(degree) for name, degree in degrees.items()})
+    each, spread = float(split.gpus), float(split.tp * split.dp)
+    if gpus % each:
+        raise CostModelError(f"{field}: replicas of {each:.0f} GPUs do not fill the {gpus:,}")
+    if split.dp > 1 and split.ep != spread:
+        raise CostModelError(
+            f"{field}: attention groups apart (dp{split.dp:.0f}) spread the experts over all of them: ep{spread:.0f}"
+        )
+    if not divides(model, *map(float, split)):
+        raise CostModelError(f"{field}: {text} does not divide the heads, layers or experts of {model.name}")
+    return split
+
+
+def divides(model: Model, tp: float, pp: float, ep: float, dp: float) -> bool:
+    """Tell whether an engine can cut a model so: heads by tp, layers by pp, experts by all of tp times dp, or each by tp."""
+    if model.num_heads % tp or pp > model.num_layers:
+        return False
+    if not model.num_experts:
+        return ep == 1 and dp == 1
+    # Where groups attend apart, tokens reach the experts by the exchange of expert parallelism.
+    return model.num_experts % ep == 0 and ep in ((tp * dp,) if dp > 1 else (1, tp))
 
 
 @dataclass(frozen=True)
@@ -216,11 +231,6 @@ class Deployment:
     """Tokens of prompts that one step takes at most. [-]"""
 
     @cached_property
-    def matmul_dtype(self) -> str:
-        """What the quantised layers multiply in: 16 bits where the chip has no units for the format."""
-        return self.weights.matmul_dtype if self.has_units else "bf16"
-
-    @property
     def has_units(self) -> bool:
         """Whether the chip multiplies in the number format of the weights, by kernels whose constants are known."""
         accelerator, dtype = self.cluster.accelerator, self.weights.matmul_dtype
@@ -231,7 +241,7 @@ class Deployment:
 
     def mesh(self, split: Split) -> Mesh:
         """Place the groups of a replica on the tiers, innermost first: tp, dp, pp."""
-        tp, pp, ep, dp = split.floats()
+        tp, pp, ep, dp = (np.asarray(degree, dtype=np.float64) for degree in split)
         tiers = self.tiers(split)
         return build_mesh(
             tp=tp,
@@ -247,3 +257,42 @@ class Deployment:
     def tiers(self, split: Split) -> tuple[Tier, ...]:
         """Return the tiers that a replica sees; on a torus the slice of the largest of the splits."""
         return sliced(self.cluster, float(np.max(split.gpus))).tiers
+
+
+def deployment(
+    model: str | Model,
+    cluster: str | Cluster,
+    *,
+    precision: str = "bf16",
+    engine: str = "any",
+    cuda_graphs: bool = True,
+    memory_fraction: float = 0.9,
+) -> Deployment:
+    """Return a model on an engine and a cluster.
+
+    Raises
+    ------
+    CostModelError
+        If a name is unknown, or the accelerator lacks what generation is priced by.
+    """
+    model = load_model(model) if isinstance(model, str) else model
+    cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    accelerator = cluster.accelerator
+    if accelerator.kernels is None or "bf16" not in accelerator.peak_flops_per_s:
+        raise CostModelError(
+            f"cluster: {accelerator.name} has no 16-bit kernel constants with bf16, which generation is priced by"
+        )
+    return Deployment(
+        model,
+        cluster,
+        number_format(precision),
+        engine_of(engine, accelerator.generation),
+        cuda_graphs=cuda_graphs,
+        memory_fraction=memory_fraction,
+    )
+
+
+def value_of(given: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """Return a field as it is given and read, or this default, or the field's own."""
+    value = given.get(name, FIELD[name].default if default is None else default)
+    return None if value is None else read(name, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, Unpack
 
@@ -17,19 +17,16 @@ from costmodel.base.version import __version__
 from costmodel.base.words import plural
 from costmodel.bill.lines import Bill
 from costmodel.bill.quantity import Quantity, quantity
-from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import with_price
-from costmodel.describe.jobs.fields import FIELD, GENERATE_FIELDS
+from costmodel.describe.jobs.fields import GENERATE_FIELDS
 from costmodel.describe.jobs.keywords import GenerateKeywords
-from costmodel.describe.jobs.layout import parse_layout
-from costmodel.describe.jobs.reading import keywords, read
+from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.model import Model
-from costmodel.describe.models.model_files import load_model
 from costmodel.estimates.record import SCHEMA_VERSION
-from costmodel.generation.decode import decode_step, prefill_step
-from costmodel.generation.deployment import Deployment, Split, engine_of, number_format
+from costmodel.generation.decode import decode_step, line_rows, prefill_step
+from costmodel.generation.deployment import Deployment, Split, deployment, divides, parse_split, value_of
 from costmodel.generation.memory import cache_bytes, cache_room, largest_batch, weights_bytes
 
 Array = NDArray[np.float64]
@@ -38,8 +35,6 @@ PROMPT_LEN, RESPONSE_LEN = 1024.0, 1024.0
 """Tokens of prompts and answers where none are named, as in vendors' published throughput tables."""
 _MEMORY_FRACTION = 0.9
 """vLLM's default of ``gpu_memory_utilization``. [-]"""
-_THROUGHPUT = "replicas * running / itl_s / gpus"
-_USD = "usd_per_gpu_hour / 3600 / tokens_per_s_per_gpu * 1e6"
 
 
 @dataclass(frozen=True)
@@ -65,34 +60,29 @@ class Workload:
     max_running: float
 
     @property
-    def mean_context(self) -> float:
-        """Tokens that a running sequence holds on average: its prompt and half of its answer. [-]"""
-        return self.prompt_len + self.response_len / 2.0
-
-    def replicas(self, split: Split) -> Array:
-        """Return how many copies of a split the GPUs hold. [-]"""
-        return np.asarray(self.gpus / split.gpus)
+    def longest(self) -> float:
+        """Tokens of a whole sequence. [-]"""
+        return self.prompt_len + self.response_len
 
     def running(self, served: Deployment, split: Split) -> Array:
         """Return sequences that run together on a replica: what is asked, as far as their whole length fits. [-]"""
-        fitting = largest_batch(served, split, self.prompt_len + self.response_len)
-        wanted = np.inf if self.batch is None else self.batch / self.replicas(split)
-        return np.asarray(np.minimum(np.floor(fitting), np.minimum(wanted, self.max_running)))
+        fitting = np.floor(largest_batch(served, split, self.longest))
+        wanted = np.inf if self.batch is None else self.batch / (self.gpus / split.gpus)
+        return np.asarray(np.minimum(fitting, np.minimum(wanted, self.max_running)))
 
 
 def decode_bill(served: Deployment, split: Split, work: Workload) -> Bill:
     """Return the decode step at the batch that runs, with its share of the prefill of prompts that come in."""
     running = np.maximum(work.running(served, split), 1e-9)
-    return decode_step(
-        served, split, running, work.mean_context, prompt=work.prompt_len, response=work.response_len
-    )
+    context = work.prompt_len + work.response_len / 2.0
+    return decode_step(served, split, running, context, prompt=work.prompt_len, response=work.response_len)
 
 
 def throughput(served: Deployment, split: Split, work: Workload, itl_s: ArrayLike) -> Quantity:
     """Return tokens that are generated a second and GPU, all replicas together. [1/s]"""
     return quantity(
-        _THROUGHPUT,
-        replicas=work.replicas(split),
+        "replicas * running / itl_s / gpus",
+        replicas=work.gpus / split.gpus,
         running=work.running(served, split),
         itl_s=itl_s,
         gpus=float(work.gpus),
@@ -127,7 +117,7 @@ class Generation(Answer):
     @property
     def replicas(self) -> float:
         """Copies of the model. [-]"""
-        return float(self.work.replicas(self.split))
+        return float(self.work.gpus / self.split.gpus)
 
     @property
     def running(self) -> float:
@@ -137,8 +127,7 @@ class Generation(Answer):
     @property
     def largest_batch(self) -> float:
         """Sequences whose whole length fits the caches of all GPUs. [-]"""
-        whole = largest_batch(self.served, self.split, self.work.prompt_len + self.work.response_len)
-        return self.replicas * float(np.floor(whole))
+        return self.replicas * float(np.floor(largest_batch(self.served, self.split, self.work.longest)))
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -156,8 +145,7 @@ class Generation(Answer):
         price = self.served.cluster.price_usd_per_gpu_hour
         if price is None:
             return None
-        rate = self.tokens_per_s_per_gpu
-        return float(quantity(_USD, usd_per_gpu_hour=price, tokens_per_s_per_gpu=rate).value)
+        return price / 3600.0 / self.tokens_per_s_per_gpu * 1e6
 
     @property
     def memory(self) -> dict[str, float]:
@@ -197,7 +185,7 @@ class Generation(Answer):
             "model": served.model.name,
             "cluster": served.cluster.name,
             "gpus": work.gpus,
-            "layout": {name: float(np.asarray(degree)) for name, degree in self.split._asdict().items()},
+            "layout": {name: float(degree) for name, degree in self.split._asdict().items()},
             "replicas": self.replicas,
             "considered": self.considered,
             "engine": served.engine.name,
@@ -212,27 +200,13 @@ class Generation(Answer):
             "cache_bytes_per_token": self.cache_bytes_per_token,
             "usd_per_million_tokens": self.usd_per_million_tokens,
             "memory_bytes": self.memory,
-            "lines": self._lines(),
+            "lines": line_rows(self.bill.time_lines),
             "warnings": self.warnings,
         }
 
-    def _lines(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "line": line.name,
-                "axis": line.axis,
-                "category": line.category,
-                "count": float(line.count),
-                "exposed_s": float(line.exposed_seconds),
-                "formula": line.formula,
-                "source": line.source,
-            }
-            for line in self.bill.time_lines
-        ]
-
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a line of the decode step."""
-        return columns_of(self._lines())
+        return columns_of(line_rows(self.bill.time_lines))
 
 
 @shows(GENERATE_FIELDS)
@@ -286,100 +260,23 @@ def generate(**asked: Unpack[GenerateKeywords]) -> Generation:
     if missing:
         raise CostModelError(f"generate: {' and '.join(missing)} missing, such as llama3-70b 8xH100")
 
-    def one(name: str, default: Any = None) -> Any:
-        value = given.get(name, FIELD[name].default if default is None else default)
-        return None if value is None else read(name, value)
-
+    one = partial(value_of, given)
     cluster = one("cluster")
+    cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     served = deployment(
         one("model"),
-        with_price(
-            load_cluster(cluster) if isinstance(cluster, str) else cluster, one("price_usd_per_gpu_hour")
-        ),
+        with_price(cluster, one("price_usd_per_gpu_hour")),
         precision=one("precision"),
         engine=one("engine"),
         cuda_graphs=one("cuda_graphs"),
         memory_fraction=one("memory_fraction", _MEMORY_FRACTION),
     )
-    work = Workload(
-        one("gpus"),
-        one("prompt_len", PROMPT_LEN),
-        one("response_len", RESPONSE_LEN),
-        one("batch"),
-        one("max_running"),
-    )
-    if given.get("layout") is not None:
-        splits = _given_split(given["layout"], work.gpus, served.model)
-    else:
-        splits = possible_splits(served.model, work.gpus)
-    return _best(served, splits, work)
-
-
-def deployment(
-    model: str | Model,
-    cluster: str | Cluster,
-    *,
-    precision: str = "bf16",
-    engine: str = "any",
-    cuda_graphs: bool = True,
-    memory_fraction: float = _MEMORY_FRACTION,
-) -> Deployment:
-    """Return a model on an engine and a cluster.
-
-    Raises
-    ------
-    CostModelError
-        If a name is unknown, or the accelerator lacks what generation is priced by.
-    """
-    model = load_model(model) if isinstance(model, str) else model
-    cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
-    accelerator = cluster.accelerator
-    if accelerator.kernels is None or "bf16" not in accelerator.peak_flops_per_s:
-        raise CostModelError(
-            f"cluster: {accelerator.name} has no 16-bit kernel constants with bf16, which generation is priced by"
-        )
-    return Deployment(
-        model,
-        cluster,
-        number_format(precision),
-        engine_of(engine, accelerator.generation),
-        cuda_graphs=cuda_graphs,
-        memory_fraction=memory_fraction,
-    )
-
-
-def _given_split(text: Any, gpus: int, model: Model) -> Split:
-    """Return the layout that was given, as an array of one.
-
-    Raises
-    ------
-    CostModelError
-        If an engine has no such degree, or replicas do not fill the GPUs.
-    """
-    degrees = parse_layout(read("layout", text))
-    unknown = [name for name in degrees if name not in Split._fields]
-    if unknown:
-        raise CostModelError(f"layout: {unknown[0]} is no degree of an engine; expected tp, pp, ep and dp")
-    tp, pp, ep, dp = (float(np.asarray(degrees.get(name, 1))) for name in Split._fields)
-    if gpus % (tp * pp * dp):
-        raise CostModelError(f"layout: replicas of {tp * pp * dp:.0f} GPUs do not fill the {gpus:,}")
-    if dp > 1 and ep != tp * dp:
-        raise CostModelError(
-            f"layout: attention groups apart (dp{dp:.0f}) spread the experts over all of them: ep{tp * dp:.0f}"
-        )
-    if not _is_possible(model, tp, pp, ep, dp):
-        raise CostModelError(f"layout: {text} does not divide the heads, layers or experts of {model.name}")
-    return Split(*(np.array([degree]) for degree in (tp, pp, ep, dp)))
-
-
-def _is_possible(model: Model, tp: float, pp: float, ep: float, dp: float) -> bool:
-    """Tell whether an engine can cut a model so: heads by tp, layers by pp, experts by all of tp times dp, or each by tp."""
-    if model.num_heads % tp or pp > model.num_layers:
-        return False
-    if not model.num_experts:
-        return ep == 1 and dp == 1
-    # Where groups attend apart, tokens reach the experts by the exchange of expert parallelism.
-    return model.num_experts % ep == 0 and ep in ((tp * dp,) if dp > 1 else (1, tp))
+    prompt_len, response_len = one("prompt_len", PROMPT_LEN), one("response_len", RESPONSE_LEN)
+    work = Workload(one("gpus"), prompt_len, response_len, one("batch"), one("max_running"))
+    if "layout" in given:
+        split = parse_split("layout", given["layout"], work.gpus, served.model)
+        return _best(served, Split(*(np.array([degree]) for degree in split)), work)
+    return _best(served, possible_splits(served.model, work.gpus), work)
 
 
 def possible_splits(model: Model, gpus: int) -> Split:
@@ -391,7 +288,7 @@ def possible_splits(model: Model, gpus: int) -> Split:
     for tp, pp, dp in product(sizes, powers, groups):
         if gpus % (tp * pp * dp) == 0:
             # Engines spread the experts over all of tp times dp, or cut each of them.
-            found += [(tp, pp, ep, dp) for ep in sorted({1, tp * dp}) if _is_possible(model, tp, pp, ep, dp)]
+            found += [(tp, pp, ep, dp) for ep in sorted({1, tp * dp}) if divides(model, tp, pp, ep, dp)]
     return Split(*(np.array(degrees, dtype=np.float64) for degrees in zip(*found, strict=True)))
 
 
@@ -402,10 +299,10 @@ def _best(served: Deployment, splits: Split, work: Workload) -> Generation:
         need = float(np.min(weights_bytes(served, splits)))
         raise NoLayoutError(
             f"generate: no layout of {plural(work.gpus, 'GPU')} holds {served.model.name} in {served.weights.name} and one "
-            f"sequence of {work.prompt_len + work.response_len:,.0f} tokens: {format_bytes(need)} of weights a GPU at "
+            f"sequence of {work.longest:,.0f} tokens: {format_bytes(need)} of weights a GPU at "
             f"least, of {format_bytes(served.memory_fraction * float(served.cluster.accelerator.memory_bytes))}"
         )
     itl_s = decode_bill(served, splits, work).step_time_s()
     rate = np.where(running > 0.0, throughput(served, splits, work, itl_s).value, 0.0)
     best = int(np.lexsort((itl_s, -rate.round(9)))[0])
-    return Generation(served, Split(*(float(degree[best]) for degree in splits.floats())), work, len(rate))
+    return Generation(served, Split(*(float(np.asarray(degree)[best]) for degree in splits)), work, len(rate))

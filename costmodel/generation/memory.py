@@ -15,18 +15,20 @@ from costmodel.step.anatomy.params import embedding_param_blocks, head_param_blo
 
 Array = NDArray[np.float64]
 
+_READ_WITH = {"experts": "experts", "mlp": "mlp", "shared": "mlp", "router": "mlp"}
+"""What reads the matrices of a part of a layer; attention, and other mixers, those of all others."""
+
+STATE_BYTES = 2.0
+"""Of an element of the state of another mixer, which engines keep in 16 bits. [B]"""
+
+BUFFERS_BYTES = 2.0 * 1024**3
+"""CUDA context, graphs, and buffers of collectives beside what a step computes. Assumed. [B]"""
+
 
 class Weights(NamedTuple):
-    """Matrix weights of all layers that are read together.
+    """Matrix weights of all layers that are read together: of attention, MLPs (with routers) or experts.
 
-    Attributes
-    ----------
-    name : str
-        ``attention`` (with other mixers), ``mlp`` (with shared experts and routers) or ``experts``.
-    split, whole : float
-        Those that tensor parallelism divides (of experts: all their GPUs), and those that every rank holds. [-]
-    layers : int
-        Layers that have such. [-]
+    `split` elements are divided by tensor parallelism (of experts: by all their GPUs), `whole` ones are on every rank.
     """
 
     name: str
@@ -37,42 +39,30 @@ class Weights(NamedTuple):
 
 def layer_weights(model: Model) -> tuple[Weights, ...]:
     """Return the matrix weights of a model's layers by what reads them."""
-    kinds, kind_of = model.layer_kinds(), model.kind_of_layer
-    sums = {name: [0.0, 0.0, 0] for name in ("attention", "mlp", "experts")}
-    for number, kind in enumerate(kinds):
-        count, seen = kind_of.count(number), set()
-        for block in layer_param_blocks(model, kind):
-            if not block.is_matrix:
-                continue
-            name = {"experts": "experts", "mlp": "mlp", "shared": "mlp", "router": "mlp"}.get(
-                block.part, "attention"
-            )
-            sums[name][block.sharding == "replicated"] += block.count * count
-            seen.add(name)
-        for name in seen:
-            sums[name][2] += count
-    return tuple(
-        Weights(name, split, whole, int(layers)) for name, (split, whole, layers) in sums.items() if layers
-    )
+    sums = {name: Weights(name, 0.0, 0.0, 0) for name in ("attention", "mlp", "experts")}
+    for number, kind in enumerate(model.layer_kinds()):
+        count = model.kind_of_layer.count(number)
+        blocks = [block for block in layer_param_blocks(model, kind) if block.is_matrix]
+        for block in blocks:
+            name = _READ_WITH.get(block.part, "attention")
+            field = "whole" if block.sharding == "replicated" else "split"
+            held = sums[name]
+            sums[name] = held._replace(**{field: getattr(held, field) + block.count * count})
+        for name in {_READ_WITH.get(block.part, "attention") for block in blocks}:
+            sums[name] = sums[name]._replace(layers=sums[name].layers + count)
+    return tuple(part for part in sums.values() if part.layers)
 
 
 def weight_element_bytes(served: Deployment, part: str) -> float:
     """Return the bytes of a weight of a part of the model. [B]"""
-    quantised = part == "experts" or served.weights.everything or (part == "mlp")
-    if part == "attention" and not served.model.num_experts:
-        quantised = True
-    return served.weights.weight_bytes if quantised and part != "head" else 2.0
+    quantised = part != "attention" or served.weights.everything or not served.model.num_experts
+    return served.weights.weight_bytes if quantised else 2.0
 
 
 def weights_bytes(served: Deployment, split: Split) -> Array:
     """Return the weights of one GPU of the fullest pipeline stage. [B]"""
-    return _weights(served, split).value
-
-
-def _weights(served: Deployment, split: Split) -> Quantity:
-    tp, pp, _, dp = split.floats()
     model = served.model
-    shards = {"attention": tp, "mlp": tp, "experts": tp * dp}
+    shards = {"attention": split.tp, "mlp": split.tp, "experts": split.tp * split.dp}
     layers: Array = np.asarray(0.0)
     for part in layer_weights(model):
         held = part.split / shards[part.name] + part.whole
@@ -81,16 +71,15 @@ def _weights(served: Deployment, split: Split) -> Quantity:
     output = sum(block.count for block in head_param_blocks(model))
     # Tied, the table is held by the last stage as well.
     output = max(output, float(model.vocab_size) * model.hidden_size) if model.tied_embeddings else output
-    both = table if model.tied_embeddings else table + output
     return quantity(
         "layers_bytes / pp + where(pp > 1, 2 * max(table, output), 2 * both) / tp",
         layers_bytes=layers,
         table=table,
         output=output,
-        both=both,
-        tp=tp,
-        pp=pp,
-    )
+        both=table if model.tied_embeddings else table + output,
+        tp=split.tp,
+        pp=split.pp,
+    ).value
 
 
 def cache_bytes(served: Deployment, split: Split, context: ArrayLike) -> Array:
@@ -98,27 +87,17 @@ def cache_bytes(served: Deployment, split: Split, context: ArrayLike) -> Array:
 
     Keys and values are cut by heads, of which each GPU has one at least; MLA's latent has none to cut.
     """
-    tp, pp, _, _ = split.floats()
     tokens = np.asarray(context, dtype=np.float64)
-    held: Array = state_elements(served.model, tokens) * STATE_BYTES / tp
+    held: Array = state_elements(served.model, tokens) * STATE_BYTES / split.tp
     for each in cached_layers(served.model):
         kept = each.layers * each.elements * attended(tokens, each.window)
-        held = held + served.cache_bytes * kept / np.minimum(tp, each.heads)
-    return np.asarray(held / pp)
-
-
-STATE_BYTES = 2.0
-"""Of an element of the state of another mixer, which engines keep in 16 bits. [B]"""
-
-BUFFERS_BYTES = 2.0 * 1024**3
-"""CUDA context, graphs, and buffers of collectives beside what a step computes. Assumed. [B]"""
+        held = held + served.cache_bytes * kept / np.minimum(split.tp, each.heads)
+    return np.asarray(held / split.pp)
 
 
 def cache_room(served: Deployment, split: Split) -> Quantity:
     """Return what the engine's share of a GPU leaves for the cache; below 0 the model does not fit. [B]"""
-    tp, _, _, _ = split.floats()
     model = served.model
-    widest = max(float(model.ffn_size), float(model.expert_ffn_size * model.top_k), float(model.hidden_size))
     return quantity(
         "memory_fraction * memory_bytes - weights_bytes - buffers_bytes"
         " - 2 * chunk_tokens * (4 * hidden_size + 3 * widest / tp)",
@@ -128,14 +107,12 @@ def cache_room(served: Deployment, split: Split) -> Quantity:
         buffers_bytes=BUFFERS_BYTES,
         chunk_tokens=served.chunk_tokens,
         hidden_size=float(model.hidden_size),
-        widest=widest,
-        tp=tp,
+        widest=float(max(model.ffn_size, model.expert_ffn_size * model.top_k, model.hidden_size)),
+        tp=split.tp,
     )
 
 
 def largest_batch(served: Deployment, split: Split, context: ArrayLike) -> Array:
     """Return how many sequences of so many tokens a replica can run together; below 1 it does not fit. [-]"""
-    _, _, _, dp = split.floats()
-    return np.asarray(
-        dp * np.maximum(cache_room(served, split).value, 0.0) / cache_bytes(served, split, context)
-    )
+    room = np.maximum(cache_room(served, split).value, 0.0)
+    return np.asarray(split.dp * room / cache_bytes(served, split, context))

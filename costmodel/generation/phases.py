@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodel.bill.lines import TimeLine, repeated, sum_exposed, time_line
+from costmodel.base.csv_text import read_rows
+from costmodel.bill.lines import Cause, TimeLine, repeated, sum_exposed, time_line
 from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.generation.decode import decode_step, prefill_step
-from costmodel.generation.lengths import Lengths
 from costmodel.generation.memory import largest_batch, weights_bytes
-from costmodel.generation.refit import REFITS, host_copy_line, num_tensors, refit_lines
 from costmodel.generation.rl_job import RLJob
-from costmodel.generation.rollout import Spans, rollout_spans
-from costmodel.step.anatomy.params import num_params
+from costmodel.generation.rollout import Lengths, Spans, rollout_spans
+from costmodel.step.anatomy.params import layer_param_blocks, num_params
 
-Array = NDArray[np.float64]
 Pool = Literal["generation", "training"]
 
 _PACKED = 256
+_PASSES = ("forward", "backward", "backward_weight", "recompute")
+
+HOST_COPY_BYTES_PER_S = 5e9
+"""Between a GPU and main memory that is not pinned, all GPUs of a node at once: optimizer and gradients of 30B 7.5 s,
+of 235B 22 s on B200 (total less transfer, NVIDIA-NeMo/RL PR 3294), of DeepSeek-V3 about 20 s (PR 638). [B/s]"""
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,47 @@ class Phase:
         return float(sum_exposed(self.lines))
 
 
+class RefitMethod(NamedTuple):
+    """A way to bring weights from the trainer to the engine: a row of ``refit.csv``.
+
+    Attributes
+    ----------
+    start_s, tensor_s : float
+        Once a refit, and for each tensor. [s]
+    bytes_per_s : float
+        Of the slowest path. [B/s]
+    moves_all : bool
+        Whether the whole model passes that path, or what one generating GPU holds.
+    source : str
+        Where it was measured.
+    """
+
+    start_s: float
+    tensor_s: float
+    bytes_per_s: float
+    moves_all: bool
+    source: str
+
+
+REFITS: dict[str, RefitMethod] = {
+    row["method"]: RefitMethod(
+        float(row["start_s"]),
+        float(row["tensor_ms"]) * 1e-3,
+        float(row["bytes_per_s"]),
+        row["bytes"] == "all",
+        row["source"],
+    )
+    for row in read_rows(Path(__file__).with_name("refit.csv"))
+}
+"""Every method by name."""
+
+
 def packed_sequences(lengths: Lengths, capacity: float) -> float:
     """Return the packed sequences that an answer takes on average, by first fit of the longest first. [-]
 
     Examples
     --------
-    >>> from costmodel.generation.lengths import measured_lengths
+    >>> from costmodel.generation.rollout import measured_lengths
     >>> packed_sequences(measured_lengths([600.0, 600.0]), 1000.0), packed_sequences(measured_lengths([500.0, 500.0]), 1000.0)
     (1.0, 0.5)
     """
@@ -66,18 +104,19 @@ def training_step(job: RLJob, model: Model | None = None) -> Estimate:
 
     Packed sequences hold only tokens; what remains free of their capacity costs nothing but more of them.
     """
-    given: dict[str, Any] = {**job.training, **({"model": model} if model is not None else {})}
-    if model is not None and not model.num_experts:
-        given = {name: value for name, value in given.items() if name not in ("ep", "etp")}
-    sharing = int(given.get("tp", 1)) * int(given.get("cp", 1)) * int(given.get("pp", 1))
-    ranks = max(job.train_gpus // sharing, 1) * int(given.get("micro_batch", 1))
-    parts = 2 * int(given.get("cp", 1)) * int(given.get("tp", 1))
-    return estimate(**given, **training_batch(job, ranks, parts))
+    given = dict(job.training)
+    if model is not None:
+        given |= {"model": model}
+        if not model.num_experts:
+            given = {name: value for name, value in given.items() if name not in ("ep", "etp")}
+    tp, cp, pp, micro_batch = (int(given.get(name, 1)) for name in ("tp", "cp", "pp", "micro_batch"))
+    ranks = max(job.train_gpus // (tp * cp * pp), 1) * micro_batch
+    return estimate(**given, **training_batch(job, ranks, 2 * cp * tp))
 
 
 def training_batch(job: RLJob, ranks: int, parts: int) -> dict[str, Any]:
     """Return batch and lengths of an optimizer step: sequences a multiple of the ranks, tokens of the parts of one."""
-    whole = job.lengths.sums(job.prompt_len)
+    whole = job.lengths.after(job.prompt_len)
     answers, mean = job.answers / job.optimizer_steps, min(whole.mean, job.capacity)
     sequences = answers * (packed_sequences(whole, job.capacity) if job.packs else 1.0)
     batch = int(np.ceil(sequences / ranks - 1e-9)) * ranks
@@ -89,11 +128,6 @@ def training_batch(job: RLJob, ranks: int, parts: int) -> dict[str, Any]:
     return {"global_batch": batch, "seq_len": length, **packing}
 
 
-def _scaled(lines: Iterable[TimeLine], prefix: str, times: float) -> tuple[TimeLine, ...]:
-    """Return lines executed so many times, under the name of their phase."""
-    return tuple(line._replace(name=f"{prefix}.{line.name}") for line in repeated(lines, np.asarray(times)))
-
-
 def forward_lines(est: Estimate) -> list[TimeLine]:
     """Return what of a training step its forward passes take, pipeline included.
 
@@ -102,7 +136,7 @@ def forward_lines(est: Estimate) -> list[TimeLine]:
     """
     lines = est.bill.time_lines
     forward = [line for line in lines if line.phase in ("forward", "param_sync")]
-    passes = [line for line in lines if line.phase in ("forward", "backward", "backward_weight", "recompute")]
+    passes = [line for line in lines if line.phase in _PASSES]
     whole = float(sum_exposed(passes))
     share = float(sum_exposed([line for line in passes if line.phase == "forward"])) / whole if whole else 0.0
     ends = [line for line in lines if line.phase == "step" and line.cause != "proportion"]
@@ -126,7 +160,7 @@ def num_trained(job: RLJob) -> int:
 def places(job: RLJob) -> float:
     """Return the sequences that a replica runs together: those that its cache holds, and the engine takes. [-]"""
     fit = float(largest_batch(job.served, job.split, job.prompt_len + job.lengths.mean_age))
-    return min(fit, job.max_running * job.groups)
+    return min(fit, job.max_running * float(job.split.dp))
 
 
 def rollout(job: RLJob) -> Spans:
@@ -141,14 +175,16 @@ def rollout(job: RLJob) -> Spans:
     )
 
 
-def decode_lines(job: RLJob, spans: Spans) -> list[TimeLine]:
-    """Return the lines of all decode steps of a rollout, each with its mean over them."""
-    bill = decode_step(job.served, job.split, spans.batch, spans.context)
+def generation_phase(job: RLJob, spans: Spans) -> Phase:
+    """Return the rollout of one step: the prefill of a replica's prompts, and the means of all its decode steps."""
+    lines: list[TimeLine] = []
+    if job.prompt_len >= 1.0:
+        # The answers to one prompt share its cache.
+        prompts = max(job.prompts * job.rollout_factor / (job.replicas * float(job.split.dp)), 1.0)
+        lines += prefill_step(job.served, job.split, prompts, job.prompt_len, host=False).time_lines
     steps = float(spans.steps.sum())
-    made = []
-    for line in bill.time_lines:
-        each = float((spans.steps * line.exposed_seconds).sum()) / steps
-        made.append(
+    for line in decode_step(job.served, job.split, spans.batch, spans.context).time_lines:
+        lines.append(
             time_line(
                 line.name,
                 axis=line.axis,
@@ -158,62 +194,42 @@ def decode_lines(job: RLJob, spans: Spans) -> list[TimeLine]:
                 group=line.group,
                 count=steps,
                 formula="mean_s",
-                terms={"mean_s": each},
+                terms={"mean_s": float((spans.steps * line.exposed_seconds).sum()) / steps},
                 bytes_each=float((spans.steps * line.bytes).sum()) / steps,
                 source=f"mean over the decode steps of the rollout; {line.source}",
             )
         )
-    return made
+    return Phase("generate", "generation", _named("generate", lines))
 
 
-def prefill_lines(job: RLJob) -> list[TimeLine]:
-    """Return the prefill of a replica's prompts, of which the answers to one prompt share the cache."""
-    prompts = max(job.prompts * job.rollout_factor / (job.replicas * job.groups), 1.0)
-    if job.prompt_len < 1.0:
-        return []
-    return list(prefill_step(job.served, job.split, prompts, job.prompt_len, host=False).time_lines)
-
-
-def generation_phase(job: RLJob, spans: Spans) -> Phase:
-    """Return the rollout of one step."""
-    lines = [*prefill_lines(job), *decode_lines(job, spans)]
-    return Phase(
-        "generate", "generation", tuple(line._replace(name=f"generate.{line.name}") for line in lines)
-    )
+def _named(prefix: str, lines: Iterable[TimeLine]) -> tuple[TimeLine, ...]:
+    """Return lines under the name of their phase."""
+    return tuple(line._replace(name=f"{prefix}.{line.name}") for line in lines)
 
 
 def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
     """Return what the trainer does with the answers of a step, in order."""
-    steps = float(job.optimizer_steps)
     forward = forward_lines(est)
     found: list[Phase] = []
 
-    def add(
-        name: str, lines: Iterable[TimeLine], times: float = steps, more: Iterable[TimeLine] = ()
-    ) -> None:
+    def add(name: str, lines: Iterable[TimeLine], *more: TimeLine) -> None:
         label = name.replace(" ", "_").replace("-", "_")
-        found.append(Phase(name, "training", (*_scaled(lines, label, times), *more)))
+        steps = repeated(lines, np.asarray(float(job.optimizer_steps)))
+        found.append(Phase(name, "training", (*_named(label, steps), *more)))
 
     if job.reward_s or job.reward_model:
-        line = time_line(
-            "reward.given",
-            axis="compute",
-            category="overhead",
-            phase="step",
-            count=1.0,
-            formula="reward_s",
-            terms={"reward_s": job.reward_s},
-            source="as given",
-        )
         scored = [] if job.reward_model is None else forward_lines(training_step(job, job.reward_model))
-        add("reward", scored, more=(line,) if job.reward_s else ())
+        given = (
+            [_taken("reward.given", "reward_s", "as given", reward_s=job.reward_s)] if job.reward_s else []
+        )
+        add("reward", scored, *given)
     if job.old_logprobs:
         add("old log-probs", forward)
     if job.reference:
         # The reference takes the policy's place on the GPU, and the policy comes back.
         swapped = 2.0 * trainer_bytes(est, "parameters")
-        swap = host_copy_line("ref_log_probs.swap", swapped, "weights of reference and policy change places")
-        add("ref log-probs", forward, more=(swap,))
+        swap = _host_copy("ref_log_probs.swap", swapped, "weights of reference and policy change places")
+        add("ref log-probs", forward, swap)
     if job.teacher is not None:
         add("teacher log-probs", forward_lines(training_step(job, job.teacher)))
     if job.algorithm == "ppo":
@@ -223,22 +239,106 @@ def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
     return found
 
 
+def _taken(name: str, formula: str, source: str, *, cause: Cause = "work", **terms: float) -> TimeLine:
+    """Return a line of seconds that no work of the GPU explains."""
+    return time_line(
+        name,
+        axis="compute",
+        category="overhead",
+        phase="step",
+        cause=cause,
+        count=1.0,
+        formula=formula,
+        terms=terms,
+        source=source,
+    )
+
+
+def framework_phase(phases: Iterable[Phase], share: float, source: str) -> Phase:
+    """Return what the framework takes beside the phases: data, advantages, messages between processes."""
+    seconds = sum(phase.seconds for phase in phases)
+    line = _taken(
+        "framework.unexplained",
+        "share * phases_s",
+        source,
+        cause="proportion",
+        share=share,
+        phases_s=seconds,
+    )
+    return Phase("framework", "training", (line,))
+
+
+def _host_copy(name: str, moved_bytes: float, source: str) -> TimeLine:
+    """Return what a copy of so many bytes of a GPU from or to main memory takes."""
+    return time_line(
+        name,
+        axis="optimizer",
+        category="communication",
+        phase="step",
+        count=1.0,
+        formula="moved_bytes / bytes_per_s",
+        terms={"moved_bytes": moved_bytes, "bytes_per_s": HOST_COPY_BYTES_PER_S},
+        bytes_each=moved_bytes,
+        source=source,
+    )
+
+
+def num_tensors(model: Model) -> int:
+    """Return the tensors of a checkpoint, every expert's matrices apart. [-]
+
+    Examples
+    --------
+    >>> from costmodel.describe.models.model_files import load_model
+    >>> num_tensors(load_model("qwen3-30b-a3b")) > 18_000, num_tensors(load_model("llama3-8b")) < 400
+    (True, True)
+    """
+    count = 3
+    for number, kind in enumerate(model.layer_kinds()):
+        blocks = layer_param_blocks(model, kind)
+        of_experts = sum(block.part == "experts" for block in blocks)
+        each = len(blocks) - of_experts
+        if of_experts:
+            each += model.num_experts * (3 if model.gated_mlp else 2)
+        count += model.kind_of_layer.count(number) * each
+    return count
+
+
+def refit_line(method: str, *, tensors: float, all_bytes: float, held_bytes: float) -> TimeLine:
+    """Return what one refit takes: `all_bytes` are those of all weights, `held_bytes` of one generating GPU. [B]"""
+    refit = REFITS[method]
+    moved = all_bytes if refit.moves_all else held_bytes
+    return time_line(
+        f"refit.{method}",
+        axis="dp",
+        category="communication",
+        phase="step",
+        count=1.0,
+        formula="start_s + tensors * tensor_s + moved_bytes / bytes_per_s",
+        terms={
+            "start_s": refit.start_s,
+            "tensors": tensors,
+            "tensor_s": refit.tensor_s,
+            "moved_bytes": moved,
+            "bytes_per_s": refit.bytes_per_s,
+        },
+        bytes_each=moved,
+        source=refit.source,
+    )
+
+
 def refit_phases(job: RLJob, est: Estimate) -> list[Phase]:
     """Return how weights come to the engine, and what of the trainer makes room for it."""
     if not job.generates or job.algorithm == "ssd":
         return []
-    element = job.served.weights.weight_bytes
-    lines = refit_lines(
-        REFITS[job.refit],
+    line = refit_line(
+        job.refit,
         tensors=float(num_tensors(job.model)),
         all_bytes=2.0 * num_params(job.model),
-        held_bytes=float(weights_bytes(job.served, job.split)) * 2.0 / element,
+        held_bytes=float(weights_bytes(job.served, job.split)) * 2.0 / job.served.weights.weight_bytes,
     )
-    found = [Phase("refit", "training", tuple(lines))]
+    found = [Phase("refit", "training", (line,))]
     if job.optimizer_swap:
         moved = 2.0 * trainer_bytes(est, "optimizer") * num_trained(job)
-        line = host_copy_line(
-            "swap.optimizer", moved, "optimizer to main memory while the engine runs, and back"
-        )
-        found.append(Phase("sleep and wake", "training", (line,)))
+        source = "optimizer to main memory while the engine runs, and back"
+        found.append(Phase("sleep and wake", "training", (_host_copy("swap.optimizer", moved, source),)))
     return found

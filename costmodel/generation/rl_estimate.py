@@ -14,17 +14,17 @@ from costmodel.base.answer import Answer, columns_of
 from costmodel.base.csv_text import read_rows
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.version import __version__
-from costmodel.bill.lines import TimeLine, time_line
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.keywords import RLKeywords
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.record import SCHEMA_VERSION
-from costmodel.generation.decode import decode_s
+from costmodel.generation.decode import decode_step, line_rows
 from costmodel.generation.memory import cache_bytes, cache_room, weights_bytes
 from costmodel.generation.phases import (
     Phase,
+    framework_phase,
     generation_phase,
     num_trained,
     places,
@@ -204,19 +204,7 @@ class RLEstimate(Answer):
 
     def _lines(self) -> list[dict[str, Any]]:
         return [
-            {
-                "phase": phase.name,
-                "pool": phase.pool,
-                "line": line.name,
-                "axis": line.axis,
-                "category": line.category,
-                "count": float(line.count),
-                "exposed_s": float(line.exposed_seconds),
-                "formula": line.formula,
-                "source": line.source,
-            }
-            for phase in self.phases
-            for line in phase.lines
+            row for phase in self.phases for row in line_rows(phase.lines, phase=phase.name, pool=phase.pool)
         ]
 
     def columns(self) -> dict[str, list[Any]]:
@@ -246,7 +234,7 @@ def step_period(job: RLJob, generation_s: float, training_s: float, spans: Spans
     most = max(min(places(job), max(job.lag, 1.0) * tokens / job.lengths.mean), 1.0)
 
     def step_s(batch: float) -> float:
-        return float(decode_s(job.served, job.split, batch, context))
+        return float(decode_step(job.served, job.split, batch, context).step_time_s())
 
     beside = 1.0 + OVERHEADS[job.framework][0]
     throughput_s = beside * tokens * step_s(most) / most
@@ -283,7 +271,7 @@ def _warnings(found: RLEstimate) -> list[str]:
             else f"The engine's {job.served.memory_fraction:.0%} of the GPU leave no room for {format_bytes(resident)} of "
             "optimizer that stays; optimizer_swap: true moves it, or lower memory_fraction."
         )
-    whole = job.lengths.sums(job.prompt_len)
+    whole = job.lengths.after(job.prompt_len)
     if not job.packs and whole.longest / whole.mean > _PADDED:
         said.append(
             f"Answers are padded to {whole.longest:,.0f} tokens, {whole.longest / whole.mean:.1f} times their mean: training and "
@@ -317,25 +305,6 @@ def _warnings(found: RLEstimate) -> list[str]:
     return said
 
 
-def _framework_phase(job: RLJob, phases: list[Phase]) -> list[Phase]:
-    """Return what the framework takes beside the phases: data, advantages, messages between processes."""
-    share, source = OVERHEADS[job.framework]
-    if not share:
-        return []
-    line: TimeLine = time_line(
-        "framework.unexplained",
-        axis="compute",
-        category="overhead",
-        phase="step",
-        cause="proportion",
-        count=1.0,
-        formula="share * phases_s",
-        terms={"share": share, "phases_s": sum(phase.seconds for phase in phases)},
-        source=source,
-    )
-    return [Phase("framework", "training", (line,))]
-
-
 def estimate_rl_job(job: RLJob) -> RLEstimate:
     """Price a checked job of reinforcement learning."""
     training = training_step(job)
@@ -343,7 +312,9 @@ def estimate_rl_job(job: RLJob) -> RLEstimate:
     generation = [generation_phase(job, spans)] if job.generates else []
     trained = [*trainer_phases(job, training), *refit_phases(job, training)]
     phases = [*generation, *trained]
-    phases += _framework_phase(job, phases if job.colocated or not job.lag else trained)
+    share, source = OVERHEADS[job.framework]
+    if share:
+        phases.append(framework_phase(phases if job.colocated or not job.lag else trained, share, source))
     busy = {pool: sum(p.seconds for p in phases if p.pool == pool) for pool in ("generation", "training")}
     period = step_period(job, busy["generation"], busy["training"], spans)
     return RLEstimate(job, training, spans, tuple(phases), period)

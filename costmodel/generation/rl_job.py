@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from costmodel.base.errors import CostModelError
@@ -12,12 +13,11 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RL_FIELDS, names
 from costmodel.describe.jobs.job import spelled_out
-from costmodel.describe.jobs.layout import parse_layout
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
-from costmodel.generation.deployment import Deployment, Split, engine_of, number_format
-from costmodel.generation.lengths import Lengths, exponential_lengths, quantile_lengths, read_lengths
+from costmodel.generation.deployment import Deployment, Split, deployment, parse_split, value_of
+from costmodel.generation.rollout import Lengths, exponential_lengths, quantile_lengths, read_lengths
 
 _ONE_ANSWER = {"ppo": 1, "distill": 1, "ssd": 1, "dpo": 2}
 _COMPARES = ("grpo", "ppo", "dpo")
@@ -75,24 +75,14 @@ class RLJob:
         return self.gpus - self.generation_gpus
 
     @property
-    def generating(self) -> int:
-        """GPUs that generate. [-]"""
-        return self.generation_gpus or self.gpus
-
-    @property
     def answers(self) -> int:
         """Answers of a step that are trained on. [-]"""
         return self.prompts * self.samples
 
     @property
-    def groups(self) -> float:
-        """Groups of a replica that attend to sequences of their own. [-]"""
-        return float(self.split.floats().dp)
-
-    @property
     def replicas(self) -> float:
         """Copies of the engine. [-]"""
-        return self.generating / float(self.split.gpus)
+        return (self.generation_gpus or self.gpus) / float(self.split.gpus)
 
 
 def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
@@ -121,12 +111,8 @@ def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
             f"{who}: {', '.join(missing)} missing; a job file has them as keys, below rl: where they are its"
         )
 
-    def one(name: str, default: Any = None) -> Any:
-        value = given.get(name, FIELD[name].default if default is None else default)
-        return None if value is None else read(name, value)
-
-    model = _loaded(one("model"))
-    cluster = one("cluster")
+    one = partial(value_of, given)
+    model, cluster = _loaded(one("model")), one("cluster")
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     gpus, generation_gpus, optimizer_steps = one("gpus"), one("generation_gpus"), one("optimizer_steps")
     if generation_gpus >= gpus:
@@ -144,7 +130,10 @@ def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
         raise CostModelError(
             "optimizer_swap: GPUs that only train keep their optimizer; leave it out with generation_gpus"
         )
-    split = _split(one("generation_layout", "tp1"), generation_gpus or gpus, model)
+    if (algorithm == "distill") != ("teacher" in given):
+        raise CostModelError("teacher: goes with algorithm distill, which needs one")
+    layout = one("generation_layout", "tp1")
+    split = parse_split("generation_layout", layout, generation_gpus or gpus, model)
     prompt_len, longest = one("prompt_len"), one("max_response_len")
     capacity = float(read("seq_len", given["seq_len"])) if "seq_len" in given else prompt_len + longest
     taken = set(names(JOB_FIELDS)) - {"global_batch", "seq_len", "packed_len", "packed_spread"}
@@ -153,11 +142,11 @@ def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
         training={**training, "model": model, "cluster": cluster, "gpus": gpus - generation_gpus},
         model=model,
         cluster=cluster,
-        served=Deployment(
+        served=deployment(
             model,
             cluster,
-            number_format(one("generation_precision")),
-            engine_of(one("engine"), cluster.accelerator.generation),
+            precision=one("generation_precision"),
+            engine=one("engine"),
             cuda_graphs=one("cuda_graphs"),
             memory_fraction=one("memory_fraction", 0.8 if generation_gpus else 0.6),
         ),
@@ -174,7 +163,7 @@ def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
         capacity=capacity,
         reference=one("reference", algorithm in _COMPARES),
         old_logprobs=one("old_logprobs", algorithm in ("grpo", "dapo", "ppo")),
-        teacher=_teacher(one("teacher"), algorithm),
+        teacher=_loaded(one("teacher")),
         reward_model=_loaded(one("reward_model")),
         reward_s=one("reward_s") or 0.0,
         generation_gpus=generation_gpus,
@@ -184,34 +173,6 @@ def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
         refit=one("refit", "bucketed" if generation_gpus else "ipc"),
         framework=one("rl_framework"),
     )
-
-
-def _split(text: str, gpus: int, model: Model) -> Split:
-    """Return the GPUs of a replica.
-
-    Raises
-    ------
-    CostModelError
-        If an engine has no such degree, or replicas do not fill the GPUs.
-    """
-    degrees = parse_layout(text)
-    unknown = [name for name in degrees if name not in Split._fields]
-    if unknown:
-        raise CostModelError(
-            f"generation_layout: {unknown[0]} is no degree of an engine; expected tp, pp, ep and dp"
-        )
-    split = Split(**{name: float(degree) for name, degree in degrees.items()})
-    each = float(split.gpus)
-    if gpus % each:
-        raise CostModelError(
-            f"generation_layout: replicas of {each:.0f} GPUs do not fill the {gpus:,} that generate"
-        )
-    tp, _, ep, dp = map(float, split.floats())
-    if ep > 1 and not model.num_experts:
-        raise CostModelError(f"generation_layout: ep{ep:.0f}, but {model.name} has no experts")
-    if tp * dp % ep:
-        raise CostModelError(f"generation_layout: ep{ep:.0f} does not divide tp·dp")
-    return split
 
 
 def _lengths(given: Mapping[str, Any], longest: float) -> Lengths:
@@ -232,14 +193,6 @@ def _lengths(given: Mapping[str, Any], longest: float) -> Lengths:
             f"response_quantiles: expected quantiles such as p50=800 p90=3000, got {text[:60]!r}"
         )
     return quantile_lengths(points, longest)
-
-
-def _teacher(named: Any, algorithm: str) -> Model | None:
-    """Return the teacher of a distillation, which has one as nothing else has."""
-    if (algorithm == "distill") != (named is not None):
-        raise CostModelError("teacher: goes with algorithm distill, which needs one")
-    found: Model | None = _loaded(named)
-    return found
 
 
 def _loaded(named: str | Model | None) -> Any:

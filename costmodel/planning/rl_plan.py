@@ -60,7 +60,7 @@ class RLPlan(Answer):
                 "generation_gpus": found.job.generation_gpus,
                 "lag": found.job.lag,
                 "training_layout": layout_of(found),
-                "generation_tp": int(float(found.job.split.floats().tp)),
+                "generation_tp": int(float(found.job.split.tp)),
                 "step_time_s": found.step_time_s,
                 "training_s": found.seconds_of("training"),
                 "generation_s": found.seconds_of("generation"),

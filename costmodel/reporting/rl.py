@@ -120,7 +120,7 @@ def plan_grids(plan: RLPlan) -> list[Grid]:
         ),
         "Lag >": lambda found: f"{found.job.lag:g}",
         "Layout": lambda found: layout_text(found.training.job.layout),
-        "Engine": lambda found: f"tp{float(found.job.split.floats().tp):.0f}",
+        "Engine": lambda found: f"tp{float(found.job.split.tp):.0f}",
         "Step >": lambda found: format_seconds(found.step_time_s, 4),
         "Training >": lambda found: format_seconds(found.seconds_of("training")),
         "Rollout >": lambda found: format_seconds(found.seconds_of("generation")),

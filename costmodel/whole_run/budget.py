@@ -26,9 +26,9 @@ from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION
-from costmodel.generation.decode import decode_s
-from costmodel.generation.deployment import Split
-from costmodel.generation.generate import PROMPT_LEN, RESPONSE_LEN, deployment, possible_splits
+from costmodel.generation.decode import decode_step
+from costmodel.generation.deployment import Split, deployment
+from costmodel.generation.generate import PROMPT_LEN, RESPONSE_LEN, possible_splits
 from costmodel.generation.memory import cache_bytes, largest_batch
 from costmodel.physics.run.scaling_laws import (
     KAPLAN_SOURCE,
@@ -270,7 +270,8 @@ def serving(
     whole = prompt_len + response_len if np.isfinite(response_len) else context
     most = np.floor(largest_batch(served, splits, whole))
     batch = np.minimum(_SERVING_BATCHES, np.maximum(most, 1.0))
-    step = decode_s(served, splits, batch, context, prompt=prompt_len, response=response_len)
+    bill = decode_step(served, splits, batch, context, prompt=prompt_len, response=response_len)
+    step = bill.step_time_s()
     cost = np.where((most >= 1.0) & (step <= step_limit_s), splits.gpus * step / batch, np.inf)
     at = np.unravel_index(int(np.argmin(cost)), cost.shape)
     if not np.isfinite(cost[at]):

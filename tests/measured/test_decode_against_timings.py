@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import costmodel as cm
-from costmodel.generation.decode import decode_s
+from costmodel.generation.decode import decode_step
 from costmodel.generation.deployment import Deployment, Split, engine_of, number_format
 
 ROWS = Path(__file__).with_name("decode_steps.csv")
@@ -27,8 +27,8 @@ def ratios():
             )
             split = Split(tp=float(row["tp"]), ep=float(row["ep"]), dp=float(row["dp"]))
             prompts = {name: float(row[name]) for name in ("prompt", "response")}
-            found = decode_s(served, split, float(row["batch"]), float(row["context"]), **prompts)
-            yield float(found) * 1e3 / float(row["itl_ms"]), row
+            bill = decode_step(served, split, float(row["batch"]), float(row["context"]), **prompts)
+            yield float(bill.step_time_s()) * 1e3 / float(row["itl_ms"]), row
 
 
 def test_mean_ratios_by_class():

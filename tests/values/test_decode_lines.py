@@ -10,7 +10,7 @@ from round_jobs import CLUSTER, LATENT, MOE, SMALL
 
 import costmodel as cm
 from costmodel.describe.models.model import make_model
-from costmodel.generation.decode import decode_s, decode_step, prefill_step
+from costmodel.generation.decode import decode_step, prefill_step
 from costmodel.generation.deployment import Deployment, Engine, Split, number_format
 from costmodel.generation.memory import cache_bytes, cache_room, largest_batch, weights_bytes
 
@@ -37,6 +37,10 @@ def served(kind, precision="bf16", engine=FREE, cache_bytes=2.0):
 
 def seconds(bill):
     return {line.name: float(line.exposed_seconds) for line in bill.time_lines}
+
+
+def step_s(*given, **prompts):
+    return decode_step(*given, **prompts).step_time_s()
 
 
 def joined(math_s, memory_s):
@@ -188,13 +192,13 @@ def test_arrays_are_scalars_and_more_is_never_less(kind, batch, context, scale):
     if kind == "experts":
         grid += [(4, 1, 4, 1), (1, 1, 4, 4), (2, 2, 8, 4)]
     splits = Split(*(np.asarray(degrees, dtype=float) for degrees in zip(*grid, strict=True)))
-    found = decode_s(here, splits, batch, context, prompt=100, response=200)
-    alone = [float(decode_s(here, Split(*each), batch, context, prompt=100, response=200)) for each in grid]
+    found = step_s(here, splits, batch, context, prompt=100, response=200)
+    alone = [float(step_s(here, Split(*each), batch, context, prompt=100, response=200)) for each in grid]
     assert found == pytest.approx(alone, rel=1e-12)
-    more = decode_s(here, splits, scale * batch, context)
-    few = decode_s(here, splits, batch, context)
+    more = step_s(here, splits, scale * batch, context)
+    few = step_s(here, splits, batch, context)
     assert np.all(scale * batch / more >= batch / few * (1 - 1e-9))
-    assert np.all(decode_s(here, splits, batch, scale * context) >= few)
+    assert np.all(step_s(here, splits, batch, scale * context) >= few)
     assert np.all(largest_batch(here, splits, scale * context) <= largest_batch(here, splits, context))
     wider = Split(tp=np.asarray([1.0, 2.0, 4.0]))
     assert np.all(np.diff(cache_room(here, wider).value) > 0)
