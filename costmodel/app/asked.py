@@ -13,12 +13,12 @@ from typing import Any
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
-from costmodel.describe.jobs.field import Field
 from costmodel.describe.jobs.fields import (
     FIELD,
     JOB_FIELDS,
     PLAN_FIELDS,
     RUN_FIELDS,
+    Field,
     canonical,
     names,
     unknown_field,

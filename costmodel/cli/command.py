@@ -18,8 +18,7 @@ from costmodel.cli import options as opt
 from costmodel.cli.group import COMMANDS, SHOWN_FLAGS, Group
 from costmodel.cli.output import Target
 from costmodel.cli.positional import is_file_name, job_and_machine, parted
-from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS, Field
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate

@@ -9,8 +9,7 @@ from typing import Any
 import typer
 
 from costmodel.cli.group import print_whole_help
-from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.jobs.fields import FIELD, Field
 
 
 class Format(StrEnum):

@@ -109,6 +109,11 @@ class Optimizer:
     source: str
 
     @property
+    def has_own_steps(self) -> bool:
+        """Whether it steps matrices in a way of their own, whose states do not follow from a part of them."""
+        return len(self.updates) > 1 or self.matrices.counts_sides
+
+    @property
     def keeps_moments(self) -> bool:
         """Whether it steps everything as Adam does, whose unfused kernels make temporaries."""
         return {update.kernel for update in self.updates} == {"adam"}

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field_validator
 
 from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import RecipeError, choices_hint, shown
@@ -23,13 +23,16 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS, RELEASES, UNWRITTEN, Launches
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
 from costmodel.describe.hardware.cluster import Accelerator
-from costmodel.describe.switch_table import Dtypes, Experts, HostCosts, Kernels, Memory, Overlap, Switches
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.switch_table import GROUP_OF, GROUPS, SWITCHES, Dtypes, Overlap, Switch, Switches
 
 LABELS = ("name", "description", "source", "launches", "prints")
 """What of a recipe is no switch."""
+
+NUMERIC = frozenset((*GROUPS["dtypes"].model_fields, "gradient_compression", "sync_every", "outer_momentum"))
+"""Switches that change what is computed: the model that comes out is another one."""
+
+_FOLDER = files("costmodel") / "describe" / "data" / "recipes"
 
 
 class Prints(BaseModel):
@@ -42,24 +45,31 @@ class Prints(BaseModel):
     source: str
 
 
-class Recipe(BaseModel):
-    """The switches of a framework, in six groups. The table of switches says what each changes on the bill.
+_defaults: dict[str, Any] = {group: (model, model()) for group, model in GROUPS.items()}
+_Groups: Any = create_model("_Groups", **_defaults)
+
+
+class Recipe(_Groups):
+    """The switches of a framework, and those of a job that runs it, by group; the table of switches says what each does.
 
     A switch has one name wherever it stands: in its group, in a preset's file, after ``--set``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    if TYPE_CHECKING:
+        kernels: Switches
+        dtypes: Dtypes
+        overlap: Overlap
+        moe: Switches
+        host: Switches
+        memory: Switches
+        policy: Switches
+        health: Switches
+
     name: str
     description: str = ""
     source: str = ""
-
-    kernels: Kernels = Kernels()
-    dtypes: Dtypes = Dtypes()
-    overlap: Overlap = Overlap()
-    moe: Experts = Experts()
-    host: HostCosts = HostCosts()
-    memory: Memory = Memory()
     launches: Launches | None = None
     """What its framework starts; none where nobody says it, and a plan tries everything."""
     prints: Prints | None = None
@@ -92,36 +102,71 @@ class Recipe(BaseModel):
         """Values of all switches by name."""
         return {name: getattr(getattr(self, group), name) for name, group in GROUP_OF.items()}
 
+    @property
+    def plain_switches(self) -> dict[str, Any]:
+        """The same as JSON has them."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in self.switches.items()
+        }
+
+    def switched(self, changes: Mapping[str, Any]) -> Recipe:
+        """Return the recipe with some switches changed.
+
+        Raises
+        ------
+        RecipeError
+            If a switch does not exist or has a value it cannot take.
+        """
+        for name in changes:
+            find_switch(name)
+        labels = {key: getattr(self, key) for key in LABELS}
+        return make_recipe({**labels, **self.switches, **changes}) if changes else self
+
     def replaced(self, name: str, value: Any) -> Self:
         """Return the recipe with one switch at a value that is not checked."""
         group = GROUP_OF[name]
-        return self.model_copy(update={group: getattr(self, group).model_copy(update={name: value})})
+        changed: Self = self.model_copy(update={group: getattr(self, group).model_copy(update={name: value})})
+        return changed
 
 
-GROUPS: Mapping[str, type[Switches]] = {
-    "kernels": Kernels,
-    "dtypes": Dtypes,
-    "overlap": Overlap,
-    "moe": Experts,
-    "host": HostCosts,
-    "memory": Memory,
-}
-"""The groups of a recipe's switches, in the order in which they are shown."""
+def find_switch(name: str, where: str = "switches") -> Switch:
+    """Return the row of a switch.
 
-GROUP_OF: Mapping[str, str] = {name: group for group, held in GROUPS.items() for name in held.model_fields}
-"""Where each switch of a recipe stands."""
+    Raises
+    ------
+    RecipeError
+        If there is none of that name.
+    """
+    if name in SWITCHES:
+        return SWITCHES[name]
+    if name in FIELD:
+        raise RecipeError(
+            f"{where}: {shown(name)} is no switch but a field of the job: {FIELD[name].flags[0]}"
+        )
+    raise RecipeError(f"{where}: {shown(name)} is unknown; {choices_hint(name[:60], SWITCHES)}")
 
 
-def _folder() -> Traversable:
-    return files("costmodel") / "describe" / "data" / "recipes"
+def switch_text(value: Any) -> str:
+    """Return the value of a switch as ``--set`` takes it.
+
+    >>> switch_text(True), switch_text(("mlp", "moe")), switch_text(None)
+    ('true', 'mlp,moe', 'null')
+    """
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value))
+    return (
+        {True: "true", False: "false"}[value]
+        if isinstance(value, bool)
+        else "null"
+        if value is None
+        else str(value)
+    )
 
 
 @cache
 def list_recipes() -> tuple[str, ...]:
     """Return the names of the shipped recipes."""
-    return tuple(
-        sorted(f.name.removesuffix(".yaml") for f in _folder().iterdir() if f.name.endswith(".yaml"))
-    )
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in _FOLDER.iterdir() if f.name.endswith(".yaml")))
 
 
 _OTHERWISE = {
@@ -135,16 +180,6 @@ _ADAPTERS = {"lora": "--lora-rank 16", "qlora": "--lora-rank 16 --base-dtype nf4
 """Ways of training that are fields of a job, with any recipe."""
 
 
-def _meant(name: str) -> str:
-    """Return what somebody meant by a recipe that there is not: by another name, or no recipe at all."""
-    called = name.lower().replace("_", "-")
-    if called in _ADAPTERS:
-        return f"low-rank adapters are fields of the job, with any recipe: {_ADAPTERS[called]}"
-    if called in _OTHERWISE:
-        return f"did you mean {_OTHERWISE[called]!r}? (costmodel recipe list has all)"
-    return choices_hint(name, list_recipes())
-
-
 @cache
 def load_recipe(name: str) -> Recipe:
     """Return a shipped recipe by name.
@@ -154,14 +189,21 @@ def load_recipe(name: str) -> Recipe:
     RecipeError
         If there is none of that name, or its file is malformed.
     """
-    if name not in list_recipes():
-        raise RecipeError(f"recipe: {shown(name)} is unknown; {_meant(name)}")
-    return make_recipe({"name": name, **_preset(name)})
+    if name in list_recipes():
+        return make_recipe({"name": name, **_preset(name)})
+    called = name.lower().replace("_", "-")
+    if called in _ADAPTERS:
+        meant = f"low-rank adapters are fields of the job, with any recipe: {_ADAPTERS[called]}"
+    elif called in _OTHERWISE:
+        meant = f"did you mean {_OTHERWISE[called]!r}? (costmodel recipe list has all)"
+    else:
+        meant = choices_hint(name, list_recipes())
+    raise RecipeError(f"recipe: {shown(name)} is unknown; {meant}")
 
 
 def _preset(name: str) -> dict[str, Any]:
     """Read a preset: switches and launches that it does not name are those of its base."""
-    raw = read_mapping(_folder() / f"{name}.yaml", example="zero_stage: 1", error=RecipeError)
+    raw = read_mapping(_FOLDER / f"{name}.yaml", example="zero_stage: 1", error=RecipeError)
     inherited = _preset(raw.pop("base")) if "base" in raw else {}
     return {**inherited, "prints": None, **raw}
 
@@ -182,22 +224,8 @@ def make_recipe(values: Mapping[str, Any]) -> Recipe:
             found.setdefault(GROUP_OF[key], {})[key] = value
         else:
             raise RecipeError(f"recipe: switch {key!r} is unknown; {choices_hint(key, GROUP_OF)}")
-    return _checked(found)
-
-
-def _launches(given: Any) -> Any:
-    """Complete what a recipe launches by what the framework that it names starts."""
-    if not isinstance(given, Mapping):
-        return given
-    named = FRAMEWORKS.get(given.get("framework", "none"))
-    plain = {"framework": "none", "release": "", "pipeline_layouts": False, "keeps": {}, "chooses": ()}
-    return {**(asdict(named.launches) if named else plain), **given}
-
-
-def _checked(values: dict[str, Any]) -> Recipe:
-    """Validate nested values."""
     try:
-        return Recipe.model_validate(values)
+        return Recipe(**found)
     except ValidationError as error:
         first = error.errors()[0]
         path = first["loc"][1:] if first["loc"][0] in GROUPS else first["loc"]
@@ -207,18 +235,13 @@ def _checked(values: dict[str, Any]) -> Recipe:
         ) from None
 
 
-def with_switches(recipe: Recipe, switches: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with some switches changed.
-
-    Raises
-    ------
-    RecipeError
-        If a switch does not exist or has a value it cannot take.
-    """
-    if not switches:
-        return recipe
-    labels = {key: getattr(recipe, key) for key in LABELS}
-    return make_recipe({**labels, **recipe.switches, **switches})
+def _launches(given: Any) -> Any:
+    """Complete what a recipe launches by what the framework that it names starts."""
+    if not isinstance(given, Mapping):
+        return given
+    named = FRAMEWORKS.get(given.get("framework", "none"))
+    plain = {"framework": "none", "release": "", "pipeline_layouts": False, "keeps": {}, "chooses": ()}
+    return {**(asdict(named.launches) if named else plain), **given}
 
 
 @cache
@@ -239,16 +262,13 @@ def usual_overhead(accelerator: Accelerator, recipe: str = "any") -> float:
     Without such runs that of all runs on devices of the generation; without those that of all GPUs beyond CUDA, of all
     GPUs or of all other devices.
     """
+    generation = accelerator.generation
     kinds = ["gpu" if accelerator.is_gpu else "other"]
     if accelerator.is_gpu and accelerator.has_own_stack:
         kinds.insert(0, "other-stacks")
     shares = _unexplained()
-    of_recipe = shares.get((recipe, accelerator.generation))
-    return next(
-        share
-        for share in (of_recipe, *(shares.get(("any", on)) for on in (accelerator.generation, *kinds)))
-        if share is not None
-    )
+    keys = [(recipe, generation), *(("any", kind) for kind in (generation, *kinds))]
+    return next(shares[key] for key in keys if key in shares)
 
 
 def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
@@ -270,13 +290,7 @@ def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
 
 
 def require_cores(recipe: Recipe, accelerator: Accelerator) -> None:
-    """Refuse a device that has not the cores which a recipe gives collectives to.
-
-    Raises
-    ------
-    RecipeError
-        If it has none of them.
-    """
+    """Refuse a device without the cores that a recipe gives collectives to."""
     if recipe.overlap.collectives_on == "sparse-cores" and not accelerator.sparse_cores:
         raise RecipeError(
             f"collectives_on: sparse-cores needs a device that has them; {accelerator.name} has none: "

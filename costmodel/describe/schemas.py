@@ -18,13 +18,12 @@ from costmodel.describe.hardware import kernel_rules
 from costmodel.describe.hardware.kernels import KernelBlocks, KernelConstants
 from costmodel.describe.hardware.profile_files import SCHEMA_VERSION
 from costmodel.describe.hardware.profile_schema import SCHEMAS
-from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import DEGREES, FIELDS, JOB_FIELDS, SWEEP_FIELDS
-from costmodel.describe.jobs.switches import HOME
+from costmodel.describe.jobs.fields import DEGREES, FIELDS, JOB_FIELDS, SWEEP_FIELDS, Field
 from costmodel.describe.meanings import meanings_of
 from costmodel.describe.models.model import DERIVED, Model
 from costmodel.describe.models.model_files import list_models
-from costmodel.describe.recipe import GROUPS, LABELS, Prints, Recipe, list_recipes
+from costmodel.describe.recipe import LABELS, Prints, Recipe, list_recipes
+from costmodel.describe.switch_table import GROUPS
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 
 Schema = dict[str, Any]
@@ -140,7 +139,7 @@ def _forms(field: Field) -> list[Schema]:
         case "switches":
             # ``no``, ``0.5`` or ``none`` in quotes are read as well, so a text is refused only where words are asked for.
             texts = {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+=.*$"}}
-            return [_record(_switch_schemas(dict.fromkeys(HOME.values()))), texts]
+            return [_record(_switch_schemas(GROUPS.values())), texts]
         case "choices":
             turned = [name for other in FIELDS if other.turned for name in (other.name, *other.aliases)]
             return [{"type": "object", "propertyNames": {"enum": turned}}]

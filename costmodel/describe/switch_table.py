@@ -22,13 +22,8 @@ DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1
 class Switch(NamedTuple):
     """A row of the table.
 
-    Attributes
-    ----------
-    kind : str
-        truth, whole, number, open number (may be null: left to the device), elements (of a tensor: none, or one
-        and more), numbers, word (one of `choices`) or words (some of them).
-    range : str
-        Of a number, as an interval: ``[0, 1)``.
+    `kind` is truth, whole, number, open number (may be null: left to the device), elements (of a tensor: none, or one
+    and more), numbers, word (one of `choices`) or words (some of them); `range` an interval such as ``[0, 1)``.
     """
 
     name: str
@@ -45,6 +40,21 @@ class Switch(NamedTuple):
         low, high = (text.strip() for text in self.range[1:-1].split(",")) if self.range else ("", "")
         return float(low or "-inf"), float(high or "inf")
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What it is one of; empty for a number or a list."""
+        return self.choices if self.kind == "word" else ()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number, which may be left to the device."""
+        return self.kind in ("number", "open number", "elements")
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it takes several values."""
+        return self.kind in ("words", "numbers")
+
 
 class Switches(BaseModel):
     """A group of switches."""
@@ -56,8 +66,8 @@ class Switches(BaseModel):
         def __getattr__(self, name: str) -> Any: ...
 
 
-class DtypeSizes(Switches):
-    """Dtypes with their bytes."""
+class Dtypes(Switches):
+    """Dtypes in which weights, gradients and optimizer states live and travel."""
 
     def grad_bytes(self) -> float:
         """Bytes a parameter of the resident gradient."""
@@ -68,8 +78,8 @@ class DtypeSizes(Switches):
         return DTYPE_BYTES[self.param_dtype]
 
 
-class OverlapWays(Switches):
-    """How ranks talk, with what follows from several switches."""
+class Overlap(Switches):
+    """How the ranks of each axis talk, and what of it hides behind compute."""
 
     @property
     def torch_slices(self) -> bool:
@@ -120,7 +130,7 @@ def _field(switch: Switch) -> tuple[Any, Any]:
     """Return the type and the field of a switch, as a model has them."""
     literal: Any = Literal  # of words that only the table knows
     several: Any = tuple
-    if switch.kind in ("word", "words"):
+    if switch.choices:
         word = literal[switch.choices]
         kind = word if switch.kind == "word" else several[word, ...]
     else:
@@ -142,40 +152,19 @@ def _field(switch: Switch) -> tuple[Any, Any]:
 SWITCHES = {row["name"]: _switch(row) for row in read_rows(Path(__file__).parent / "data" / "switches.csv")}
 """Every switch by its name."""
 
+GROUP_OF = {name: switch.group for name, switch in SWITCHES.items()}
+"""Where each switch stands: kernels, dtypes, overlap, moe (experts), host, memory, policy (of a job) or health (of its
+ranks)."""
 
-def _group(name: str, group: str, base: type[Switches] = Switches) -> Any:
-    """Return the model of a group of switches."""
+
+def _group(group: str) -> Any:
+    """Return the checked model of a group."""
     fields: dict[str, Any] = {
         name: _field(switch) for name, switch in SWITCHES.items() if switch.group == group
     }
-    return create_model(name, __base__=base, __module__=__name__, **fields)
+    base = {"dtypes": Dtypes, "overlap": Overlap}.get(group, Switches)
+    return create_model(group.title(), __base__=base, __module__=__name__, **fields)
 
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Kernels: TypeAlias = Switches
-    Dtypes: TypeAlias = DtypeSizes
-    Overlap: TypeAlias = OverlapWays
-    Experts: TypeAlias = Switches
-    HostCosts: TypeAlias = Switches
-    Memory: TypeAlias = Switches
-    Policy: TypeAlias = Switches
-    Health: TypeAlias = Switches
-else:
-    # Which kernels run, and what is fused into them.
-    Kernels = _group("Kernels", "kernels")
-    # In which dtypes weights, gradients and optimizer states live and travel.
-    Dtypes = _group("Dtypes", "dtypes", DtypeSizes)
-    # How the ranks of each axis talk, and what of it hides behind compute.
-    Overlap = _group("Overlap", "overlap", OverlapWays)
-    # How tokens are routed to experts, sent, and computed there.
-    Experts = _group("Experts", "moe")
-    # What the host takes: launches, its time between steps, data, states that it holds.
-    HostCosts = _group("HostCosts", "host")
-    # What is kept where: layers on stages, activations, buffers, the allocator.
-    Memory = _group("Memory", "memory")
-    # How a job averages its replicas, what it sends compressed, what it moves to the host.
-    Policy = _group("Policy", "policy")
-    # How alike the ranks of a cluster are, and whether a step waits for the slowest.
-    Health = _group("Health", "health")
+GROUPS: dict[str, Any] = {group: _group(group) for group in dict.fromkeys(GROUP_OF.values())}
+"""The groups of switches, in the order in which they are shown."""

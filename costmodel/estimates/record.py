@@ -16,7 +16,6 @@ from costmodel.describe.hardware.prices import given_price, with_price
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
 from costmodel.describe.jobs.job import BALANCED, EVEN, Job, deals_by_work, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
-from costmodel.describe.jobs.switches import Settings
 from costmodel.estimates.frame import line_records, wide_columns
 from costmodel.estimates.mesh import mesh_of, mesh_records
 from costmodel.estimates.priced_job import PricedJob
@@ -99,7 +98,7 @@ def input_record(job: Job) -> dict[str, Any]:
         **job.tuning.fields,
         "packed_len": round(job.packing.mean),
         "packed_spread": job.packing.spread,
-        "switches": Settings(job.recipe, job.policy, job.health).plain(),
+        "switches": job.recipe.plain_switches,
         "axis_order": " ".join(job.axis_order),
         "site": job.site or None,
         "hw": changed_values(job.cluster) or None,

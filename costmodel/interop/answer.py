@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.fields import FIELD, RL_FIELDS, names
-from costmodel.describe.jobs.job import RL_SECTION
+from costmodel.describe.jobs.merge import RL_SECTION
 from costmodel.describe.models.model import Model
 from costmodel.interop.framework import Imported
 

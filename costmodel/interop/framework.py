@@ -16,7 +16,6 @@ from costmodel.base.files import is_there
 from costmodel.describe.frameworks import Framework, trainers_of
 from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.layout_text import job_numbers
-from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Recipe, list_recipes, load_recipe, resolved_for
@@ -112,8 +111,8 @@ def changed_switches(read: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 def unsaid_switches(job: Job, imported: Imported) -> list[str]:
     """Return the recipe's switches that come back different from a configuration, as ``name = value``."""
-    back = Settings(load_recipe(imported.job["recipe"])).switched(imported.job.get("switches") or {})
-    theirs = back._replace(recipe=resolved_for(back.recipe, job.cluster.accelerator)).values
+    back = load_recipe(imported.job["recipe"]).switched(imported.job.get("switches") or {})
+    theirs = resolved_for(back, job.cluster.accelerator).switches
     return [f"{name} = {value}" for name, value in job.switches.items() if theirs[name] != value]
 
 

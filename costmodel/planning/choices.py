@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.recipe import switch_text
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

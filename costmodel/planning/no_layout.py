@@ -13,12 +13,12 @@ import numpy as np
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
-from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import layout_text, value_text
 from costmodel.describe.odds import odds
 from costmodel.describe.optimizers import optimizer
+from costmodel.describe.recipe import switch_text
 from costmodel.planning.best import Columns
 from costmodel.planning.search import Question, Tally, build_spaces, layout_of, priced_parts
 from costmodel.planning.space import REASONS

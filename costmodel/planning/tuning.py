@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import value_text
+from costmodel.describe.recipe import switch_text
 from costmodel.planning.best import Columns
 from costmodel.planning.choices import Choice, choices_of
 from costmodel.planning.ladder import RUNG, ladder_of, neighbours, selective

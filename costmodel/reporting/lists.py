@@ -9,7 +9,8 @@ from costmodel.base.answer import Listing
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_si
 from costmodel.describe.hardware.profile_pages import ProfilePage
-from costmodel.describe.jobs.recipe_page import RecipePage, set_text
+from costmodel.describe.jobs.recipe_page import RecipePage
+from costmodel.describe.recipe import switch_text
 from costmodel.estimates.model_facts import ModelFacts
 from costmodel.interop.answer import record
 from costmodel.interop.framework import Imported
@@ -103,8 +104,8 @@ def recipe_grids(page: RecipePage) -> list[Grid]:
     facts = page.to_dict()
     cells = {
         "Switch": "switch",
-        "Value": lambda row: set_text(row["value"]),
-        "Default": lambda row: set_text(row["default"]),
+        "Value": lambda row: switch_text(row["value"]),
+        "Default": lambda row: switch_text(row["default"]),
         "Choices": "choices",
         "Meaning": "meaning",
     }

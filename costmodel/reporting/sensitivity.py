@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid
 from costmodel.base.units import format_seconds, format_si
-from costmodel.describe.jobs.switches import NUMERIC
+from costmodel.describe.recipe import NUMERIC
 from costmodel.reporting.cells import grid_of
 from costmodel.reporting.summaries import LINES
 from costmodel.what_if.sensitivity import Effect, Sensitivity

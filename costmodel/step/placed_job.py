@@ -29,7 +29,7 @@ from costmodel.describe.jobs.tuning import Tuning
 from costmodel.describe.optimizers import Optimizer
 from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
-from costmodel.describe.switch_table import Health, Policy
+from costmodel.describe.switch_table import Switches
 from costmodel.physics.kernels.roofline import ScalarRate, memory_time
 from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.network.mesh import Group, Mesh, split_group
@@ -185,8 +185,8 @@ class PlacedJob:
     model: Model
     cluster: Cluster
     recipe: Recipe
-    policy: Policy
-    health: Health
+    policy: Switches
+    health: Switches
     tuning: Tuning
     packing: Packing
     precision: Precision

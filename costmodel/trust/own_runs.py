@@ -17,9 +17,7 @@ from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, canonical, names
 from costmodel.describe.jobs.measured import (
     MEMORY,
     TIME,
-    measured_kind,
-    measured_memory,
-    measured_time,
+    measured_of,
     read_measured,
 )
 from costmodel.describe.jobs.merge import merge_jobs, read_job
@@ -170,16 +168,16 @@ def _require_known(file: Path, columns: Sequence[str]) -> None:
 
 def _published(row: Mapping[str, str]) -> OwnRun | None:
     """Return a row in the columns of the published runs, none where it was not measured."""
-    time_s, memory = measured_time(row), measured_memory(row)
+    time_s, memory, kind = measured_of(row)
     if row.get("oom") == "true" or not (np.isfinite(time_s) or np.isfinite(memory)):
         return None
     full = {**dict.fromkeys((*REQUIRED_COLUMNS, "source", "notes", "reference"), ""), **row}
-    return OwnRun(row.get("id", "row"), estimate_job(job_of_row(full)), time_s, memory, measured_kind(row))
+    return OwnRun(row.get("id", "row"), estimate_job(job_of_row(full)), time_s, memory, kind)
 
 
 def _of_row(row: Mapping[str, str], base: Mapping[str, Any], folder: Path, place: str) -> OwnRun | None:
     """Return a row in the fields of a job, called by its place where it has no name; none where it was not measured."""
-    time_s, memory = measured_time(row), measured_memory(row)
+    time_s, memory, kind = measured_of(row)
     if not (np.isfinite(time_s) or np.isfinite(memory)):
         return None
     below = merge_jobs(base, read_job(folder / row["job"])) if "job" in row else base
@@ -188,7 +186,7 @@ def _of_row(row: Mapping[str, str], base: Mapping[str, Any], folder: Path, place
     }
     est = estimate(**merge_jobs(below, fields))
     name = next((row[key] for key in NAMED if key in row), place)
-    return OwnRun(name, est, time_s, memory, measured_kind(row))
+    return OwnRun(name, est, time_s, memory, kind)
 
 
 def _of_job_file(file: Path, base: Mapping[str, Any]) -> OwnRun:

@@ -14,9 +14,7 @@ from costmodel.describe.hardware.changed import at_rate, fabric_scaled
 from costmodel.describe.jobs.changes import Change, Kind, with_layout, with_switch
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.switches import HOME, is_number, switch, switch_choices
-from costmodel.describe.recipe import GROUP_OF
-from costmodel.describe.switch_table import Policy
+from costmodel.describe.switch_table import SWITCHES
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Tier
@@ -139,10 +137,7 @@ def _tier_changed(job: Job, index: int, tier: Tier) -> Job:
 
 def _number_changed(job: Job, name: str, value: float) -> Job:
     """Return the job with a number of its switches at a value that may be beyond what a user can set."""
-    if name in GROUP_OF:
-        return replace(job, recipe=job.recipe.replaced(name, value))
-    home = "policy" if HOME[name] is Policy else "health"
-    return replace(job, **{home: getattr(job, home).model_copy(update={name: value})})
+    return replace(job, recipe=job.recipe.replaced(name, value))
 
 
 _AT_ITS_END = ("degraded_gpu",)
@@ -161,7 +156,7 @@ def number_changes(job: Job, factor: float) -> list[Change]:
             _unit(name),
         )
         for name, value in job.switches.items()
-        if is_number(name) and name not in _HOST_LATENCIES and name not in _AT_ITS_END and value
+        if SWITCHES[name].is_number and name not in _HOST_LATENCIES and name not in _AT_ITS_END and value
     ]
 
 
@@ -174,7 +169,7 @@ def choice_changes(job: Job) -> list[Change]:
     found = [
         with_switch(job, name, value)
         for name, now in job.switches.items()
-        if not is_number(name)
+        if not SWITCHES[name].is_number
         for value in _alternatives(name, now)
     ]
     layout = job.layout
@@ -198,15 +193,15 @@ def _alternatives(name: str, now: Any) -> list[Any]:
     if isinstance(now, bool):
         return [not now]
     if isinstance(now, int):
-        return [value for value in (now - 1, now + 1) if value >= switch(name).bounds[0]]
+        return [value for value in (now - 1, now + 1) if value >= SWITCHES[name].bounds[0]]
     if isinstance(now, tuple):
-        if not (known := switch(name).choices):
+        if not (known := SWITCHES[name].choices):
             return []  # what was measured has no alternatives
         return [tuple(m for m in now if m != gone) for gone in now if len(now) > 1] + [
             (*now, more) for more in known if more not in now
         ]
     return [
         choice
-        for choice in switch_choices(name)
+        for choice in SWITCHES[name].words
         if choice != now and choice not in _CHOSEN_FOR and (name, choice) not in _UNTRAINED
     ]

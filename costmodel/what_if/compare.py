@@ -27,7 +27,7 @@ from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.jobs.signature import shows
-from costmodel.describe.jobs.switches import HOME, takes_several
+from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.record import SCHEMA_VERSION
@@ -523,12 +523,12 @@ def _read_values(text: str) -> list[tuple[tuple[str, bool], Any]]:
     if not equals or not values:
         raise CostModelError(f"vary: expected name=values, such as tp=4,8; got {shown(text)}")
     fields = {*names(JOB_FIELDS)} - {"switches", "dp"}
-    switches = set(HOME)
+    switches = set(SWITCHES)
     if name not in fields | switches:
         raise CostModelError(
             f"vary: {shown(name)} is no field or switch; {choices_hint(name, fields | switches)}"
         )
     parts = [part.strip() for part in values.split(",") if part.strip()]
     if name in switches:
-        return [((name, True), part.split("+") if takes_several(name) else part) for part in parts]
+        return [((name, True), part.split("+") if SWITCHES[name].is_list else part) for part in parts]
     return [((name, False), read(name, part)) for part in parts]

@@ -21,7 +21,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.changes import Change
 from costmodel.describe.jobs.job import check_job
 from costmodel.describe.jobs.reading import read
-from costmodel.describe.jobs.switches import NUMERIC
+from costmodel.describe.recipe import NUMERIC
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.what_if.changes import choice_changes, hardware_changes, number_changes
 

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS, MEGATRON_2026, UNWRITTEN
 from costmodel.describe.models.model import make_model
-from costmodel.describe.recipe import load_recipe, with_switches
+from costmodel.describe.recipe import load_recipe
 from costmodel.interop.assertions.record import WORDS
 from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
 from costmodel.interop.emit import emit
@@ -285,9 +285,8 @@ def test_rules_are_those_of_the_release_that_the_recipe_names():
     assert "--cuda-graph-scope" not in text
     assert "--moe-paged-stash" in text
     assert f"# flags of {MEGATRON_2026}" in text
-    back = with_switches(
-        load_recipe("megatron-core"), job_of_flags(Flags(text), recipe="megatron-core").job["switches"]
-    )
+    job = job_of_flags(Flags(text), recipe="megatron-core").job
+    back = load_recipe("megatron-core").switched(job["switches"])
     assert {name: back.switches[name] for name in both} == both
     with pytest.raises(cm.CostModelError, match=r"transformer_config.py:1899.*and 1 more"):
         emit(cm.estimate(**job, recipe="megatron-bridge"), "megatron")

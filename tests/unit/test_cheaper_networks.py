@@ -6,7 +6,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.bill.formula import evaluate
-from costmodel.describe.jobs.switches import switch_choices
+from costmodel.describe.switch_table import SWITCHES
 from costmodel.physics.network.gradient_compression import (
     METHODS,
     compression,
@@ -135,7 +135,7 @@ def test_traffic_of_each_method_by_hand(method, element_bytes, expected):
 
 
 def test_every_method_of_a_recipe_is_a_record_and_others_are_refused():
-    named = switch_choices("gradient_compression")
+    named = SWITCHES["gradient_compression"].choices
     assert set(named) == set(METHODS)
     with pytest.raises(CostModelError, match="did you mean 'int8'"):
         compression("int9")

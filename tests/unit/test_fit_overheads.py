@@ -7,8 +7,8 @@ import pytest
 
 import costmodel as cm
 from costmodel.describe.hardware.hardware import load_accelerator
-from costmodel.describe.jobs.switches import switch_choices
 from costmodel.describe.recipe import is_fitted, list_recipes, usual_overhead
+from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.priced_job import error_bands
 from costmodel.trust.shares import (
     LEAST_RUNS,
@@ -146,7 +146,7 @@ def test_a_recipe_takes_the_share_of_its_runs_on_the_generation_then_of_all_ther
     assert usual_overhead(ampere, "nemo") == usual_overhead(ampere)
     fixed = cm.estimate(**job, cluster="dgx-a100-hdr", switches={"overhead_fraction": 0.5})
     assert fixed.job.recipe.host.overhead_fraction == 0.5
-    assert switch_choices("overhead_fraction") == ()
+    assert SWITCHES["overhead_fraction"].words == ()
     volta = load_accelerator("v100-sxm2-32gb")
     assert usual_overhead(ampere) < usual_overhead(volta) < usual_overhead(load_accelerator(MI300X))
 

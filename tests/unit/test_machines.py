@@ -10,7 +10,7 @@ import costmodel as cm
 from costmodel.base.grid import Grid, columns, grid_called
 from costmodel.base.words import called, common_device
 from costmodel.cli import main
-from costmodel.describe.jobs.job import load_job_file
+from costmodel.describe.jobs.merge import read_job
 from costmodel.planning.machines import machine_columns
 
 ROOT = Path(__file__).parents[2]
@@ -251,7 +251,7 @@ def test_meshes_collectives_and_rooflines_speak_of_chips():
 def test_a_profile_given_as_a_job_says_what_it_is(kind, what, tmp_path):
     file = ROOT / "hardware_profiles" / f"{kind}.yaml"
     with pytest.raises(cm.CostModelError, match=f"is the profile of a piece of hardware .*{what}") as refused:
-        load_job_file(file)
+        read_job(file)
     assert f"costmodel hardware check {file}" in str(refused.value)
 
 

@@ -14,8 +14,8 @@ from costmodel.base.answer import to_json
 from costmodel.base.csv_text import to_csv
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.screen import drawn
-from costmodel.describe.jobs.switches import HOME
 from costmodel.describe.recipe import Recipe, make_recipe
+from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 from costmodel.estimates.mesh import mesh_rows
 from costmodel.estimates.savings import _SWITCHES, memory_savings
@@ -487,6 +487,6 @@ def test_many_layouts_have_no_warnings(many):
 
 def test_every_switch_has_a_meaning():
     record = cm.recipe(Recipe(name="test")).to_dict()
-    assert [row["switch"] for row in record["switches"]] == list(HOME)
+    assert [row["switch"] for row in record["switches"]] == list(SWITCHES)
     assert all(row["meaning"] and row["choices"] for row in record["switches"])
     assert {row["switch"]: row["choices"] for row in record["switches"]}["cuda_graphs"] == "true or false"

@@ -4,7 +4,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError
-from costmodel.describe.jobs.changes import Change, switch_text, with_layout, with_switch
+from costmodel.describe.jobs.changes import Change, with_layout, with_switch
 from costmodel.describe.jobs.layout_text import (
     difference_text,
     job_names,
@@ -21,13 +21,8 @@ from costmodel.describe.jobs.merge import (
 )
 from costmodel.describe.jobs.packing import make_packing
 from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
-from costmodel.describe.jobs.switches import (
-    HOME,
-    is_number,
-    switch_choices,
-    takes_several,
-)
 from costmodel.describe.jobs.tuning import PARTS, make_tuning
+from costmodel.describe.recipe import switch_text
 
 PLAIN = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 4096}
 TURNED = {
@@ -267,25 +262,6 @@ def test_one_degree_changed():
     assert float(found.job.layout.zero_stage) == 3
     assert float(found.job.layout.dp) == 8
     assert str(found) == "zero 3"
-
-
-def test_what_each_switch_may_be():
-    assert switch_choices("moe_balance") == ("random", "balanced")
-    assert switch_choices("fused_norm") == ()
-    assert switch_choices("launch_s") == ()
-    assert is_number("overlap_contention")
-    assert not is_number("fused_norm")
-    assert not is_number("compression_rank")
-    assert takes_several("selective_modules")
-    assert not takes_several("fused_norm")
-    assert {
-        name: HOME[name].__name__ for name in ("sync_every", "stragglers", "fused_norm", "grad_reduce_dtype")
-    } == {
-        "sync_every": "Policy",
-        "stragglers": "Health",
-        "fused_norm": "Kernels",
-        "grad_reduce_dtype": "Dtypes",
-    }
 
 
 def test_paths_of_a_file_count_from_its_folder(tmp_path):

@@ -6,11 +6,13 @@ from round_jobs import CLUSTER, LATENT, MOE, SMALL, model_file
 
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError
 from costmodel.describe.factors import PRIOR
-from costmodel.describe.jobs.job import job_of, load_job_file, make_job, parse_job, precision_on, spelled_out
+from costmodel.describe.jobs.job import job_of, make_job, precision_on, spelled_out
 from costmodel.describe.jobs.known_words import known_words
 from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout
+from costmodel.describe.jobs.merge import read_job, read_job_text
 from costmodel.describe.jobs.reading import read
-from costmodel.describe.jobs.recipe_page import recipe, recipes_table, set_text
+from costmodel.describe.jobs.recipe_page import recipe, recipes_table
+from costmodel.describe.recipe import switch_text
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 
 BASE = {"cluster": str(CLUSTER), "recipe": "megatron-core", "gpus": 16, "global_batch": 64, "seq_len": 1024}
@@ -299,12 +301,12 @@ def test_files_that_are_no_job(tmp_path):
         with pytest.raises(
             LayoutError, match=rf"x\.yaml: is the profile of a piece of hardware \({kind}\).*{said}"
         ):
-            parse_job(f"profile: {kind}\n", "x.yaml")
+            read_job_text(f"profile: {kind}\n", "x.yaml")
     with pytest.raises(LayoutError, match=r"x: unknown field of a job 'gpu'|x: .*'gpu'.*did you mean 'gpus'"):
-        parse_job("gpu: 8\n", "x")
+        read_job_text("gpu: 8\n", "x")
     path = tmp_path / "job.yaml"
     path.write_text("zero: 2\nmeasured: {step_time: 3}\ngpus: 8\n")
-    assert load_job_file(path) == {"zero_stage": 2, "gpus": 8}
+    assert read_job(path) == {"zero_stage": 2, "gpus": 8}
     with pytest.raises(CostModelError, match="me: model, gpus, global_batch, seq_len missing"):
         job_of({}, who="me")
     with pytest.raises(CostModelError, match="unknown cluster"):
@@ -355,8 +357,8 @@ def test_the_page_of_a_recipe():
         "true or false",
     ]
     assert columns["meaning"][at] == rows["fused_norm"]["meaning"] != ""
-    assert recipe(page.settings.recipe).settings.recipe is page.settings.recipe
-    assert [set_text(v) for v in (True, False, ["a", "b"], 0.5)] == ["true", "false", "a,b", "0.5"]
+    assert recipe(page.recipe).recipe is page.recipe
+    assert [switch_text(v) for v in (True, False, ["a", "b"], 0.5)] == ["true", "false", "a,b", "0.5"]
     table = recipes_table().columns()
     assert table["name"][table["name"].index("llama3")] == "llama3"
     assert len(set(table["description"])) > 20

@@ -8,27 +8,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.switches import NUMERIC
+from costmodel.describe.recipe import NUMERIC, switch_text
 
 Kind = Literal["rate", "latency", "number", "switch", "layout"]
 
 
 class Change(NamedTuple):
-    """A job with one thing different.
+    """A job with one thing different: a name such as ``hbm bandwidth``, ``dp_overlap`` or ``tp``, and both values.
 
-    Attributes
-    ----------
-    name : str
-        What differs, such as ``hbm bandwidth``, ``dp_overlap`` or ``tp``.
-    before, after : float or str
-        Its value, and the other one; numbers in SI units.
-    job : Job
-        The job with the other value.
-    kind : str
-        rate (something per second), latency (seconds), number (any other of the recipe or the job), switch
-        (a choice of them), or layout.
-    unit : str
-        Of a number.
+    `kind` is rate (something per second), latency (seconds), number (any other of the recipe or the job), switch (a
+    choice of them), or layout; numbers are in SI units.
     """
 
     name: str
@@ -51,17 +40,7 @@ class Change(NamedTuple):
 
 
 def with_layout(job: Job, name: str, before: str, after: str, **degrees: float) -> Change:
-    """Return the job with some degrees or choices of its layout changed, unchecked.
-
-    Parameters
-    ----------
-    job : Job
-        Of one layout.
-    name, before, after : str
-        As people say it.
-    **degrees
-        Fields of `Layout` and their values; choices as codes.
-    """
+    """Return the job with some degrees of its one layout, or choices as codes, changed, unchecked."""
     changes: dict[str, Any] = {field: np.asarray(float(value)) for field, value in degrees.items()}
     return Change(name, before, after, replace(job, layout=replace(job.layout, **changes)), "layout")
 
@@ -76,14 +55,3 @@ def with_switch(job: Job, name: str, value: Any) -> Change:
     """
     changed = job.switched({name: value})
     return Change(name, switch_text(job.switches[name]), switch_text(value), changed, "switch")
-
-
-def switch_text(value: Any) -> str:
-    """Return the value of a switch as ``--set`` takes it.
-
-    >>> switch_text(True), switch_text(("mlp", "moe"))
-    ('true', 'mlp,moe')
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

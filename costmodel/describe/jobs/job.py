@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from costmodel.base.distinct import distinct
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError, shown
 from costmodel.base.words import errors_called
-from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
 from costmodel.describe.hardware.changed import with_hardware
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.prices import with_price
 from costmodel.describe.hardware.slices import parse_slice, slice_text, sliced
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, RL_FIELDS, names
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.describe.jobs.layout import (
     Layout,
@@ -34,10 +34,15 @@ from costmodel.describe.jobs.layout import (
     require_possible,
     torus_problem,
 )
-from costmodel.describe.jobs.measured import read_measured
 from costmodel.describe.jobs.packing import Packing, make_packing
-from costmodel.describe.jobs.reading import keywords, read, read_array, require_alike, require_complete
-from costmodel.describe.jobs.switches import Settings
+from costmodel.describe.jobs.reading import (
+    keywords,
+    read,
+    read_array,
+    read_given,
+    require_alike,
+    require_complete,
+)
 from costmodel.describe.jobs.tuning import Tuning, make_tuning
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
@@ -45,7 +50,7 @@ from costmodel.describe.optimizers import OPTIMIZERS, Optimizer, optimizer
 from costmodel.describe.precision import Precision, precision
 from costmodel.describe.recipe import Recipe, load_recipe, require_cores, resolved_for
 from costmodel.describe.site import NO_SITE, Site, load_site
-from costmodel.describe.switch_table import Health, Policy
+from costmodel.describe.switch_table import Switches
 from costmodel.physics.network.gradient_compression import METHODS, compression
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import Chunk, parse_chunks, require_chunks
@@ -55,8 +60,6 @@ Array = NDArray[np.float64]
 
 DEFAULT_RECIPE = str(FIELD["recipe"].default)
 DEFAULT_CLUSTER = str(FIELD["cluster"].default)
-JOB_KEYS = names(JOB_FIELDS)
-
 
 EVEN = "even"
 """The pipeline layout that the recipe makes."""
@@ -81,8 +84,6 @@ class Job:
     pipeline_layout: tuple[Chunk, ...] = ()
     balanced_stages: bool = False
     """Layers are balanced over stages to offset the LM head."""
-    policy: Policy = field(default_factory=Policy)
-    health: Health = field(default_factory=Health)
     tuning: Tuning = field(default_factory=Tuning)
     """What of the model is trained."""
     packing: Packing = field(default_factory=Packing)
@@ -93,6 +94,16 @@ class Job:
     """What is known of the factors beyond the shipped spreads: what samples are drawn from."""
     site: str = ""
     """File that factors and belief are from, empty where there is none."""
+
+    @property
+    def policy(self) -> Switches:
+        """How it averages its replicas, what it sends compressed, what it moves to the host."""
+        return self.recipe.policy
+
+    @property
+    def health(self) -> Switches:
+        """How alike the ranks are, and whether a step waits for the slowest."""
+        return self.recipe.health
 
     @property
     def span(self) -> Array:
@@ -112,13 +123,13 @@ class Job:
     @property
     def steps_factor(self) -> float:
         """Steps to the loss that the same tokens reach with whole gradients, over the steps of these. [-]"""
-        policy = self.policy
-        return policy.compression_steps or compression(policy.gradient_compression).steps
+        known = compression(self.policy.gradient_compression).steps
+        return float(self.policy.compression_steps or known)
 
     @property
     def switches(self) -> dict[str, Any]:
         """Values of everything that ``--set`` can change, by name."""
-        return Settings(self.recipe, self.policy, self.health).values
+        return self.recipe.switches
 
     def switched(self, changes: Mapping[str, Any]) -> Job:
         """Return the job with some switches changed; ``auto`` kernels are chosen again.
@@ -128,10 +139,9 @@ class Job:
         RecipeError
             If there is no such switch, or it cannot have the value.
         """
-        made = Settings(self.recipe, self.policy, self.health).switched(changes)
-        recipe = resolved_for(made.recipe, self.cluster.accelerator)
+        recipe = resolved_for(self.recipe.switched(changes), self.cluster.accelerator)
         _check_optimizer(self.optimizer, recipe)
-        return replace(self, recipe=recipe, policy=made.policy, health=made.health)
+        return replace(self, recipe=recipe)
 
 
 def usual_recipe(cluster: Cluster) -> str:
@@ -155,67 +165,72 @@ def make_job(*, check: bool = True, **asked: Unpack[JobKeywords]) -> Job:
 
 
 def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
-    """Check and complete a job given under the names of the table; `who` asks, for messages.
-
-    Raises
-    ------
-    CostModelError
-        One line that names the field, the value and what is allowed.
-    """
+    """Check and complete a job given under the names of the table; `who` asks, for messages."""
     given = spelled_out(keywords(asked, JOB_FIELDS, who=who))
     require_complete(given, who=who)
-
-    def one(name: str) -> Any:
-        return read(name, given.get(name, FIELD[name].default))
-
-    model, cluster = one("model"), one("cluster")
+    model, cluster = read_given(given, "model"), cluster_of(given)
     the_model = load_model(model) if isinstance(model, str) else _object("model", model, Model)
-    the_cluster = load_cluster(cluster) if isinstance(cluster, str) else _object("cluster", cluster, Cluster)
-    with errors_called(the_cluster.accelerator.called):
-        return _job_on(the_cluster, the_model, given, check=check)
+    with errors_called(cluster.accelerator.called):
+        return _job_on(cluster, the_model, given, check=check)
 
 
-def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *, check: bool) -> Job:
-    """Check and complete a job whose cluster and model are known."""
+def cluster_of(given: Mapping[str, Any]) -> Cluster:
+    """Return the cluster of a job, given by name or as what it means."""
+    named = read_given(given, "cluster")
+    return load_cluster(named) if isinstance(named, str) else _object("cluster", named, Cluster)
 
-    def one(name: str) -> Any:
-        return read(name, given.get(name, FIELD[name].default))
 
-    if "price_usd_per_gpu_hour" in given:
-        the_cluster = with_price(the_cluster, one("price_usd_per_gpu_hour"))
+def changed_cluster(cluster: Cluster, given: Mapping[str, Any], layout: Layout) -> Cluster:
+    """Return the cluster as a job's layouts run on it: with the numbers and the slices that the job names."""
     if "hw" in given:
-        the_cluster = with_hardware(the_cluster, one("hw"))
-    recipe = one("recipe") if "recipe" in given else usual_recipe(the_cluster)
-    the_recipe = load_recipe(recipe) if isinstance(recipe, str) else _object("recipe", recipe, Recipe)
-    if the_recipe.launches and the_recipe.launches.zero_stage == (0,):
+        cluster = with_hardware(cluster, read("hw", given["hw"]))
+    return sliced_for(cluster, layout, read("slice", given["slice"]) if "slice" in given else None)
+
+
+def recipe_of(given: Mapping[str, Any], cluster: Cluster) -> Recipe:
+    """Return the recipe of a job, or the usual one of its cluster, with the switches that it changes."""
+    named = read("recipe", given["recipe"]) if "recipe" in given else usual_recipe(cluster)
+    recipe = load_recipe(named) if isinstance(named, str) else _object("recipe", named, Recipe)
+    return recipe.switched(read("switches", given["switches"])) if given.get("switches") else recipe
+
+
+def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: bool) -> Job:
+    """Check and complete a job whose cluster and model are known."""
+    if "price_usd_per_gpu_hour" in given:
+        cluster = with_price(cluster, read("price_usd_per_gpu_hour", given["price_usd_per_gpu_hour"]))
+    recipe = recipe_of(given, cluster)
+    if recipe.launches and recipe.launches.zero_stage == (0,):
         given = {"zero_stage": 0, **given}  # a framework that shards nothing has no other default
     layout = layout_of_job(given)
     require_alike(given)
-    the_cluster = sliced_for(the_cluster, layout, one("slice") if "slice" in given else None)
-    if the_cluster.accelerator.kernels is None:
+    cluster = changed_cluster(cluster, given, layout)
+    accelerator = cluster.accelerator
+    if accelerator.kernels is None:
         raise ProfileError(
-            f"accelerator {the_cluster.accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
+            f"accelerator {accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
         )
-    site = _site(one("site")) if "site" in given else NO_SITE
-    chunks = one("pipeline_layout") if "pipeline_layout" in given else ""
-    settings = Settings(the_recipe).switched(one("switches") if "switches" in given else {})
+    site = _site(read("site", given["site"])) if "site" in given else NO_SITE
+    chunks = read("pipeline_layout", given["pipeline_layout"]) if "pipeline_layout" in given else ""
+    seq_len = read_array("seq_len", given["seq_len"])
     job = Job(
-        model=the_model,
-        cluster=the_cluster,
-        recipe=resolved_for(settings.recipe, the_cluster.accelerator),
-        policy=settings.policy,
-        health=settings.health,
-        precision=precision_on(one("precision") if "precision" in given else None, the_cluster),
-        optimizer=optimizer(one("optimizer")),
+        model=model,
+        cluster=cluster,
+        recipe=resolved_for(recipe, accelerator),
+        precision=precision_on(
+            read("precision", given["precision"]) if "precision" in given else None, cluster
+        ),
+        optimizer=optimizer(read_given(given, "optimizer")),
         layout=layout,
         global_batch=read_array("global_batch", given["global_batch"]),
-        seq_len=read_array("seq_len", given["seq_len"]),
-        axis_order=one("axis_order"),
+        seq_len=seq_len,
+        axis_order=read_given(given, "axis_order"),
         tokens=run_tokens(given),
         pipeline_layout=() if chunks in ("", EVEN, BALANCED) else parse_chunks(chunks),
-        balanced_stages=chunks == BALANCED or (chunks == "" and deals_by_work(the_model, settings.recipe)),
+        balanced_stages=chunks == BALANCED or (chunks == "" and deals_by_work(model, recipe)),
         tuning=_tuning(given),
-        packing=_packing(given),
+        packing=make_packing(
+            float(read_given(given, "packed_len")), float(read_given(given, "packed_spread")), seq_len
+        ),
         factors=site.factors,
         belief=site.belief,
         site=site.path,
@@ -225,20 +240,14 @@ def _job_on(the_cluster: Cluster, the_model: Model, given: Mapping[str, Any], *,
     if job.pipeline_layout:
         _check_pipeline_layout(job)
     if check:
-        require_cores(job.recipe, the_cluster.accelerator)
-        check_job(job, one("dp") if "dp" in given else None)
+        require_cores(job.recipe, accelerator)
+        check_job(job, read("dp", given["dp"]) if "dp" in given else None)
     return job
 
 
 def _site(given: object) -> Site:
     """Return a site that is named, or given as what it means."""
     return load_site(given) if isinstance(given, str | Path) else _object("site", given, Site)
-
-
-def _packing(given: Mapping[str, Any]) -> Packing:
-    """Return how the documents of a job are packed."""
-    mean, spread = (read(name, given.get(name, 0)) for name in ("packed_len", "packed_spread"))
-    return make_packing(float(mean), float(spread), read_array("seq_len", given["seq_len"]))
 
 
 def run_tokens(given: Mapping[str, Any]) -> float | None:
@@ -256,28 +265,21 @@ def run_tokens(given: Mapping[str, Any]) -> float | None:
         return tokens
     if tokens is not None:
         raise CostModelError("tokens: follow from dataset_samples and epochs; give one or the other")
-    samples, epochs = (
-        read("dataset_samples", given["dataset_samples"]),
-        read("epochs", given.get("epochs", 1)),
-    )
-    length = read("packed_len", given.get("packed_len", 0)) or float(
-        np.max(read_array("seq_len", given["seq_len"]))
-    )
-    return float(samples * epochs * length)
+    samples, epochs = read("dataset_samples", given["dataset_samples"]), read_given(given, "epochs")
+    longest = float(np.max(read_array("seq_len", given["seq_len"])))
+    return float(samples * epochs * (read_given(given, "packed_len") or longest))
 
 
 def _tuning(given: Mapping[str, Any]) -> Tuning:
     """Return what of the model a job trains."""
-    listed = {
-        name: ",".join(value) if isinstance(value := given.get(name, ""), list | tuple) else value
-        for name in ("lora_targets", "frozen")
-    }
-    return make_tuning(
-        read("lora_rank", given.get("lora_rank", 0)),
-        read("lora_targets", listed["lora_targets"]) if listed["lora_targets"] else "",
-        read("base_dtype", given["base_dtype"]) if "base_dtype" in given else "",
-        read("frozen", listed["frozen"]) if listed["frozen"] else "",
-    )
+
+    def words(name: str) -> str:
+        value = given.get(name, "")
+        text = ",".join(value) if isinstance(value, list | tuple) else value
+        return str(read(name, text)) if text else ""
+
+    base = read("base_dtype", given["base_dtype"]) if "base_dtype" in given else ""
+    return make_tuning(read_given(given, "lora_rank"), words("lora_targets"), base, words("frozen"))
 
 
 _Kind = TypeVar("_Kind")
@@ -336,6 +338,16 @@ def layout_of_job(given: Mapping[str, Any]) -> Layout:
     return make_layout(**choices)
 
 
+def require_dp(layout: Layout, dp: float | None) -> None:
+    """Refuse a data-parallel degree that does not follow from the others."""
+    product = layout.tp * layout.cp * layout.pp
+    if dp is not None and np.any(layout.gpus != product * dp):
+        tp, cp, pp, gpus = first_of(layout.gpus != product * dp, layout.tp, layout.cp, layout.pp, layout.gpus)
+        raise LayoutError(
+            f"layout: tp·cp·pp·dp = {tp:.0f}·{cp:.0f}·{pp:.0f}·{dp} = {tp * cp * pp * dp:.0f}, but gpus = {gpus:.0f}"
+        )
+
+
 def check_job(job: Job, dp: int | None = None) -> None:
     """Raise for the first thing that makes a job of one layout impossible."""
     layout, largest = job.layout, job.cluster.tiers[-1].size
@@ -343,12 +355,7 @@ def check_job(job: Job, dp: int | None = None) -> None:
         raise LayoutError(
             f"gpus: {float(layout.gpus.max()):.0f} is more than cluster {job.cluster.name} can hold ({largest})"
         )
-    product = layout.tp * layout.cp * layout.pp
-    if dp is not None and np.any(layout.gpus != product * dp):
-        tp, cp, pp, gpus = first_of(layout.gpus != product * dp, layout.tp, layout.cp, layout.pp, layout.gpus)
-        raise LayoutError(
-            f"layout: tp·cp·pp·dp = {tp:.0f}·{cp:.0f}·{pp:.0f}·{dp} = {tp * cp * pp * dp:.0f}, but gpus = {gpus:.0f}"
-        )
+    require_dp(layout, dp)
     _check_reduction(job)
     misplaced = torus_problem(layout, job.cluster, job.axis_order)
     if misplaced.bad.any():
@@ -399,16 +406,11 @@ def _check_pipeline_layout(job: Job) -> None:
 
 def _check_tuning(job: Job) -> None:
     """Refuse what has no price where only a part of the model is trained."""
-    chosen = job.optimizer
-    if not job.tuning.whole and (len(chosen.updates) > 1 or chosen.matrices.counts_sides):
-        alike = (
-            name
-            for name, one in OPTIMIZERS.items()
-            if len(one.updates) == 1 and not one.matrices.counts_sides
-        )
+    if not job.tuning.whole and job.optimizer.has_own_steps:
+        alike = (name for name, one in OPTIMIZERS.items() if not one.has_own_steps)
         raise CostModelError(
-            f"optimizer: {chosen.name}, which steps matrices in a way of their own, has no price with lora_rank or "
-            f"frozen; {', '.join(alike)} have"
+            f"optimizer: {job.optimizer.name}, which steps matrices in a way of their own, has no price with "
+            f"lora_rank or frozen; {', '.join(alike)} have"
         )
 
 
@@ -419,24 +421,21 @@ def _check_optimizer(chosen: Optimizer, recipe: Recipe) -> None:
         raise CostModelError(f"offload_optimizer: no host steps {chosen.name}; it needs optimizer {known}")
 
 
-def _also_sharded() -> str:
-    names = [one.name for one in METHODS.values() if one.shards and one.name != "none"]
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _check_reduction(job: Job) -> None:
     """Refuse ways to reduce gradients that sharded states rule out."""
     policy, layout = job.policy, job.layout
     method = compression(policy.gradient_compression)
+    *most, last = (one.name for one in METHODS.values() if one.shards and one.name != "none")
+    also = f"{', '.join(most)} and {last}"
     if not job.tuning.whole and not method.shards:
         raise CostModelError(
             f"gradient_compression: {method.name} is for training of every parameter; with lora_rank or frozen "
-            f"{_also_sharded()} work"
+            f"{also} work"
         )
     if not method.shards and np.any(layout.zero_stage > 0):
         raise CostModelError(
             f"gradient_compression: {method.name} needs whole gradients on every replica, zero_stage 0; got "
-            f"{float(np.max(layout.zero_stage)):.0f} ({_also_sharded()} also work with sharded states)"
+            f"{float(np.max(layout.zero_stage)):.0f} ({also} also work with sharded states)"
         )
     if policy.sync_every > 1 and np.any((layout.zero_stage > 0) & (layout.shard_group == 0)):
         raise CostModelError(
@@ -451,14 +450,12 @@ def precision_on(name: str | None, cluster: Cluster) -> Precision:
     ``fp8`` is what Transformer Engine takes where no recipe is named: MXFP8 where the matrix units have it,
     delayed scaling elsewhere (transformer_engine/pytorch/quantization.py, `get_default_fp8_recipe`).
     """
-    from costmodel.describe.hardware.kernels import PEAK_KEY
-
-    peaks = cluster.accelerator.peak_flops_per_s
+    peaks, software = cluster.accelerator.peak_flops_per_s, cluster.accelerator.software
     if name is None:
         name = next(one for one in ("bf16", "fp16", "fp32") if PEAK_KEY[one] in peaks)
     elif name == "fp8":
-        name = cluster.accelerator.software.fp8
-    found = precision(name, transposes=cluster.accelerator.software.fp8_layouts == "one")
+        name = software.fp8
+    found = precision(name, transposes=software.fp8_layouts == "one")
     if PEAK_KEY[found.matmul_dtype] not in peaks:
         raise CostModelError(
             f"precision: {name!r} needs {PEAK_KEY[found.matmul_dtype]} matrix units, which "
@@ -471,60 +468,3 @@ def precision_on(name: str | None, cluster: Cluster) -> Precision:
             f"have; its 8 bits are fp8-delayed, fp8-current and fp8-block"
         )
     return found
-
-
-_JOB_EXAMPLE = "model: llama3-405b"
-
-
-def load_job_file(path: str | Path) -> dict[str, Any]:
-    """Read a job from YAML: the keywords of `costmodel.estimate` as keys.
-
-    Raises
-    ------
-    CostModelError
-        If the file is missing, is not YAML, or has a key that is not a field of a job.
-    """
-    file = Path(path)
-    raw = read_mapping(file, example=_JOB_EXAMPLE)
-    return _job_keys(raw, str(file))
-
-
-def parse_job(text: str, name: str) -> dict[str, Any]:
-    """Read the text of a job file; see `load_job_file`."""
-    return _job_keys(parse_mapping(text, name, example=_JOB_EXAMPLE), name)
-
-
-RL_SECTION = "rl"
-"""Key of a job file whose values say what a step of reinforcement learning does."""
-
-MEASURED = "measured"
-"""Key of a job file that says what a step took: read by ``calibrate runs``, none of the job's."""
-
-
-_PROFILES = {
-    "cluster": "give it as --cluster {name} beside a job",
-    "accelerator": "name it under accelerator: in a cluster's profile",
-    "link": "name it under tiers: in a cluster's profile",
-    "storage": "name it under storage: in a cluster's profile",
-}
-"""What to do with a hardware profile that is given as a job, by kind."""
-
-
-def _job_keys(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    if (kind := raw.get("profile")) in _PROFILES:
-        raise LayoutError(
-            f"{name}: is the profile of a piece of hardware ({kind}), not a job; "
-            f"{_PROFILES[kind].format(name=name)} (costmodel hardware check {name} tells whether it can be used)"
-        )
-    if MEASURED in raw:
-        read_measured(raw[MEASURED], name)
-    fields = {key: value for key, value in raw.items() if key not in (MEASURED, RL_SECTION)}
-    found = keywords(fields, JOB_FIELDS, who=name, thing="field of a job")
-    if RL_SECTION not in raw:
-        return found
-    section = raw[RL_SECTION]
-    if not isinstance(section, Mapping):
-        raise LayoutError(
-            f"{name}: {RL_SECTION}: expected a mapping such as {{prompts: 64}}, got {shown(section)}"
-        )
-    return {**found, **keywords(section, RL_FIELDS, who=f"{name}: {RL_SECTION}")}

@@ -40,12 +40,9 @@ def _named(name: str) -> Iterable[str]:
 
             return OPTIMIZERS
         case "switches":
-            from costmodel.describe.jobs.switches import HOME, switch_choices
+            from costmodel.describe.switch_table import SWITCHES
 
-            words = {name: switch_choices(name) for name in HOME}
-            return [
-                text for name in HOME for text in (f"{name}=", *(f"{name}={word}" for word in words[name]))
-            ]
+            return [f"{each}={word}" for each, switch in SWITCHES.items() for word in ("", *switch.words)]
         case "hw":
             from costmodel.describe.hardware.changed import NUMBERS
 

@@ -8,7 +8,7 @@ can drop and count layouts, and as sentences, so that one estimate can say what 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
@@ -39,28 +39,9 @@ _CHOSEN = (FIELD["gpus"], *(field for field in LAYOUT_FIELDS if field.name != "d
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Degrees and per-layout choices, as arrays that broadcast together.
+    """Degrees and per-layout choices, as arrays that broadcast together; ``fields.csv`` says what each is. [-]
 
-    Attributes
-    ----------
-    gpus : Array
-        GPUs of the job. [-]
-    tp, cp, pp, ep, etp : Array
-        Degrees of tensor, context, pipeline, expert and expert-tensor parallelism. [-]
-    vp : Array
-        Virtual pipeline stages: model chunks per pipeline rank. [-]
-    micro_batch : Array
-        Sequences of one micro-batch on one data-parallel rank. [-]
-    zero_stage : Array
-        What data parallelism shards: 0 nothing, 1 optimizer, 2 + gradients, 3 + parameters. [-]
-    shard_group : Array
-        Ranks that shard together (HSDP); 0 means all of dp x cp. [-]
-    recompute : Array
-        Index into `RECOMPUTE_POLICIES`. [-]
-    schedule : Array
-        Index into `costmodel.physics.pipeline.schedule_table.SCHEDULES`. [-]
-    sequence_parallel : Array
-        1 where norms and residuals are sharded over the TP group. [-]
+    `recompute` and `schedule` are places in the words of their fields, `sequence_parallel` is 0 or 1.
     """
 
     gpus: Array
@@ -102,11 +83,6 @@ def make_layout(**choices: Unpack[LayoutKeywords]) -> Layout:
 
     Without a schedule, one stage runs none, several run 1F1B, and several with virtual stages
     the interleaved one. Without `sequence_parallel` it is on wherever tp > 1.
-
-    Raises
-    ------
-    LayoutError
-        If a degree is not a whole number in its range, or a policy or schedule does not exist.
     """
     given = keywords(choices, _CHOSEN, who="layout")
     if "gpus" not in given:
@@ -127,13 +103,6 @@ def make_layout(**choices: Unpack[LayoutKeywords]) -> Layout:
 def parse_layout(text: str) -> dict[str, int]:
     """Read ``"tp8 cp1 pp16 vp2"`` (any order, also ``tp=8`` and ``tp8pp4``) into degrees.
 
-    Raises
-    ------
-    LayoutError
-        If a part is not an axis with a positive whole number, or an axis comes twice.
-
-    Examples
-    --------
     >>> parse_layout("tp8 pp16 vp2")
     {'tp': 8, 'pp': 16, 'vp': 2}
     """
@@ -160,6 +129,7 @@ class Problem(NamedTuple):
     code: str
     bad: NDArray[np.bool_]
     sentence: str
+    numbers: Mapping[str, ArrayLike] = {}
 
 
 _RULES = read_rows(Path(__file__).parents[1] / "data" / "layout_rules.csv")
@@ -180,12 +150,23 @@ def layout_problems(
 ) -> list[Problem]:
     """Return every rule of ``describe/data/layout_rules.csv`` with the mask of layouts that break it.
 
-    `sentence` is a format string over what the rules are about (`_numbers`). `method` is the recipe's way of context
+    `sentence` is a format string over `numbers`, what the rules are about. `method` is the recipe's way of context
     parallelism: Ulysses deals out heads (arXiv:2309.14509, section 3), and so do the first `swapped` ranks of
     a2a+p2p, where that number is given.
     """
-    numbers = _numbers(layout, model, global_batch, seq_len)
-    numbers |= {"ulysses": method == "ulysses", "swapped": swapped * (method == "a2a+p2p")}
+    numbers: dict[str, ArrayLike] = {
+        **{field.name: getattr(layout, field.name) for field in fields(layout)},
+        "dp": layout.dp,
+        "product": layout.tp * layout.cp * layout.pp,
+        "stage_ranks": layout.gpus / layout.pp,
+        "global_batch": np.asarray(global_batch, dtype=np.float64),
+        "seq_len": np.asarray(seq_len, dtype=np.float64),
+        **{name: float(getattr(model, name)) for name in _OF_MODEL},
+        "heads_of_queries": float(model.heads_of_queries()),
+        "heads_of_keys": float(model.heads_of_keys()),
+        "ulysses": method == "ulysses",
+        "swapped": swapped * (method == "a2a+p2p"),
+    }
     rules = [(row["code"], evaluate(row["broken"], numbers), row["sentence"]) for row in _RULES]
     heads = [
         (
@@ -196,26 +177,9 @@ def layout_problems(
         for what, count in model.split_over_tp()
     ]
     return [
-        Problem(code, np.asarray(bad, dtype=bool), sentence.replace("{swapped:.0f}", str(swapped)))
+        Problem(code, np.asarray(bad, dtype=bool), sentence, numbers)
         for code, bad, sentence in [rules[0], *heads, *rules[1:]]
     ]
-
-
-def _numbers(
-    layout: Layout, model: Model, global_batch: ArrayLike, seq_len: ArrayLike
-) -> dict[str, ArrayLike]:
-    """Return what rules are about: fields of the layout, what follows from them, sizes of the model and the batch."""
-    return {
-        **{field.name: getattr(layout, field.name) for field in fields(layout)},
-        "dp": layout.dp,
-        "product": layout.tp * layout.cp * layout.pp,
-        "stage_ranks": layout.gpus / layout.pp,
-        "global_batch": np.asarray(global_batch, dtype=np.float64),
-        "seq_len": np.asarray(seq_len, dtype=np.float64),
-        **{name: float(getattr(model, name)) for name in _OF_MODEL},
-        "heads_of_queries": float(model.heads_of_queries()),
-        "heads_of_keys": float(model.heads_of_keys()),
-    }
 
 
 def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Problem:
@@ -272,6 +236,6 @@ def require_possible(
     """Raise `LayoutError` with the numbers of the first rule that a layout breaks."""
     for problem in layout_problems(layout, model, global_batch, seq_len, method=method, swapped=swapped):
         if problem.bad.any():
-            numbers = _numbers(layout, model, global_batch, seq_len)
+            numbers = problem.numbers
             first = dict(zip(numbers, first_of(problem.bad, *numbers.values()), strict=True))
             raise LayoutError(f"layout: {problem.sentence.format(**first, model=model.name)}")

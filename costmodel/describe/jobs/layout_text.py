@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.describe.jobs.fields import DEGREES, FIELD, FIELDS, LAYOUT_FIELDS, NUMBER_FIELDS, names
 from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.recipe import switch_text
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -33,7 +34,7 @@ def plain_value(name: str, number: ArrayLike) -> Any:
     >>> plain_value("schedule", 3.0), plain_value("tp", 8.0), plain_value("sequence_parallel", 1.0)
     ('1f1b', 8, True)
     """
-    return next(iter(plain_values(name, number)))
+    return plain_values(name, number)[0]
 
 
 def plain_values(name: str, numbers: ArrayLike) -> list[Any]:
@@ -80,15 +81,7 @@ def layout_text(layout: Layout) -> str:
 
 
 def difference_text(job: Job, other: Job) -> str:
-    """Return what a job of one layout has otherwise than another, in one line.
-
-    Parameters
-    ----------
-    job, other : Job
-        Of one layout each; of the same model and batch.
-    """
-    from costmodel.describe.jobs.changes import switch_text
-
+    """Return what a job of one layout has otherwise than another, in one line; both of the same model and batch."""
     parts = []
     for name in names(LAYOUT_FIELDS):
         ours, theirs = getattr(job.layout, name), getattr(other.layout, name)

@@ -30,32 +30,30 @@ def read_measured(said: object, where: str) -> tuple[float, float, str]:
             raise DataError(
                 f"{where}: measured: {shown(key)} is unknown; expected step_time, memory, memory_kind"
             )
-    row = {str(key): str(value) for key, value in said.items()}
     try:
-        time_s, memory, kind = measured_time(row), measured_memory(row), measured_kind(row)
+        found = measured_of({str(key): str(value) for key, value in said.items()})
     except CostModelError as error:
         raise DataError(f"{where}: measured: {error}") from None
-    if not {*row} & {*TIME, *MEMORY}:
+    if not {*said} & {*TIME, *MEMORY}:
         raise DataError(f"{where}: measured: expected step_time or memory")
-    return time_s, memory, kind
+    return found
 
 
-def measured_time(row: Mapping[str, str]) -> float:
-    """Return the measured step time, nan for none; a bare number means seconds. [s]"""
-    key = next((key for key in TIME if key in row), "")
-    return _positive(key, row[key], "s") if key else float("nan")
-
-
-def measured_memory(row: Mapping[str, str]) -> float:
-    """Return the measured memory, nan for none. [B]"""
-    key = next((key for key in MEMORY if key in row), "")
-    if not key:
-        return float("nan")
-    return _positive(key, row[key], "B") * (2.0**30 if key == "peak_memory_gib" else 1.0)
+def measured_of(row: Mapping[str, str]) -> tuple[float, float, str]:
+    """Return step time, memory and how it was measured of a row's texts; a bare number is in the column's unit. [s], [B]"""
+    time_s, memory = (
+        next((_positive(key, row[key], unit) for key in keys if key in row), float("nan"))
+        for keys, unit in ((TIME, "s"), (MEMORY, "B"))
+    )
+    kind = row.get("memory_kind", "")
+    if kind not in MEMORY_KINDS:
+        hint = near_hint(kind, MEMORY_KINDS) or f"expected {', '.join(filter(None, MEMORY_KINDS))}"
+        raise DataError(f"memory_kind: {shown(kind)} is unknown; {hint}")
+    is_gib = "memory" not in row and "peak_memory_gib" in row
+    return time_s, memory * (2.0**30 if is_gib else 1.0), kind
 
 
 def _positive(key: str, text: str, unit: str) -> float:
-    """Read a quantity; a bare number is in the unit of the column."""
     try:
         value = float(text)
     except ValueError:
@@ -63,12 +61,3 @@ def _positive(key: str, text: str, unit: str) -> float:
     if not 0 < value < 1e18:
         raise DataError(f"{key}: expected more than 0, got {shown(text)}")
     return value
-
-
-def measured_kind(row: Mapping[str, str]) -> str:
-    """Return how memory was measured."""
-    kind = row.get("memory_kind", "")
-    if kind not in MEMORY_KINDS:
-        hint = near_hint(kind, MEMORY_KINDS) or f"expected {', '.join(filter(None, MEMORY_KINDS))}"
-        raise DataError(f"memory_kind: {shown(kind)} is unknown; {hint}")
-    return kind

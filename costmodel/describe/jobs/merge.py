@@ -11,62 +11,83 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import CostModelError, LayoutError
-from costmodel.describe.hardware.changed import with_hardware
+from costmodel.base.errors import CostModelError, LayoutError, shown
+from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.describe.jobs.fields import FIELD, FIELDS, RL_FIELDS, names
+from costmodel.describe.jobs.fields import DEGREES, JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.job import (
     DEFAULT_RECIPE,
+    changed_cluster,
+    cluster_of,
     layout_of_job,
-    load_job_file,
-    parse_job,
-    sliced_for,
+    recipe_of,
+    require_dp,
     spelled_out,
     usual_recipe,
 )
 from costmodel.describe.jobs.layout import Layout
-from costmodel.describe.jobs.reading import read, read_all, read_several
-from costmodel.describe.jobs.switches import Settings
+from costmodel.describe.jobs.measured import read_measured
+from costmodel.describe.jobs.reading import keywords, read_all, read_given, read_several
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
-from costmodel.describe.recipe import Recipe, load_recipe
+from costmodel.describe.recipe import Recipe
 
+RL_SECTION = "rl"
+"""Key of a job file whose values say what a step of reinforcement learning does."""
+MEASURED = "measured"
+"""Key of a job file that says what a step took: read by ``calibrate runs``, none of the job's."""
+_JOB_EXAMPLE = "model: llama3-405b"
 _MODEL_FILES = (".yaml", ".yml", ".json")
-_DEGREES = ("layout", *names(field for field in FIELDS if field.degree), "pipeline_layout")
+_PROFILES = {
+    "cluster": "give it as --cluster {name} beside a job",
+    "accelerator": "name it under accelerator: in a cluster's profile",
+    "link": "name it under tiers: in a cluster's profile",
+    "storage": "name it under storage: in a cluster's profile",
+}
+"""What to do with a hardware profile that is given as a job, by kind."""
 
 
 def read_job(path: str | Path) -> dict[str, Any]:
-    """Read a job file and check the kind of every value; its paths count from its own folder.
+    """Read a job file, the keywords of `costmodel.estimate` as keys; its paths count from its own folder.
 
     Raises
     ------
     CostModelError
-        If the file cannot be read, or a value is not of the kind that its key takes.
+        If the file cannot be read, has a key that is no field of a job, or a value that its key does not take.
     """
-    values = _read_values(load_job_file(path), str(path))
-    folder = Path(path).parent
+    file = Path(path)
+    values = _read_values(read_mapping(file, example=_JOB_EXAMPLE), str(path))
     for key in ("model", "cluster", "site"):
         named = Path(values.get(key, ""))
         if named.suffix in _MODEL_FILES and not named.is_absolute():
-            values[key] = str(folder / named)
+            values[key] = str(file.parent / named)
     return values
 
 
 def read_job_text(text: str, name: str) -> dict[str, Any]:
-    """Read the text of a job file that lies nowhere; `name` is what messages call it.
-
-    Raises
-    ------
-    CostModelError
-        As `read_job`.
-    """
-    return _read_values(parse_job(text, name), name)
+    """Read the text of a job file that lies nowhere; `name` is what messages call it."""
+    return _read_values(parse_mapping(text, name, example=_JOB_EXAMPLE), name)
 
 
-def _read_values(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _read_values(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the keywords that a job file says, with those of its section about reinforcement learning."""
+    if (kind := raw.get("profile")) in _PROFILES:
+        raise LayoutError(
+            f"{name}: is the profile of a piece of hardware ({kind}), not a job; "
+            f"{_PROFILES[kind].format(name=name)} (costmodel hardware check {name} tells whether it can be used)"
+        )
+    if MEASURED in raw:
+        read_measured(raw[MEASURED], name)
+    fields = {key: value for key, value in raw.items() if key not in (MEASURED, RL_SECTION)}
+    found = keywords(fields, JOB_FIELDS, who=name, thing="field of a job")
+    section = raw.get(RL_SECTION, {})
+    if not isinstance(section, Mapping):
+        raise LayoutError(
+            f"{name}: {RL_SECTION}: expected a mapping such as {{prompts: 64}}, got {shown(section)}"
+        )
+    found |= keywords(section, RL_FIELDS, who=f"{name}: {RL_SECTION}")
     try:
-        return read_all(given)
+        return read_all(found)
     except CostModelError as error:
         raise type(error)(f"{name}: {error}") from None
 
@@ -74,13 +95,6 @@ def _read_values(given: Mapping[str, Any], name: str) -> dict[str, Any]:
 def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Lay one description of a job over another; switches are merged one by one.
 
-    Raises
-    ------
-    LayoutError
-        If the layout text and a degree of the same description differ.
-
-    Examples
-    --------
     >>> merge_jobs({"layout": "tp8 pp16", "gpus": 128}, {"tp": 4})
     {'gpus': 128, 'tp': 4, 'pp': 16}
     """
@@ -104,7 +118,7 @@ def with_stragglers(switches: Mapping[str, Any] | None, stragglers: bool | None)
 
 def names_no_degree(asked: Mapping[str, Any]) -> bool:
     """Say whether the keywords of a job leave all degrees of its layout open."""
-    return all(asked.get(name) is None for name in _DEGREES)
+    return all(asked.get(name) is None for name in ("layout", *DEGREES, "pipeline_layout"))
 
 
 def is_rl(asked: Mapping[str, Any]) -> bool:
@@ -116,8 +130,7 @@ def assumed_recipe(asked: Mapping[str, Any], named_by: str = "--recipe") -> list
     """Say that a recipe is the default where nobody named one, and by what (a flag, a field) another is named."""
     if "recipe" in asked:
         return []
-    named = asked.get("cluster", FIELD["cluster"].default)
-    default = usual_recipe(named if isinstance(named, Cluster) else load_cluster(named))
+    default = usual_recipe(cluster_of(asked))
     where = "" if default == DEFAULT_RECIPE else " here"
     return [f"Recipe: {default} (default{where}; change with {named_by}, see costmodel recipe list)."]
 
@@ -168,21 +181,6 @@ def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...],
     if "gpus" not in job:
         raise CostModelError("job: gpus missing; give --gpus … or a job file with this key")
     layout = layout_of_job(job)
-    dp = job.get("dp")
-    if dp is not None and float(layout.dp) != dp:
-        raise LayoutError(
-            f"layout: tp·cp·pp·dp = {float(layout.tp):.0f}·{float(layout.cp):.0f}·{float(layout.pp):.0f}·"
-            f"{dp} = {float(layout.tp * layout.cp * layout.pp) * dp:.0f}, but gpus = {float(layout.gpus):.0f}"
-        )
-
-    def one(name: str) -> Any:
-        return read(name, job.get(name, FIELD[name].default))
-
-    named = one("cluster")
-    cluster = named if isinstance(named, Cluster) else load_cluster(named)
-    cluster = with_hardware(cluster, one("hw") if "hw" in job else None)
-    cluster = sliced_for(cluster, layout, one("slice") if "slice" in job else None)
-    recipe = one("recipe") if "recipe" in job else usual_recipe(cluster)
-    switches = one("switches") if job.get("switches") else {}
-    settings = Settings(load_recipe(recipe)).switched(switches)
-    return layout, cluster, one("axis_order"), settings.recipe
+    require_dp(layout, job.get("dp"))
+    cluster = changed_cluster(cluster_of(job), job, layout)
+    return layout, cluster, read_given(job, "axis_order"), recipe_of(job, cluster)

@@ -15,18 +15,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Packing:
-    """How long the documents of a sequence are; attention stays inside each.
-
-    Attributes
-    ----------
-    mean : float
-        Tokens of a document, 0 for one a sequence. [-]
-    spread : float
-        Standard deviation of its length over the mean; lengths are taken to be lognormal. [-]
-    """
+    """How long the documents of a sequence are; attention stays inside each."""
 
     mean: float = 0.0
+    """Tokens of a document, 0 for one a sequence. [-]"""
     spread: float = 0.0
+    """Standard deviation of its length over the mean; lengths are taken to be lognormal. [-]"""
 
     def span(self, seq_len: Array) -> Array:
         """Return the length of the sequence without documents whose attention costs as much a token. [-]
@@ -42,13 +36,7 @@ class Packing:
 
 
 def make_packing(mean: float, spread: float, seq_len: Array) -> Packing:
-    """Check how documents are packed.
-
-    Raises
-    ------
-    CostModelError
-        If a document is longer than its sequence, or its spread is given without its length.
-    """
+    """Refuse documents that are longer than their sequence, or a spread without their length."""
     if spread and not mean:
         raise CostModelError("packed_spread: needs packed_len, the mean tokens of a document")
     if np.any(mean > seq_len):

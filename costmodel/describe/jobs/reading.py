@@ -13,9 +13,18 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
-from costmodel.describe.jobs.field import Field
-from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, canonical, names, unknown_field
-from costmodel.describe.jobs.switches import HOME, require_switch, switch, takes_several
+from costmodel.describe.jobs.fields import (
+    FIELD,
+    FIELDS,
+    KNOBS,
+    LAYOUT_FIELDS,
+    Field,
+    canonical,
+    names,
+    unknown_field,
+)
+from costmodel.describe.recipe import find_switch
+from costmodel.describe.switch_table import SWITCHES
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 
 Array = NDArray[np.float64]
@@ -30,18 +39,9 @@ ARRAYS = ("gpus", "global_batch", "seq_len", *(name for name in names(LAYOUT_FIE
 def keywords(
     given: Mapping[Any, Any], fields: Iterable[Field], *, who: str, thing: str = "field"
 ) -> dict[str, Any]:
-    """Return what is given under the names of the table: aliases replaced, what is None left out.
+    """Return what is given under the names of the table: aliases replaced, what is None left out, values unread.
 
-    Parameters
-    ----------
-    given : mapping
-        Names or aliases of fields to values, unread.
-    fields : iterable of Field
-        Those that are taken.
-    who : str
-        Who asks, for the message: a command, or the path of a file.
-    thing : str
-        What a name is, for the message.
+    `who` asks, for the message: a command, or the path of a file; `thing` is what a name is.
 
     Raises
     ------
@@ -64,13 +64,7 @@ def keywords(
 
 
 def require_complete(given: Mapping[str, Any], *, who: str = "job") -> None:
-    """Refuse a job that leaves out what has no default.
-
-    Raises
-    ------
-    CostModelError
-        Naming everything that is missing.
-    """
+    """Refuse a job that leaves out what has no default, naming everything that is missing."""
     missing = [field for field in FIELDS if field.required and given.get(field.name) is None]
     if missing:
         flags = " ".join(f"{field.flags[0]} …" for field in missing)
@@ -80,19 +74,7 @@ def require_complete(given: Mapping[str, Any], *, who: str = "job") -> None:
 
 
 def read(name: str, given: Any) -> Any:
-    """Read one value of a field.
-
-    Parameters
-    ----------
-    name : str
-        Of a field in `FIELDS`.
-    given : object
-        As a file, a flag or a keyword has it.
-
-    Returns
-    -------
-    value : object
-        int, float, str, bool, a tuple of axes or a dict of switches, by the field's kind.
+    """Read one value of a field as a file, a flag or a keyword has it.
 
     Raises
     ------
@@ -106,6 +88,11 @@ def read(name: str, given: Any) -> Any:
     """
     field = FIELD[name]
     return _READERS[field.kind](field, given)
+
+
+def read_given(given: Mapping[str, Any], name: str) -> Any:
+    """Read a field of several, its default where none is given."""
+    return read(name, given.get(name, FIELD[name].default))
 
 
 def read_all(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,13 +119,6 @@ def read_several(name: str, given: Any) -> list[Any]:
 def read_codes(name: str, given: Any) -> tuple[float, ...]:
     """Read one or several values of a field of a layout as the numbers that stand for them, ascending.
 
-    Raises
-    ------
-    LayoutError
-        If there is none, or the field does not take one of them.
-
-    Examples
-    --------
     >>> read_codes("tp", "8,2,8"), read_codes("recompute", ["full", 0])
     ((2.0, 8.0), (0.0, 2.0))
     """
@@ -166,13 +146,6 @@ def _parts(field: Field, given: Any) -> list[Any]:
 def read_array(name: str, given: Any) -> Array:
     """Read a field of a layout as float64: a value, or values of any shape; words become their codes.
 
-    Raises
-    ------
-    LayoutError
-        If the field does not take one of them.
-
-    Examples
-    --------
     >>> read_array("tp", [1, "2"]).tolist(), float(read_array("recompute", "full"))
     ([1.0, 2.0], 2.0)
     """
@@ -183,32 +156,25 @@ def read_array(name: str, given: Any) -> Array:
         raise _refusal(field, given) from None
     if not array.size:
         raise LayoutError(f"{name}: expected {field.allowed}, got no value")
-    if array.dtype.kind in "iuf" and (field.kind != "word" or array.dtype.kind in "iu" or not array.shape):
-        return _checked(field, array.astype(np.float64))
     if array.dtype.kind in "iuf":
-        return _checked(field, array)
+        codes = field.kind != "word" or array.dtype.kind in "iu" or not array.shape
+        return _checked(field, array.astype(np.float64) if codes else array)
     if array.dtype.kind == "b" and field.kind == "truth":
         return array.astype(np.float64)
-    codes = [_code(field, one) for one in array.ravel().tolist()]
-    return np.asarray(codes, dtype=np.float64).reshape(array.shape)
+    values = [_code(field, one) for one in array.ravel().tolist()]
+    return np.asarray(values, dtype=np.float64).reshape(array.shape)
 
 
 def _checked(field: Field, array: Array) -> Array:
     """Refuse numbers outside the field's range, or that are not whole where they must be."""
-    least, most = _range(field)
+    ranges = {"word": (0.0, len(field.words) - 1.0), "truth": (0.0, 1.0)}
+    least, most = ranges.get(field.kind, (field.least, field.most))
     bad = ~(np.isfinite(array) & (array >= least) & (array <= most))
     if field.kind != "number":
         bad |= array != np.floor(array)
     if bad.any():
         raise _refusal(field, array[bad].flat[0].item())
     return array
-
-
-def _range(field: Field) -> tuple[float, float]:
-    """Return the least and the largest number that stands for a value of a field."""
-    if field.kind == "word":
-        return 0.0, len(field.words) - 1.0
-    return (0.0, 1.0) if field.kind == "truth" else (field.least, field.most)
 
 
 def _code(field: Field, given: Any) -> float:
@@ -223,30 +189,24 @@ def _code(field: Field, given: Any) -> float:
 
 def _refusal(field: Field, given: Any) -> LayoutError:
     """Return the error that says what a field takes and what it got."""
-    note = _one_value(field) if isinstance(given, list | tuple) else ""
     if field.kind == "word" and isinstance(given, str):
         return LayoutError(
             f"{field.name}: {shown(given)} is unknown; {choices_hint(given[:60], field.words)}"
         )
-    return LayoutError(f"{field.name}: expected {field.allowed}, got {shown(_plain(given))}{note}")
-
-
-def _one_value(field: Field) -> str:
-    """Return what a field takes in place of a list."""
-    if field.name in ARRAYS:
-        return " (lists are for the Python API)"
-    hint = f", {field.hint}" if field.hint and not field.words else ""
-    return f" (one value{hint}{'; costmodel.sweep takes several' if field.swept else ''})"
+    if not isinstance(given, list | tuple):
+        note = ""
+    elif field.name in ARRAYS:
+        note = " (lists are for the Python API)"
+    else:
+        hint = f", {field.hint}" if field.hint and not field.words else ""
+        note = f" (one value{hint}{'; costmodel.sweep takes several' if field.swept else ''})"
+    if isinstance(given, float) and given.is_integer() and abs(given) < 1e15:
+        given = int(given)  # as people wrote it
+    return LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}{note}")
 
 
 def require_alike(given: Mapping[str, Any]) -> None:
-    """Refuse lists of a job that do not go together.
-
-    Raises
-    ------
-    LayoutError
-        One line with the fields and how many values each has.
-    """
+    """Refuse lists of a job that do not go together: one line with the fields and how many values each has."""
     shapes = {name: read_array(name, given[name]).shape for name in ARRAYS if name in given}
     try:
         np.broadcast_shapes(*shapes.values())
@@ -258,21 +218,15 @@ def require_alike(given: Mapping[str, Any]) -> None:
         ) from None
 
 
-def _plain(given: Any) -> Any:
-    """Return a float that is whole as the whole number that people wrote."""
-    is_whole = isinstance(given, float) and given.is_integer() and abs(given) < 1e15
-    return int(given) if is_whole else given
-
-
 def _number(field: Field, given: Any) -> int | float:
     """Read a number in the field's range from a number or a text."""
     if isinstance(given, np.generic):
         given = given.item()
     value = given
     if isinstance(given, str):
+        digits = given.strip().removeprefix("$") if field.unit.startswith("USD") else given
+        is_time = field.unit == "d" and digits.strip()[-1:].isalpha()
         try:
-            digits = given.strip().removeprefix("$") if field.unit.startswith("USD") else given
-            is_time = field.unit == "d" and digits.strip()[-1:].isalpha()
             value = (
                 read_quantity(field.name, digits, "s") / DAY_S
                 if is_time
@@ -286,18 +240,9 @@ def _number(field: Field, given: Any) -> int | float:
     # Also false for NaN; a whole number of a thousand digits compares without overflow.
     if not field.least <= value <= field.most:
         raise _refusal(field, value)
-    return value
-
-
-def _read_whole(field: Field, given: Any) -> int:
-    value = _number(field, given)
-    if value != int(value):
+    if field.kind == "whole" and value != int(value):
         raise _refusal(field, given)
-    return int(value)
-
-
-def _read_number(field: Field, given: Any) -> float:
-    return float(_number(field, given))
+    return int(value) if field.kind == "whole" else float(value)
 
 
 def _read_name(field: Field, given: Any) -> Any:
@@ -346,76 +291,28 @@ def _read_order(field: Field, given: Any) -> tuple[str, ...]:
         axes = tuple(given)
     else:
         raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
-    if not all(isinstance(axis, str) for axis in axes) or sorted(axes) != sorted(DEFAULT_ORDER):
-        said = " ".join(axes) if all(isinstance(axis, str) for axis in axes) else given
-        raise LayoutError(
-            f"{field.name}: {shown(said)} must name each of tp, cp, dp, pp once, innermost first"
-        )
+    is_text = all(isinstance(axis, str) for axis in axes)
+    if not is_text or sorted(axes) != sorted(DEFAULT_ORDER):
+        said = shown(" ".join(axes) if is_text else given)
+        raise LayoutError(f"{field.name}: {said} must name each of tp, cp, dp, pp once, innermost first")
     return axes
-
-
-def _read_switches(field: Field, given: Any) -> dict[str, Any]:
-    """Read switches from a mapping, or from texts such as ``dp_overlap=none``."""
-    if isinstance(given, Mapping):
-        if not all(isinstance(name, str) for name in given):
-            raise RecipeError(f"{field.name}: expected names of switches, got {shown(dict(given))}")
-        return dict(given)
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
-    return parse_switches(texts)
-
-
-def parse_switches(pairs: Iterable[str] | None) -> dict[str, Any]:
-    """Read ``switch=value`` texts; a switch that takes several values has them joined by commas.
-
-    Raises
-    ------
-    RecipeError
-        If a text is not ``switch=value``, or there is no such switch.
-
-    Examples
-    --------
-    >>> parse_switches(["dp_overlap=none", "selective_modules=core_attn,mlp"])
-    {'dp_overlap': 'none', 'selective_modules': ['core_attn', 'mlp']}
-    """
-    found: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        wrong = f"switches: expected switch=value, such as dp_overlap=none; got {shown(pair)}"
-        if not (name and equals):
-            raise RecipeError(wrong)
-        require_switch(name, "switches")
-        several = takes_several(name)
-        if not value and not several:
-            raise RecipeError(wrong)
-        found[name] = [part for part in value.split(",") if part] if several else value
-        if value == "null" and switch(name).kind == "open number":
-            found[name] = None
-    return found
-
-
-def _read_quantity(field: Field, given: Any) -> float:
-    """Read a quantity in SI units: a number, or a text with a unit; memory may be endless."""
-    if isinstance(given, float) and given == np.inf and field.kind == "bytes":
-        return given
-    text = isinstance(given, str)
-    value = float(read_quantity(field.name, given, _UNITS[field.kind]) if text else _real(field, given))
-    fits = 0.0 < value <= 1e18 if field.kind != "time" else field.least <= value <= field.most
-    if not fits:
-        raise _refusal(field, given)
-    return value
 
 
 _UNITS = {"bytes": "B", "rate": "B/s", "time": "s"}
 
 
-def _real(field: Field, given: Any) -> int | float:
-    """Return a number that is given as one, not as a text."""
-    plain = given.item() if isinstance(given, np.generic) else given
-    if isinstance(plain, bool) or not isinstance(plain, int | float) or abs(plain) > 1e300:
+def _read_quantity(field: Field, given: Any) -> float:
+    """Read a quantity in SI units: a number, or a text with a unit; memory may be endless."""
+    value = given.item() if isinstance(given, np.generic) else given
+    if isinstance(value, str):
+        value = read_quantity(field.name, given, _UNITS[field.kind])
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refusal(field, given)
-    return plain
+    if value == np.inf and field.kind == "bytes" and not isinstance(given, str):
+        return float(value)
+    if not (field.least <= value <= field.most if field.kind == "time" else 0.0 < value <= 1e18):
+        raise _refusal(field, given)
+    return float(value)
 
 
 def _read_share(field: Field, given: Any) -> float:
@@ -430,25 +327,65 @@ def _read_share(field: Field, given: Any) -> float:
     return value
 
 
+_PAIRS = {
+    "switches": "switch=value, such as dp_overlap=none",
+    "choices": "knob=value, such as pp=1",
+    "price": "a price, or one a cluster such as dgx-h200-ndr=2.5,tpu-v6e=1.8",
+    "hardware": "NUMBER=VALUE once each, such as tdp=500W",
+}
+
+
+def _pairs(field: Field, given: Any) -> list[tuple[Any, Any]]:
+    """Part a mapping, or texts such as ``pp=1``, into names and values; prices and hardware stand in one text too."""
+    if isinstance(given, Mapping):
+        return list(given.items())
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
+    in_one = field.kind in ("price", "hardware")
+    found: list[tuple[str, str]] = []
+    for text in ",".join(texts).split(",") if in_one else texts:
+        name, _, value = (part.strip() for part in text.partition("="))
+        is_empty_list = "=" in text and name in SWITCHES and SWITCHES[name].is_list
+        if not name or not (value or is_empty_list) or (in_one and name in dict(found)):
+            said = shown(given if in_one else text)
+            raise LayoutError(f"{field.name}: expected {_PAIRS[field.kind]}; got {said}")
+        found.append((name, value))
+    return found
+
+
+def _read_switches(field: Field, given: Any) -> dict[str, Any]:
+    """Read switches from a mapping, or from texts such as ``dp_overlap=none``; commas part the values of a list.
+
+    >>> read("switches", ["dp_overlap=none", "selective_modules=core_attn,mlp"])
+    {'dp_overlap': 'none', 'selective_modules': ['core_attn', 'mlp']}
+    """
+    pairs = _pairs(field, given)
+    if isinstance(given, Mapping):
+        if not all(isinstance(name, str) for name in given):
+            raise RecipeError(f"{field.name}: expected names of switches, got {shown(dict(given))}")
+        return dict(pairs)
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        switch = find_switch(name, field.name)
+        found[name] = [part for part in value.split(",") if part] if switch.is_list else value
+        if value == "null" and switch.kind == "open number":
+            found[name] = None
+    return found
+
+
 def _read_choices(field: Field, given: Any) -> dict[str, Any]:
     """Read fields that are decided from a mapping, or from texts such as ``pp=1``."""
-    pairs: Iterable[tuple[Any, Any]]
-    if isinstance(given, Mapping):
-        pairs = given.items()
-    elif isinstance(given, list | tuple) and all(isinstance(text, str) for text in given):
-        pairs = [_pair(text) for text in given]
-    else:
-        raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
-    turned = tuple(other for other in FIELDS if other.turned)
+    turned = tuple(FIELD[name] for name in KNOBS)
     found: dict[str, Any] = {}
-    for key, value in pairs:
-        if isinstance(key, str) and canonical(key) not in names(turned) and key in HOME:
+    for key, value in _pairs(field, given):
+        knob = key if isinstance(given, Mapping) else key.replace("-", "_")
+        if isinstance(knob, str) and canonical(knob) not in KNOBS and knob in SWITCHES:
             raise LayoutError(
-                f"{field.name}: {key} is a switch of the recipe, not a knob of the layout; give it as -s {key}={value} "
-                f"(switches={{{key!r}: ...}}), which holds it too"
+                f"{field.name}: {knob} is a switch of the recipe, not a knob of the layout; give it as -s "
+                f"{knob}={value} (switches={{{knob!r}: ...}}), which holds it too"
             )
-        one = keywords({key: value}, turned, who=field.name, thing="knob")
-        for name, held in one.items():
+        for name, held in keywords({knob: value}, turned, who=field.name, thing="knob").items():
             if name in found:
                 raise LayoutError(
                     f"{field.name}: {name} is fixed twice, to {shown(found[name])} and to {shown(held)}"
@@ -459,62 +396,32 @@ def _read_choices(field: Field, given: Any) -> dict[str, Any]:
 
 def _read_price(field: Field, given: Any) -> float | dict[str, float]:
     """Read a price, or one a cluster from a mapping or a text such as ``dgx-h200-ndr=2.5,tpu-v6e=1.8``."""
-    pairs: list[tuple[Any, Any]]
-    if isinstance(given, Mapping):
-        pairs = list(given.items())
-    elif isinstance(given, str) and "=" in given:
-        pairs = [(name.strip(), usd) for name, _, usd in (part.partition("=") for part in given.split(","))]
-    else:
-        return float(_number(field, given))
-    found: dict[str, float] = {}
-    for name, usd in pairs:
-        if not isinstance(name, str) or not name or name in found or usd == "":
-            raise LayoutError(
-                f"{field.name}: expected a price, or one a cluster such as dgx-h200-ndr=2.5,tpu-v6e=1.8; "
-                f"got {shown(given)}"
-            )
-        found[name] = float(_number(field, usd))
-    return found
+    if not isinstance(given, Mapping) and not (isinstance(given, str) and "=" in given):
+        return _number(field, given)
+    pairs = _pairs(field, given)
+    if not all(isinstance(name, str) and name and usd != "" for name, usd in pairs):
+        raise LayoutError(f"{field.name}: expected {_PAIRS['price']}; got {shown(given)}")
+    return {name: _number(field, usd) for name, usd in pairs}
 
 
 def _read_hardware(field: Field, given: Any) -> dict[str, Any]:
     """Read numbers of the hardware from a mapping, or from texts such as ``tdp=500W``; a cluster knows their units."""
-    if isinstance(given, Mapping):
-        return {str(name): value for name, value in given.items()}
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
-    found: dict[str, Any] = {}
-    for text in ",".join(texts).split(","):
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not (name and equals and value) or name in found:
-            raise LayoutError(
-                f"{field.name}: expected NUMBER=VALUE once each, such as tdp=500W; got {shown(given)}"
-            )
-        found[name] = value
-    return found
-
-
-def _pair(text: str) -> tuple[str, str]:
-    knob, equals, value = text.partition("=")
-    if not equals or not value:
-        raise LayoutError(f"fix: expected knob=value, such as pp=1; got {shown(text)}")
-    return knob.strip().replace("-", "_"), value
+    return {str(name): value for name, value in _pairs(field, given)}
 
 
 _READERS: dict[str, Callable[[Field, Any], Any]] = {
-    "name": _read_name,
+    "name": _read_name,  # a text that a table of its own resolves, or the object that it means
     "text": _read_text,
-    "whole": _read_whole,
-    "number": _read_number,
-    "word": _read_word,
+    "whole": _number,
+    "number": _number,
+    "word": _read_word,  # one of the choices
     "truth": _read_truth,
-    "layout": _read_text,
+    "layout": _read_text,  # degrees in one text
     "order": _read_order,
     "switches": _read_switches,
     **dict.fromkeys(_UNITS, _read_quantity),
     "share": _read_share,
-    "choices": _read_choices,
-    "price": _read_price,
+    "choices": _read_choices,  # names and values of searched fields
+    "price": _read_price,  # a number of dollars, or one a cluster
     "hardware": _read_hardware,
 }

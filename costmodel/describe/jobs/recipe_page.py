@@ -6,50 +6,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.base.answer import Answer, Listing
+from costmodel.base.answer import Answer, Listing, columns_of
 from costmodel.describe.jobs.reading import read
-from costmodel.describe.jobs.switches import Settings
-from costmodel.describe.recipe import GROUP_OF, LABELS, Recipe, list_recipes, load_recipe
+from costmodel.describe.recipe import LABELS, Recipe, list_recipes, load_recipe, make_recipe, switch_text
 from costmodel.describe.switch_table import SWITCHES
+
+_OF_THE_JOB = ("policy", "health")
 
 
 @dataclass(frozen=True, repr=False)
 class RecipePage(Answer):
     """A recipe's switches, and those of the job, with value, default, choices and meaning."""
 
-    settings: Settings
+    recipe: Recipe
 
     def to_dict(self) -> dict[str, Any]:
         """Return the switches as plain data."""
-        recipe = self.settings.recipe
-        values, defaults = self.settings.plain(), Settings(Recipe(name=recipe.name)).plain()
+        defaults = make_recipe({"name": self.recipe.name}).plain_switches
         return {
             "schema_version": 1,
-            **recipe.model_dump(mode="json", include=set(LABELS)),
+            **self.recipe.model_dump(mode="json", include=set(LABELS)),
             "switches": [
                 {
                     "switch": key,
-                    "group": GROUP_OF.get(key, "job"),
+                    "group": "job" if SWITCHES[key].group in _OF_THE_JOB else SWITCHES[key].group,
                     "value": value,
                     "default": defaults[key],
                     "choices": _choices(key),
                     "meaning": SWITCHES[key].meaning,
                 }
-                for key, value in values.items()
+                for key, value in self.recipe.plain_switches.items()
             ],
         }
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a switch."""
-        rows = self.to_dict()["switches"]
-        return {
-            "switch": [row["switch"] for row in rows],
-            "group": [row["group"] for row in rows],
-            "value": [set_text(row["value"]) for row in rows],
-            "default": [set_text(row["default"]) for row in rows],
-            "choices": [row["choices"] for row in rows],
-            "meaning": [row["meaning"] for row in rows],
-        }
+        table = columns_of(self.to_dict()["switches"])
+        return table | {name: list(map(switch_text, table[name])) for name in ("value", "default")}
 
 
 def recipe(name: str | Recipe, *, switches: Mapping[str, Any] | Sequence[str] | None = None) -> RecipePage:
@@ -70,11 +63,11 @@ def recipe(name: str | Recipe, *, switches: Mapping[str, Any] | Sequence[str] | 
     Examples
     --------
     >>> page = recipe("llama3", switches=["fused_norm=false"])
-    >>> page.settings.recipe.kernels.fused_norm
+    >>> page.recipe.kernels.fused_norm
     False
     """
     made = load_recipe(name) if isinstance(name, str) else name
-    return RecipePage(Settings(made).switched(read("switches", switches) if switches else {}))
+    return RecipePage(made.switched(read("switches", switches) if switches else {}))
 
 
 def recipes_table() -> Listing:
@@ -91,12 +84,3 @@ def _choices(name: str) -> str:
     said = {"truth": "true or false", "whole": "whole number", "open number": "number, or null"}
     said |= {"word": words, "words": f"some of {words}", "numbers": "numbers"}
     return said.get(kind, "number")
-
-
-def set_text(value: Any) -> str:
-    """Return a switch's value as ``--set`` takes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "null"
-    return ",".join(value) if isinstance(value, list) else str(value)

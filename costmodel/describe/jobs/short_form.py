@@ -6,20 +6,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from costmodel.base.errors import RecipeError
 from costmodel.describe.hardware.changed import changed_values
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import given_price
-from costmodel.describe.jobs.changes import switch_text
 from costmodel.describe.jobs.fields import DEGREES, FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.job import BALANCED, EVEN, Job, deals_by_work, spelled_out, usual_recipe
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, plain_value
 from costmodel.describe.jobs.reading import read
-from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.jobs.tuning import make_tuning
 from costmodel.describe.models.model_files import load_model
-from costmodel.describe.recipe import load_recipe, resolved_for
+from costmodel.describe.recipe import Recipe, list_recipes, load_recipe, resolved_for, switch_text
 from costmodel.physics.pipeline.chunks import chunks_text
 
 ASSUMED = frozenset({"cluster", "recipe"})
@@ -29,16 +26,9 @@ ASSUMED = frozenset({"cluster", "recipe"})
 def short_form(
     job: Job, files: Mapping[str, str] | None = None, said: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
-    """Return the keywords of `costmodel.estimate` that make a job of one layout, defaults left out.
+    """Return the keywords of `costmodel.estimate` that make a job of one layout, defaults left out but for those in `said`.
 
-    Parameters
-    ----------
-    job : Job
-        Of one layout.
-    files : mapping, optional
-        Paths of models and clusters that were read from files, by their names.
-    said : frozenset of str
-        Keywords that are there even as defaults.
+    `files` are paths of models and clusters that were read from files, by their names.
     """
     paths = files or {}
     layout = job.layout
@@ -47,7 +37,7 @@ def short_form(
     found: dict[str, Any] = {
         "model": paths.get(job.model.name, job.model.name),
         "cluster": paths.get(job.cluster.name, job.cluster.name),
-        "recipe": job.recipe.name if _is_shipped(job) else usual_recipe(job.cluster),
+        "recipe": _preset_of(job).name,
         "precision": job.precision.name,
         "packed_len": round(job.packing.mean),
         "packed_spread": job.packing.spread,
@@ -97,18 +87,8 @@ def command_text(
 ) -> str:
     """Return the command line that prices a job of one layout: ``costmodel estimate …``.
 
-    Parameters
-    ----------
-    job : Job
-        Of one layout.
-    command : str
-        Which command.
-    files : mapping, optional
-        Paths of models and clusters that were read from files, by their names.
-    path, below : str, mapping
-        A file that the command names, and the keywords of a job that it says: flags say what differs from them.
-    words : sequence of str
-        Flags that say how the file is read.
+    `path` is a file that the command names, and `below` the keywords of a job that it says: flags say what differs from
+    them; `words` are flags that say how the file is read.
     """
     said = short_form(job, files) if below is None else _over(job, below, files)
     flags = (word for name, value in said.items() for word in _flags(name, value))
@@ -159,8 +139,7 @@ def _over(job: Job, below: Mapping[str, Any], files: Mapping[str, str] | None) -
 
 def _switches_over(job: Job, held: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the switches that a job has otherwise than a file, or than its recipe where the file names none."""
-    recipe = load_recipe(job.recipe.name if _is_shipped(job) else usual_recipe(job.cluster))
-    theirs = Settings(recipe).switched(dict(held)).values
+    theirs = _preset_of(job).switched(held).switches
     return {
         name: value
         for name, value in job.switches.items()
@@ -199,16 +178,12 @@ def _trained(job: Job) -> dict[str, Any]:
     return {"lora_rank": tuning.lora_rank, "lora_targets": targets, "base_dtype": tuning.base_dtype}
 
 
-def _is_shipped(job: Job) -> bool:
-    try:
-        load_recipe(job.recipe.name)
-    except RecipeError:
-        return False
-    return True
+def _preset_of(job: Job) -> Recipe:
+    """Return the shipped recipe of a job, the usual one where its own is none."""
+    return load_recipe(job.recipe.name if job.recipe.name in list_recipes() else usual_recipe(job.cluster))
 
 
 def changed_switches(job: Job) -> dict[str, Any]:
     """Return the switches that differ from those of the recipe as it runs on this accelerator."""
-    recipe = load_recipe(job.recipe.name if _is_shipped(job) else usual_recipe(job.cluster))
-    plain = Settings(resolved_for(recipe, job.cluster.accelerator)).values
+    plain = resolved_for(_preset_of(job), job.cluster.accelerator).switches
     return {name: value for name, value in job.switches.items() if plain[name] != value}

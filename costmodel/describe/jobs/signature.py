@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from costmodel.describe.jobs.field import Field
+from costmodel.describe.jobs.fields import Field
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
@@ -22,28 +22,21 @@ def shows(fields: Iterable[Field], *, searched: bool = False) -> Callable[[_Call
     >>> str(inspect.signature(call))
     '(*, gpus, tp=1)'
     """
-    taken = tuple(fields)
+
+    def default(field: Field) -> object:
+        if field.required:
+            return inspect.Parameter.empty  # the mark of a keyword that must be given
+        return None if searched and field.turned else field.default
 
     def decorate(call: _Call) -> _Call:
         signature = inspect.signature(call)
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         more = [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=_default(field, searched),
-            )
-            for field in taken
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default(field))
+            for field in fields
             if field.name not in signature.parameters
         ]
         setattr(call, "__signature__", signature.replace(parameters=[*own, *more]))  # noqa: B010
         return call
 
     return decorate
-
-
-def _default(field: Field, searched: bool) -> object:
-    """Return the default to show, or the mark of a keyword that must be given."""
-    if field.required:
-        return inspect.Parameter.empty
-    return None if searched and field.turned else field.default

@@ -21,7 +21,6 @@ from costmodel.base.version import __version__, install_command
 from costmodel.base.words import called
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.short_form import command_text
-from costmodel.describe.jobs.switches import Settings
 from costmodel.describe.recipe import load_recipe, resolved_for
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.mesh import mesh_of
@@ -231,10 +230,10 @@ def changed_switches(est: Estimate) -> list[str]:
     """Return the switches that differ from the recipe's preset, as ``--set`` takes them."""
     job = est.job
     try:
-        preset = Settings(resolved_for(load_recipe(job.recipe.name), job.cluster.accelerator))
+        preset = resolved_for(load_recipe(job.recipe.name), job.cluster.accelerator)
     except CostModelError:
         return []
-    theirs, ours = preset.plain(), Settings(job.recipe, job.policy, job.health).plain()
+    theirs, ours = preset.plain_switches, job.recipe.plain_switches
     changed = {key: value for key, value in ours.items() if theirs.get(key) != value}
     return [
         f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changed.items()
