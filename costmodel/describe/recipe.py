@@ -23,7 +23,6 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS, RELEASES, UNWRITTEN, Launches
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
 from costmodel.describe.hardware.cluster import Accelerator
-from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.switch_table import GROUP_OF, GROUPS, SWITCHES, Dtypes, Overlap, Switch, Switches
 
 LABELS = ("name", "description", "source", "launches", "prints")
@@ -129,7 +128,7 @@ class Recipe(_Groups):
         return changed
 
 
-def find_switch(name: str, where: str = "switches") -> Switch:
+def find_switch(name: str) -> Switch:
     """Return the row of a switch.
 
     Raises
@@ -137,13 +136,9 @@ def find_switch(name: str, where: str = "switches") -> Switch:
     RecipeError
         If there is none of that name.
     """
-    if name in SWITCHES:
-        return SWITCHES[name]
-    if name in FIELD:
-        raise RecipeError(
-            f"{where}: {shown(name)} is no switch but a field of the job: {FIELD[name].flags[0]}"
-        )
-    raise RecipeError(f"{where}: {shown(name)} is unknown; {choices_hint(name[:60], SWITCHES)}")
+    if name not in SWITCHES:
+        raise RecipeError(f"switches: {shown(name)} is unknown; {choices_hint(name[:60], SWITCHES)}")
+    return SWITCHES[name]
 
 
 def switch_text(value: Any) -> str:

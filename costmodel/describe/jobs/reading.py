@@ -361,13 +361,17 @@ def _read_switches(field: Field, given: Any) -> dict[str, Any]:
     {'dp_overlap': 'none', 'selective_modules': ['core_attn', 'mlp']}
     """
     pairs = _pairs(field, given)
-    if isinstance(given, Mapping):
-        if not all(isinstance(name, str) for name in given):
+    for name, _ in pairs:
+        if not isinstance(name, str):
             raise RecipeError(f"{field.name}: expected names of switches, got {shown(dict(given))}")
+        if name in FIELD and name not in SWITCHES:
+            flag = FIELD[name].flags[0]
+            raise RecipeError(f"{field.name}: {shown(name)} is no switch but a field of the job: {flag}")
+    if isinstance(given, Mapping):
         return dict(pairs)
     found: dict[str, Any] = {}
     for name, value in pairs:
-        switch = find_switch(name, field.name)
+        switch = find_switch(name)
         found[name] = [part for part in value.split(",") if part] if switch.is_list else value
         if value == "null" and switch.kind == "open number":
             found[name] = None
