@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.base.errors import ModelConfigError
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.jobs.merge import merge_jobs, read_job_text
 from costmodel.describe.jobs.merge import read_job as read_job_file
 from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.describe.models.unpriced import size_of
 from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of
 from costmodel.interop.nccl_tests import read_log_text
 from costmodel.interop.sniff import parse_json
@@ -35,11 +37,20 @@ def read_model(file: TextFile, given: Mapping[str, Any]) -> Imported:
     Raises
     ------
     CostModelError
-        If the file cannot be read as a model.
+        If the file cannot be read as a model, or has neither a price nor a count of its parameters.
     """
     raw = parse_json(file.text, file.name)
     name = _name_of(file, raw)
-    found = read_hf_config(raw, name)
+    try:
+        found = read_hf_config(raw, name)
+    except ModelConfigError as error:
+        size = size_of(raw, file.name, name)
+        if size is None:
+            raise
+        reason = str(error).split(": ", 1)[-1]
+        return Imported(
+            fields_of(given), ignored=size.ignored, warnings=size.left_out, shape=size.shape, unpriced=reason
+        )
     job = {**fields_of(given), "model": found.model}
     missing = [key for key in ("gpus", "global_batch", "seq_len") if key not in job]
     left_out = tuple(note for note in found.notes if note.endswith("is priced"))

@@ -139,6 +139,16 @@ LLAMA = {
     "vocab_size": 100,
     "rms_norm_eps": 1e-5,
 }
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 4,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "vocab_size": 10,
+    "max_position_embeddings": 3,
+    "type_vocab_size": 2,
+}
 
 
 def test_a_model_is_a_job_that_lacks_what_it_does_not_say(tmp_path):
@@ -152,12 +162,18 @@ def test_a_model_is_a_job_that_lacks_what_it_does_not_say(tmp_path):
     assert (whole.missing, whole.ignored) == ((), ())
 
 
-def test_a_model_without_a_price_is_refused_with_its_size_and_why(tmp_path):
-    bert = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 4, "vocab_size": 10}
-    with pytest.raises(
-        CostModelError, match=r"'bert' \(layers 2, hidden size 4, vocabulary 10\): an encoder"
-    ):
-        read(tmp_path, bert, "config.json", gpus=8)
+def test_a_model_without_a_price_has_its_size_and_says_why(tmp_path):
+    found = read(
+        tmp_path, {**BERT, "speak": "up", "num_nextn_predict_layers": 1}, "config.json", gpus=8, vocab_size=9
+    )
+    assert found.job == {"gpus": 8}
+    # Tables 4 * (10 + 3 + 2), their norm 8; a layer's four projections 80, MLP 76, norms 16; head 20, its norm 8, biases 10.
+    assert found.shape["num_params"] == 60 + 8 + 2 * (80 + 76 + 16) + 38
+    assert found.unpriced.endswith("an encoder, not a decoder")
+    assert found.ignored == ("speak",)
+    assert found.warnings == ("num_nextn_predict_layers: these layers are not counted",)
+    with pytest.raises(CostModelError, match="model_type"):
+        read(tmp_path, {**BERT, "model_type": "nobody's"}, "config.json")
 
 
 @pytest.mark.parametrize(
