@@ -174,6 +174,21 @@ def named_result(formula: str, name: str) -> str:
     return f"{head}{separator}{name} = {last}"
 
 
+@lru_cache(maxsize=4096)
+def with_steps(steps: tuple[tuple[str, str], ...], formula: str) -> str:
+    """Put those of the steps (names and expressions, in order) before a formula that it needs.
+
+    >>> with_steps((("a", "2 * x"), ("b", "a + y"), ("c", "b + z")), "b * b")
+    'a = 2 * x; b = a + y; b * b'
+    """
+    wanted, held = set(inputs_of(formula)), []
+    for name, expression in reversed(steps):
+        if name in wanted:
+            held.append(f"{name} = {expression}")
+            wanted |= set(inputs_of(expression))
+    return "; ".join([*reversed(held), formula])
+
+
 class _Read(NamedTuple):
     """A formula that is arithmetic: the names that it must be given, those of its steps, and NumPy calls for each."""
 

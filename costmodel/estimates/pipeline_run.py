@@ -92,7 +92,7 @@ def run_pipeline(est: PricedJob, *, most_tasks: int = MOST_TASKS) -> PipelineRun
         raise LayoutError("pipeline: this estimate holds several layouts; estimate one of them")
     placed, layout = est.priced.placed, est.job.layout
     p, m = int(layout.pp), int(placed.micro_batches)
-    chunks = int(schedules.chunks_passed(float(layout.schedule), np.asarray(float(layout.vp))))
+    chunks = int(layout.vp)
     shown = min(m, max(4 * p, most_tasks // (3 * p * chunks)))
     # Two-way schedules want an even number, interleaved ones a multiple of the stages.
     return _simulated(est, m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p))
@@ -191,9 +191,9 @@ def interleaves(priced: Priced) -> bool:
 
 
 def fold_of(priced: Priced) -> int:
-    """Return which stages share a rank of a single layout, as `schedules.fold` counts them; 0 with one stage. [-]"""
+    """Return which stages share a rank of a single layout, as `Fold` counts them; 0 with one stage. [-]"""
     layout = priced.placed.layout
-    return int(schedules.fold(layout.schedule)) if layout.pp > 1 else 0
+    return int(schedules.fact("fold", layout.schedule)) if layout.pp > 1 else 0
 
 
 def stages_in_order(priced: Priced) -> StagePlan:

@@ -15,7 +15,7 @@ from costmodel.estimates.pipeline_run import simulated_step_s
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.estimates.savings import Saving, memory_savings, time_savings
 from costmodel.physics.network.mesh import slowest_tier
-from costmodel.physics.pipeline.schedules import schedule_at, splits_backward
+from costmodel.physics.pipeline.schedules import fact, schedule_at
 from costmodel.physics.run.stragglers import MOST_PIECE_VARIATION
 from costmodel.step.price import price
 from costmodel.step.resilience import synchronisations
@@ -86,7 +86,7 @@ def _simulated(est: PricedJob) -> Iterator[str]:
     """
     layout = est.job.layout
     asked = layout.pp > 1 and (
-        splits_backward(layout.schedule) or (layout.vp > 1 and est.priced.placed.split.chunks)
+        fact("splits_backward", layout.schedule) or (layout.vp > 1 and est.priced.placed.split.chunks)
     )
     if not asked or est.job.micro_batches > _MOST_SIMULATED:
         return

@@ -25,7 +25,7 @@ from costmodel.describe.jobs.layout import Layout, layout_problems, torus_proble
 from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
-from costmodel.physics.pipeline.schedules import fold, schedule_code, splits_backward, valid
+from costmodel.physics.pipeline.schedules import fact, schedule_code, valid
 from costmodel.physics.pipeline.stages import Fold
 from costmodel.planning.launchable import Policies, Refused, refused
 from costmodel.step.price import stage_split
@@ -305,8 +305,8 @@ def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
         return []
     whole = _joined(by_stages)
     # Ranks are balanced for their number of chunks.
-    splits = (fold(whole.schedule) + len(Fold) * (whole.vp if balanced else 0.0))[:, 0]
-    splits = np.where(splits_backward(whole.schedule)[:, 0], -1.0 - splits, splits)
+    splits = (fact("fold", whole.schedule) + len(Fold) * (whole.vp if balanced else 0.0))[:, 0]
+    splits = np.where(fact("splits_backward", whole.schedule)[:, 0] > 0, -1.0 - splits, splits)
     alike = []
     for kind in np.unique(splits):
         here = splits == kind

@@ -488,7 +488,7 @@ def _idle_s(placed: PlacedJob, passes: Mapping[str, Array]) -> Array:
         )
         for micro_batches in (few, few + 1.0)
     )
-    return where(schedules.has_rings(layout.schedule), np.maximum(more_s - less_s, 0.0), 0.0)
+    return where(schedules.fact("has_rings", layout.schedule), np.maximum(more_s - less_s, 0.0), 0.0)
 
 
 def _with_stages(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -159,7 +159,7 @@ def _parts(placed: PlacedJob) -> list[_Part]:
 
     A schedule that runs both ways keeps a stage on two pipeline ranks, so that twice as many share it.
     """
-    copies = settled(schedules.weight_copies(placed.layout.schedule))
+    copies = settled(schedules.fact("weight_copies", placed.layout.schedule))
     together = np.where(placed.layout.shard_group == 0, copies, 1.0)
     names = ("dense", "expert") if placed.model.num_experts else ("dense",)
     parts = []
@@ -182,7 +182,7 @@ def _replicated_lines(step: Step, params: Params, parts: list[_Part]) -> list[Ti
     """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step."""
     placed, stage = step.placed, step.stage
     recipe = placed.recipe
-    copies = settled(schedules.weight_copies(placed.layout.schedule))
+    copies = settled(schedules.fact("weight_copies", placed.layout.schedule))
     overlaps = recipe.overlap.dp_overlap != "none"
     backward = Window(
         placed,

@@ -68,7 +68,7 @@ def _bubble_line(step: Step) -> TimeLine:
         category="bubble",
         phase="step",
         count=1.0,
-        formula=schedules.bubble_formula(placed.layout.schedule),
+        formula=schedules.closed_form("bubble", placed.layout.schedule),
         terms=_waiting(step),
         source="closed form of the schedule, held to its simulation: costmodel/physics/pipeline/schedules.py; passes last with "
         "the messages that ranks stand still for",
@@ -84,8 +84,7 @@ def _message_lines(step: Step) -> list[TimeLine]:
     """
     placed, layout = step.placed, step.placed.layout
     overlapped = placed.recipe.overlap.pp_overlap
-    chunks = {"stages": layout.pp, "virtual_stages": layout.vp}
-    messages = schedules.p2p_messages(layout.schedule, **chunks) * placed.micro_batches
+    messages = np.where(layout.pp > 1, 2.0 * layout.vp, 0.0) * placed.micro_batches
     stops = sum(step.stage.sent) * placed.micro_batches * (layout.pp > 1)
     message = boundary_message(placed)
     waited = schedules.waited_messages(_waiting(step), message.made.value) if overlapped else None
@@ -130,7 +129,6 @@ def _message_lines(step: Step) -> list[TimeLine]:
 
 def _late_line(step: Step, message: Quantity) -> TimeLine:
     """Return what overlapped messages come too late: a wait; their bytes stand in the lines of messages."""
-    passes = step.stage.passes
     return time_line(
         "pp.send_recv.late",
         axis="pp",
@@ -139,8 +137,7 @@ def _late_line(step: Step, message: Quantity) -> TimeLine:
         count=1.0,
         made=message.then(
             "message_s",
-            schedules.late_formula(step.placed.layout.schedule),
-            backward_s=passes["backward_input_s"] + passes["backward_weight_s"],
+            schedules.closed_form("late", step.placed.layout.schedule),
             **_shape(step),
         ),
         source="messages longer than what hides them: costmodel/physics/pipeline/schedules.py",

@@ -343,17 +343,17 @@ class PlacedJob:
     @cached_property
     def splits_backward(self) -> NDArray[np.bool_]:
         """Whether the passes towards inputs and towards weights run apart; one value where all are alike."""
-        return np.asarray(settled(schedules.splits_backward(self.layout.schedule)) > 0)
+        return np.asarray(settled(schedules.fact("splits_backward", self.layout.schedule)) > 0)
 
     @cached_property
     def ranks_wait_unlike(self) -> NDArray[np.bool_]:
         """Whether ranks that are equally busy wait for unlike times; one value where all are alike."""
-        return np.asarray(settled(schedules.differs_by_rank(self.layout.schedule)) > 0)
+        return np.asarray(settled(schedules.fact("differs_by_rank", self.layout.schedule)) > 0)
 
     @cached_property
     def rings(self) -> Rings | None:
         """What neighbours hold that wait for each other in a circle; none where no schedule has such."""
-        if not anywhere(schedules.has_rings(self.layout.schedule)):
+        if not anywhere(schedules.fact("has_rings", self.layout.schedule)):
             return None
         return plan_rings(self.model.kind_of_layer, len(self.kinds), self.layout.pp, self.split)
 
@@ -361,7 +361,7 @@ class PlacedJob:
     def meetings(self) -> Meetings | None:
         """Where chunks of the last rank meet larger ones; none where no schedule interleaves."""
         layout = self.layout
-        if not anywhere(schedules.goes_by_chunks(layout.schedule)):
+        if not anywhere(schedules.fact("meets_by_chunk", layout.schedule)):
             return None
         return plan_meetings(self.model.kind_of_layer, len(self.kinds), layout.pp, layout.vp, self.split)
 

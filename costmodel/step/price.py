@@ -182,7 +182,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         len(kinds),
         layout.pp,
         split,
-        fold=settled(schedules.fold(layout.schedule)),
+        fold=settled(schedules.fact("fold", layout.schedule)),
         every_stage=every_stage,
     )
     tokens = layout.micro_batch * seq / layout.cp
@@ -290,7 +290,7 @@ def stage_split(job: Job) -> Split:
     """Return how the layers of a model are dealt to pipeline stages: as written out, or as the recipe does."""
     model, memory = job.model, job.recipe.memory
     if job.balanced_stages:
-        ways = settled(schedules.fold(job.layout.schedule))
+        ways = settled(schedules.fact("fold", job.layout.schedule))
         return balanced_split(
             model.kind_of_layer,
             job.layout.pp,
@@ -312,7 +312,7 @@ def chunks_of(job: Job) -> tuple[Chunk, ...]:
     """
     if job.pipeline_layout or not job.balanced_stages or anywhere(job.layout.pp < 2):
         return job.pipeline_layout
-    if schedules.fold(job.layout.schedule).any():
+    if schedules.fact("fold", job.layout.schedule).any():
         return ()
     placed = place_job(job, every_stage=True)
     return chunks_on_ranks(placed.stages, int(job.layout.vp), job.model.mtp_layers, placed.split)

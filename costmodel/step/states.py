@@ -118,7 +118,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     placed, recipe = step.placed, step.placed.recipe
     params = step.trained
     shards, split = placed.shards_parameters[..., None], placed.shards_optimizer[..., None]
-    copies = settled(schedules.weight_copies(placed.layout.schedule))[..., None]
+    copies = settled(schedules.fact("weight_copies", placed.layout.schedule))[..., None]
     dense_ranks, expert_ranks = (ranks[..., None] for ranks in placed.shard_ranks)
     lines = _frozen_lines(step, shards, copies)
     # The weights are sharded from ZeRO-3 on, gradients as soon as no rank adds up whole ones.

@@ -8,8 +8,7 @@ import pytest
 from costmodel.bill.formula import evaluate
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
-from costmodel.physics.pipeline.schedule_record import Schedule
-from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedule_table import SCHEDULES, Schedule
 from costmodel.physics.pipeline.schedules import task_orders
 from costmodel.physics.pipeline.stages import Fold
 
@@ -37,8 +36,7 @@ def cases(schedule: Schedule, grid: list[tuple[int, int]] = GRID) -> list[tuple[
         (p, m, v)
         for p, m in grid
         for v in (1, 2, 4)
-        if p >= schedule.exact.least_stages
-        and not schedule.broken_rules(stages=p, micro_batches=m, virtual_stages=v)
+        if not schedule.broken_rules(stages=p, micro_batches=m, virtual_stages=v)
     ]
 
 
@@ -80,11 +78,11 @@ def waited_s(name: str, p: int, m: int, v: int, times: tuple[float, float, float
     code = schedules.schedule_code(name)
     count = float(schedules.exposed_p2p_messages(code, **terms))
     of_stage = {"forward_s": f, "backward_s": b + w, "backward_weight_s": w}
-    terms |= {"message_s": message_s, **of_stage}
+    terms |= {"message_s": message_s, "backward_input_s": b, **of_stage}
     for key, value in of_stage.items():
         terms |= {f"sum_{key}": p * value, f"plain_{key}": value, f"mean_{key}": value}
     terms |= {"pair_forward_s": 2 * f, "pair_input_s": 2 * b, "pair_weight_s": 2 * w}
-    return count * message_s + float(evaluate(schedules.late_formula(code), terms))
+    return count * message_s + float(evaluate(schedules.closed_form("late", code), terms))
 
 
 def check_bubble(name: str, p: int, m: int, v: int) -> None:
@@ -103,7 +101,7 @@ def check_held(name: str, p: int, m: int, v: int) -> None:
         schedules.schedule_code(name), stages=p, micro_batches=m, virtual_stages=v, stage=np.arange(p)
     )
 
-    if SCHEDULES[name].exact.held_on_every_rank:
+    if not task_orders(name, p, m, v).in_unit_time:
         np.testing.assert_allclose(held, np.broadcast_to(closed, held.shape))
     else:
         # Ranks differ by one chunk or two; the closed form is what the fullest one holds.
@@ -151,7 +149,7 @@ def check_messages(name: str, p: int, m: int, v: int, *, stopping: bool) -> None
     step_s = run(name, p, m, v, TIMES[0], message_s=message_s, blocking=stopping).step_s()
     if stopping:
         paid_s = stopping_s(name, p, m, v, TIMES[0], message_s)
-        assert paid_s == pytest.approx(step_s, rel=max(exact.messages_stopping, 1e-9))
+        assert paid_s == pytest.approx(step_s, rel=1e-9 if name in ("none", "naive", "gpipe") else 0.01)
         return
     waits_s = waited_s(name, p, m, v, TIMES[0], message_s)
     assert free_s + waits_s == pytest.approx(step_s, rel=max(exact.messages, 1e-9))

@@ -23,7 +23,7 @@ from costmodel.describe.recipe import list_recipes
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.pipeline_run import run_pipeline
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
-from costmodel.physics.pipeline.schedules import schedule_code, splits_backward, valid
+from costmodel.physics.pipeline.schedules import fact, schedule_code, valid
 from costmodel.what_if.changes import hardware_changes
 
 Array = NDArray[np.float64]
@@ -170,7 +170,7 @@ def passes_have_it_all(job: Job) -> Flags:
     often = (layout.zero_stage == 3) | ((layout.zero_stage == 2) & overlap.reduce_each_micro_batch)
     late = np.asarray(overlap.pp_overlap & np.isin(layout.schedule, [schedule_code("interleaved")]))
     in_turn = bool(job.model.num_experts) and not overlap.fsdp_across_layers
-    return np.asarray(~(often & (splits_backward(layout.schedule) | late | in_turn)))
+    return np.asarray(~(often & ((fact("splits_backward", layout.schedule) > 0) | late | in_turn)))
 
 
 def faster(batch: Batch) -> Iterator[Checked]:

@@ -34,7 +34,6 @@ def test_one_stage_costs_nothing_and_holds_one_micro_batch():
 
     assert (schedules.bubble_time_s(CODES, **layout, **TIMES) == 0.0).all()
     assert (schedules.in_flight(CODES, **layout) == 1.0).all()
-    assert (schedules.p2p_messages(CODES, stages=1) == 0.0).all()
     assert (schedules.exposed_p2p_messages(CODES, **layout) == 0.0).all()
 
 
@@ -167,19 +166,10 @@ def test_what_can_run():
 
 
 def test_only_dualpipe_holds_two_copies():
-    copies = dict(zip(SCHEDULES, schedules.weight_copies(CODES).tolist(), strict=True))
+    copies = dict(zip(SCHEDULES, schedules.fact("weight_copies", CODES).tolist(), strict=True))
 
     assert copies.pop("dualpipe") == 2
     assert set(copies.values()) == {1.0}
-
-
-def test_messages_per_micro_batch():
-    sent = schedules.p2p_messages(CODES, stages=4, virtual_stages=3)
-
-    by_name = dict(zip(SCHEDULES, sent.tolist(), strict=True))
-    assert by_name["1f1b"] == 2
-    assert by_name["interleaved"] == 6
-    assert by_name["zb-v"] == 4
 
 
 def test_simulation_of_one_micro_batch_on_two_stages_by_hand():

@@ -5,12 +5,11 @@ import pytest
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import (
     bubble_time_s,
-    chunks_passed,
     exposed_p2p_messages,
+    fact,
     in_flight,
     schedule_code,
     unpaired_share,
-    weight_copies,
 )
 
 # Held by the first rank and the last, messages that are waited for, passes alone, held more in pairs, copies, chunks.
@@ -42,8 +41,7 @@ def test_counts_of_a_schedule():
         assert float(more) == pytest.approx(min(pair, 8 - first))
         assert float(exposed_p2p_messages(code, **shape)) == messages
         assert float(8 * unpaired_share(code, **shape)) == pytest.approx(alone)
-        assert float(weight_copies(code)) == copies
-        assert float(chunks_passed(code, chunks)) == chunks
+        assert float(fact("weight_copies", code)) == copies
 
 
 def test_every_schedule_is_counted():

@@ -377,7 +377,7 @@ def check_job(job: Job, dp: int | None = None) -> None:
         broken = schedule.broken_rules(stages=pp, micro_batches=count, virtual_stages=vp)
         raise LayoutError(
             f"schedule: {schedule.name} cannot run pp = {pp:.0f} stages, vp = {vp:.0f} and "
-            f"{count:.0f} micro-batches; it needs {', '.join(rule.text for rule in broken)}"
+            f"{count:.0f} micro-batches; it needs {', '.join(broken)}"
         )
 
 

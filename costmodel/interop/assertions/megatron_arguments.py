@@ -12,7 +12,7 @@ from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.models.mixers import GatedDelta, Indexed
 from costmodel.interop.assertions.record import WORDS, Arguments
 from costmodel.interop.megatron_mixers import is_hybrid
-from costmodel.physics.pipeline.schedules import fold, schedule_code
+from costmodel.physics.pipeline.schedules import fact, schedule_code
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -201,7 +201,7 @@ def _layout(job: Job) -> dict[str, ArrayLike]:
     """Return how layers are dealt to stages: by a layout string, or by counting embedding and head as layers."""
     layout, chunks = job.layout, job.pipeline_layout
     piped = layout.pp > 1
-    balanced = piped & job.balanced_stages & (fold(layout.schedule) == 0)
+    balanced = piped & job.balanced_stages & (fact("fold", layout.schedule) == 0)
     given = balanced | bool(chunks)
     held = float(sum(chunk.layers for chunk in chunks)) if chunks else float(job.model.num_layers)
     return {
