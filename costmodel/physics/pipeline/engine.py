@@ -1,10 +1,12 @@
 """Step-by-step simulation of pipeline schedules: every task of every rank, with start and end.
 
-`simulate` runs the orders of `schedule_orders` with given durations and a delay per message.
+`simulate` runs the orders of `schedules.task_orders` with given durations and a delay per message.
 Nothing here uses the closed forms of `schedules`: the simulation is their oracle, and the source
 of Gantt pictures and traces. It is a loop over tasks, for one layout at a time; a search uses the
 closed forms.
 """
+
+from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
@@ -32,6 +34,11 @@ class Task(NamedTuple):
     end_s: float
 
 
+def _kept(pending_weight_fraction: float) -> dict[str, float]:
+    """Return by how much the activations that a rank holds change with each kind of task. [tasks]"""
+    return {"F": 1.0, "B": -1.0, "I": pending_weight_fraction - 1.0, "W": -pending_weight_fraction}
+
+
 @dataclass(frozen=True)
 class Timeline:
     """The result of a simulation: the tasks, and what follows from them."""
@@ -40,20 +47,23 @@ class Timeline:
     num_ranks: int
     tasks_per_stage: int
 
-    def _ends(self, last: bool) -> Array:
-        """Return each rank's first start or last end."""
-        out = np.full(self.num_ranks, -np.inf if last else np.inf)
+    def _ends(self) -> Array:
+        """Return each rank's first start and last end. [s]"""
+        out = np.full((2, self.num_ranks), [[np.inf], [-np.inf]])
         for task in self.tasks:
-            out[task.rank] = max(out[task.rank], task.end_s) if last else min(out[task.rank], task.start_s)
+            out[0, task.rank] = min(out[0, task.rank], task.start_s)
+            out[1, task.rank] = max(out[1, task.rank], task.end_s)
         return out
 
     def makespan_s(self) -> float:
         """Time from the first start to the last end of all ranks [s]."""
-        return float(self._ends(last=True).max() - self._ends(last=False).min())
+        start, end = self._ends()
+        return float(end.max() - start.min())
 
     def span_s(self) -> Array:
         """Time from first start to last end, of each rank [s]."""
-        return self._ends(last=True) - self._ends(last=False)
+        start, end = self._ends()
+        return np.asarray(end - start)
 
     def busy_s(self) -> Array:
         """Time in tasks, of each rank [s]."""
@@ -72,26 +82,13 @@ class Timeline:
         From the start of F to the end of the backward; between I and W only the given fraction.
         """
         changes: list[list[tuple[float, float]]] = [[] for _ in range(self.num_ranks)]
-        share = {"F": 1.0, "B": -1.0, "I": pending_weight_fraction - 1.0, "W": -pending_weight_fraction}
+        share = _kept(pending_weight_fraction)
         for task in self.tasks:
             # What ends at the time something starts has freed its memory.
             time = task.start_s if task.kind == "F" else task.end_s
             changes[task.rank].append((round(time, 9), share[task.kind]))
         peaks = [np.cumsum([c for _, c in sorted(per_rank)]).max(initial=0.0) for per_rank in changes]
         return np.asarray(peaks) / self.tasks_per_stage
-
-
-def _durations(value: ArrayLike, orders: Orders) -> Array:
-    """Return the time of a task by rank and chunk, from one of the whole stage or one per chunk."""
-    p, chunks = len(orders.ranks), 1 + max(chunk for path in orders.paths for _, chunk in path)
-    given = np.asarray(value, dtype=np.float64)
-    if given.ndim == 2:
-        return given
-    by_stage = np.broadcast_to(given, (p,)) / orders.tasks_per_stage
-    out = np.repeat(by_stage[:, None], chunks, axis=1)
-    if len(orders.paths) == 2:
-        out[:, 1] = by_stage[::-1]
-    return out
 
 
 def simulate(
@@ -123,11 +120,6 @@ def simulate(
     synchronized : bool
         Whether all ranks wait for each other at the end, so that the shortest order is the one that ends first.
 
-    Returns
-    -------
-    timeline : Timeline
-        Tasks in the order in which they were started.
-
     Raises
     ------
     AssertionError
@@ -158,104 +150,115 @@ def simulate(
     """
     if orders.in_unit_time:
         orders = _with_weights(orders)
+    passes = (_by_chunk(each, orders) for each in (forward_s, backward_input_s, backward_weight_s))
+    forward, inputs, weights = passes
+    durations = {"F": forward, "I": inputs, "W": weights, "B": inputs + weights}
+    times = _Times(
+        {kind: each.tolist() for kind, each in durations.items()},
+        delay_s=0.0 if blocking else message_s,
+        pause_s=message_s if blocking else 0.0,
+    )
     if not orders.fill_limit:
-        return _in_order(orders, forward_s, backward_input_s, backward_weight_s, message_s, blocking)
-    ranks = range(len(orders.ranks))
-    found = []
-    for least in (None, 0.5, 0.25) if orders.fill_limit else (None,):
-        run = _Run(orders, forward_s, backward_input_s, backward_weight_s, message_s, blocking)
-        run.load = {"F": 1.0, "B": -1.0, "I": pending_weight_fraction - 1.0, "W": -pending_weight_fraction}
-        run.least_share = least
-        while True:
-            choices = [choice for choice in map(run.next_choice, ranks) if choice is not None]
-            if not choices:
-                break
-            run.execute(min(choices, key=itemgetter(0)))
-        if any(run.position[rank] < len(orders.ranks[rank]) for rank in ranks):
-            raise AssertionError("pipeline orders that wait for each other")
-        found.append(Timeline(tuple(run.tasks), len(ranks), orders.tasks_per_stage))
+        return _in_order(orders, times)
+    found = [
+        _Run(orders, times, _kept(pending_weight_fraction), least).whole() for least in (None, 0.5, 0.25)
+    ]
     return min(found, key=Timeline.makespan_s if synchronized else Timeline.step_s)
 
 
-class _Links(NamedTuple):
-    """One task of written orders: what it is, and the tasks (numbers, less than none for none) that it waits for."""
+class _Times(NamedTuple):
+    """Seconds of a task by kind, rank and chunk; by how much a message comes later, and its sender stands still."""
 
-    rank: int
-    step: Step
-    before: int
-    ends: tuple[tuple[int, bool], ...]
-    sends: bool
+    durations: dict[str, list[list[float]]]
+    delay_s: float
+    pause_s: float
 
 
-@lru_cache(maxsize=8)
-def _linked(orders: Orders) -> tuple[_Links, ...]:
-    """Return the tasks of orders that say all, each after those that it waits for: by rank before it, and by message.
+def _by_chunk(value: ArrayLike, orders: Orders) -> Array:
+    """Return the time of a task by rank and chunk, from one of the whole stage or one per chunk."""
+    given = np.asarray(value, dtype=np.float64)
+    if given.ndim == 2:
+        return given
+    chunks = 1 + max(chunk for path in orders.paths for _, chunk in path)
+    by_stage = np.broadcast_to(given, (len(orders.ranks),)) / orders.tasks_per_stage
+    out = np.repeat(by_stage[:, None], chunks, axis=1)
+    if len(orders.paths) == 2:
+        out[:, 1] = by_stage[::-1]
+    return out
 
-    Of two that run as one, both wait for what either needs.
-    """
-    run = _Run(orders, 0.0, 0.0, 0.0, 0.0, False)
-    number: dict[tuple[bool, int, int, int], int] = {}
-    found: list[_Links] = []
-    last, position = [-1] * len(orders.ranks), [0] * len(orders.ranks)
 
-    def needs(rank: int, step: Step) -> list[tuple[tuple[bool, int, int, int], bool]]:
+_Key = tuple[bool, int, int, int]
+"""A pass: whether it is backward, its rank, chunk and micro-batch."""
+
+
+class _Ways:
+    """Where the input of every task comes from."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.num_paths = len(orders.paths)
+        self.before: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.after: dict[tuple[int, int, int], tuple[int, int]] = {}
+        for way, path in enumerate(orders.paths):
+            for here, there in pairwise(path):
+                self.after[(way, *here)] = there
+                self.before[(way, *there)] = here
+
+    def _neighbour(
+        self, rank: int, step: Step, links: dict[tuple[int, int, int], tuple[int, int]]
+    ) -> tuple[int, int]:
+        """Return the rank and chunk there; those of the step at the ends."""
+        return links.get((step.micro_batch % self.num_paths, rank, step.chunk), (rank, step.chunk))
+
+    def inputs(self, rank: int, step: Step) -> list[tuple[_Key, bool]]:
+        """Return the passes that a task waits for, and whether a message brings what they made."""
         if step.kind == "W":
             return []
-        back, source = step.kind != "F", run.neighbour(rank, step, source=True)
-        own = [((False, rank, step.chunk, step.micro_batch), False)] if back else []
-        return own + ([((back, *source, step.micro_batch), source[0] != rank)] if source else [])
+        back, here = step.kind != "F", (rank, step.chunk)
+        source = self._neighbour(rank, step, self.after if back else self.before)
+        own = [((False, *here, step.micro_batch), False)] if back else []
+        return own + ([((back, *source, step.micro_batch), source[0] != rank)] if source != here else [])
 
-    moved = True
+    def sends(self, rank: int, step: Step) -> bool:
+        """Return whether a message takes what a task makes to another rank."""
+        links = self.after if step.kind == "F" else self.before
+        return step.kind != "W" and self._neighbour(rank, step, links)[0] != rank
+
+
+def _require_done(orders: Orders, position: list[int]) -> None:
+    if any(at < len(order) for at, order in zip(position, orders.ranks, strict=True)):
+        raise AssertionError("pipeline orders that wait for each other")
+
+
+def _in_order(orders: Orders, times: _Times) -> Timeline:
+    """Run orders that say where every task runs: each starts when the ones that it waits for have ended.
+
+    Of two that run as one, both wait for what either needs, and what they make is there when the last of them ends.
+    """
+    ways, num_ranks = _Ways(orders), len(orders.ranks)
+    free, position, moved = [0.0] * num_ranks, [0] * num_ranks, True
+    done: dict[_Key, float] = {}
+    tasks: list[Task] = []
     while moved:
         moved = False
         for rank, order in enumerate(orders.ranks):
             while position[rank] < len(order):
                 at = position[rank]
                 steps = order[at : at + 1 + order[at].joined]
-                waits = [need for step in steps for need in needs(rank, step)]
-                if any(task not in number for task, _ in waits):
+                waits = [need for step in steps for need in ways.inputs(rank, step)]
+                if any(key not in done for key, _ in waits):
                     break
-                ends = tuple((number[task], far) for task, far in waits)
+                now = max([free[rank], *(done[key] + times.delay_s * far for key, far in waits)])
                 for step in steps:
-                    target = None if step.kind == "W" else run.neighbour(rank, step, source=False)
-                    found.append(
-                        _Links(rank, step, last[rank], ends, target is not None and target[0] != rank)
-                    )
-                    last[rank], ends = len(found) - 1, ()
+                    end = now + times.durations[step.kind][rank][step.chunk]
+                    tasks.append(Task(rank, step.kind, step.micro_batch, step.chunk, now, end))
+                    now = end + times.pause_s * ways.sends(rank, step)
                 for step in steps:
                     if step.kind != "W":
-                        # What two passes in one produce is there when the last of them ends.
-                        number[step.kind != "F", rank, step.chunk, step.micro_batch] = last[rank]
-                position[rank] += len(steps)
-                moved = True
-    if any(at < len(order) for at, order in zip(position, orders.ranks, strict=True)):
-        raise AssertionError("pipeline orders that wait for each other")
-    return tuple(found)
-
-
-def _in_order(
-    orders: Orders,
-    forward_s: ArrayLike,
-    backward_input_s: ArrayLike,
-    backward_weight_s: ArrayLike,
-    message_s: float,
-    blocking: bool,
-) -> Timeline:
-    """Run orders that say where every task runs: each starts when the ones that it waits for have ended."""
-    run = _Run(orders, forward_s, backward_input_s, backward_weight_s, message_s, blocking)
-    duration = {kind: values.tolist() for kind, values in run.duration.items()}
-    free: list[float] = []
-    tasks: list[Task] = []
-    for rank, step, before, ends, sends in _linked(orders):
-        start = free[before] if before >= 0 else 0.0
-        for task, far in ends:
-            there = free[task] + (run.delay_s if far else 0.0)
-            start = max(start, there)
-        end = start + duration[step.kind][rank][step.chunk]
-        tasks.append(Task(rank, step.kind, step.micro_batch, step.chunk, start, end))
-        free.append(end + (run.pause_s if sends else 0.0))
+                        done[step.kind != "F", rank, step.chunk, step.micro_batch] = now
+                free[rank], position[rank], moved = now, at + len(steps), True
+    _require_done(orders, position)
     tasks.sort(key=itemgetter(4))
-    return Timeline(tuple(tasks), len(orders.ranks), orders.tasks_per_stage)
+    return Timeline(tuple(tasks), num_ranks, orders.tasks_per_stage)
 
 
 @lru_cache(maxsize=64)
@@ -280,58 +283,35 @@ class _Choice(NamedTuple):
 
 
 class _Run:
-    """The state of a simulation."""
+    """A simulation in which W fills gaps: those of which at least `least_share` fits, or by the idle time of ranks."""
 
     def __init__(
-        self,
-        orders: Orders,
-        forward_s: ArrayLike,
-        backward_input_s: ArrayLike,
-        backward_weight_s: ArrayLike,
-        message_s: float,
-        blocking: bool,
+        self, orders: Orders, times: _Times, kept: dict[str, float], least_share: float | None
     ) -> None:
         p = len(orders.ranks)
-        inputs, weights = _durations(backward_input_s, orders), _durations(backward_weight_s, orders)
-        self.duration = {"F": _durations(forward_s, orders), "I": inputs, "W": weights, "B": inputs + weights}
-        self.orders = orders
-        self.before: dict[tuple[int, int, int], tuple[int, int]] = {}
-        self.after: dict[tuple[int, int, int], tuple[int, int]] = {}
-        for way, path in enumerate(orders.paths):
-            for here, there in pairwise(path):
-                self.after[(way, *here)] = there
-                self.before[(way, *there)] = here
-        self.delay_s, self.pause_s = (0.0, message_s) if blocking else (message_s, 0.0)
-        self.load: dict[str, float] = {}
-        self.least_share: float | None = None
-        self.done: dict[tuple[bool, int, int, int], float] = {}
+        self.orders, self.times, self.kept, self.least_share = orders, times, kept, least_share
+        self.ways = _Ways(orders)
+        self.done: dict[_Key, float] = {}
         self.tasks: list[Task] = []
         self.free, self.idle, self.held = [0.0] * p, [0.0] * p, [0.0] * p
         self.position = [0] * p
         self.waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(p)]
 
-    def neighbour(self, rank: int, step: Step, *, source: bool) -> tuple[int, int] | None:
-        """Return where the step's input comes from, or where its output goes; None at the ends."""
-        links = self.before if source == (step.kind == "F") else self.after
-        return links.get((step.micro_batch % len(self.orders.paths), rank, step.chunk))
+    def whole(self) -> Timeline:
+        """Run everything."""
+        ranks = range(len(self.orders.ranks))
+        while choices := [choice for choice in map(self.next_choice, ranks) if choice is not None]:
+            self.execute(min(choices, key=itemgetter(0)))
+        _require_done(self.orders, self.position)
+        return Timeline(tuple(self.tasks), len(ranks), self.orders.tasks_per_stage)
 
     def ready_s(self, rank: int, step: Step) -> float | None:
         """Return when the step's inputs are there; None if that is not yet known."""
-        if step.kind == "W":
-            return 0.0
-        backward = step.kind != "F"
-        needs = []
-        if backward:
-            needs.append((self.done.get((False, rank, step.chunk, step.micro_batch)), 0.0))
-        source = self.neighbour(rank, step, source=True)
-        if source is not None:
-            delay = self.delay_s if source[0] != rank else 0.0
-            needs.append((self.done.get((backward, *source, step.micro_batch)), delay))
         latest = 0.0
-        for end, delay in needs:
-            if end is None:
+        for key, far in self.ways.inputs(rank, step):
+            if key not in self.done:
                 return None
-            latest = max(latest, end + delay)
+            latest = max(latest, self.done[key] + (self.times.delay_s if far else 0.0))
         return latest
 
     def next_choice(self, rank: int) -> _Choice | None:
@@ -346,11 +326,10 @@ class _Run:
             gap = np.inf if start is None else start - self.free[rank]
             room = self.orders.fill_limit + 1e-9 - self.held[rank]
             full = bool(steps) and steps[0].kind == "F" and room < 1.0
-            by_share = self.least_share is not None
             least = 1.0 - 1e-9 if self.least_share is None else self.least_share
-            long = gap >= least * self.duration["W"][rank, chunk]
-            worst = not by_share and gap > 1e-9 and self.idle[rank] + gap > max(self.idle) + 1e-9
-            if full or long or worst:
+            long = gap >= least * self.times.durations["W"][rank][chunk]
+            idlest = self.least_share is None and self.idle[rank] + gap > max(self.idle) + 1e-9
+            if full or long or (idlest and gap > 1e-9):
                 return _Choice(self.free[rank], rank, (Step("W", chunk, micro_batch),), True)
         return None if start is None else _Choice(start, rank, steps, False)
 
@@ -364,14 +343,13 @@ class _Run:
             self.idle[rank] += now - self.free[rank] if self.position[rank] else 0.0
             self.position[rank] += len(choice.steps)
         for step in choice.steps:
-            target = None if step.kind == "W" else self.neighbour(rank, step, source=False)
-            end = now + float(self.duration[step.kind][rank, step.chunk])
+            end = now + self.times.durations[step.kind][rank][step.chunk]
             self.tasks.append(Task(rank, step.kind, step.micro_batch, step.chunk, now, end))
-            now = end + (self.pause_s if target is not None and target[0] != rank else 0.0)
+            now = end + (self.times.pause_s if self.ways.sends(rank, step) else 0.0)
         for step in choice.steps:
             if step.kind != "W":
                 self.done[step.kind != "F", rank, step.chunk, step.micro_batch] = now
-            self.held[rank] += self.load[step.kind]
+            self.held[rank] += self.kept[step.kind]
             if step.kind == "I" and self.orders.fill_limit:
                 self.waiting[rank].append((step.chunk, step.micro_batch))
         self.free[rank] = now

@@ -29,7 +29,9 @@ class Unlike(NamedTuple):
 
 UNLIKE: Mapping[str, Unlike] = {
     "sum_forward_s": Unlike("stages * forward_s", "F of all stages together"),
-    "sum_backward_s": Unlike("stages * (backward_input_s + backward_weight_s)", "B + W of all stages together"),
+    "sum_backward_s": Unlike(
+        "stages * (backward_input_s + backward_weight_s)", "B + W of all stages together"
+    ),
     "sum_backward_weight_s": Unlike("stages * backward_weight_s", "W of all stages together"),
     "plain_forward_s": Unlike("forward_s", "F of layers alone on the stage that has most of them"),
     "plain_backward_s": Unlike("backward_input_s + backward_weight_s", "B + W of layers alone there"),
@@ -38,9 +40,12 @@ UNLIKE: Mapping[str, Unlike] = {
     "mean_backward_s": Unlike("backward_input_s + backward_weight_s", "B + W of layers alone there"),
     "mean_backward_weight_s": Unlike("backward_weight_s", "W of layers alone there"),
     "most_forward_s": Unlike("forward_s", "F of the stage that takes longest for it"),
-    "most_backward_s": Unlike("backward_input_s + backward_weight_s", "B + W of the stage that takes longest for them"),
+    "most_backward_s": Unlike(
+        "backward_input_s + backward_weight_s", "B + W of the stage that takes longest for them"
+    ),
     "pair_forward_s": Unlike(
-        "plain_forward_s + mean_forward_s", "F of the two neighbours of a V (`stages.Rings`) that take longest for it"
+        "plain_forward_s + mean_forward_s",
+        "F of the two neighbours of a V (`stages.Rings`) that take longest for it",
     ),
     "pair_input_s": Unlike(
         "plain_backward_s - plain_backward_weight_s + mean_backward_s - mean_backward_weight_s",
@@ -81,7 +86,9 @@ UNLIKE: Mapping[str, Unlike] = {
     ),
     "first": Unlike("0", "1 where the busiest rank is the first [-]"),
     "last": Unlike("0", "1 where the busiest rank is the last [-]"),
-    "behind": Unlike("stages - 1", "ranks behind the busiest one; where it is not known, none or all if that is longer [-]"),
+    "behind": Unlike(
+        "stages - 1", "ranks behind the busiest one; where it is not known, none or all if that is longer [-]"
+    ),
 }
 """How stages may differ, by the names of the closed forms: seconds of one micro-batch unless said otherwise."""
 
@@ -180,9 +187,14 @@ class Schedule:
     def __post_init__(self) -> None:
         """Read every formula once, so that a typing error does not wait for the first job."""
         forms = (self.bubble, self.held, self.messages, self.late, self.unpaired, self.pair_held)
-        for text, names in [*((form, NAMES) for form in forms), *((rule, LAYOUT) for rule in self.needs.values())]:
+        for text, names in [
+            *((form, NAMES) for form in forms),
+            *((rule, LAYOUT) for rule in self.needs.values()),
+        ]:
             if unknown := sorted(set(inputs_of(with_steps(STEPS, text))) - set(names)):
-                raise ValueError(f"schedule {self.name}: {unknown[0]!r} in {text!r} is none of {', '.join(names)}")
+                raise ValueError(
+                    f"schedule {self.name}: {unknown[0]!r} in {text!r} is none of {', '.join(names)}"
+                )
 
     @property
     def weight_copies(self) -> float:
@@ -365,7 +377,8 @@ _RECORDS = (
         fold=Fold.OWN,
         splits_backward=True,
         needs=_ONE_CHUNK,
-        bubble="ahead = min(behind, micro_batches - 1); kept = floor(before / pending_weight_fraction); " + _ZERO_BUBBLE,
+        bubble="ahead = min(behind, micro_batches - 1); kept = floor(before / pending_weight_fraction); "
+        + _ZERO_BUBBLE,
         held="stages",
         # Half of them in turn with passes that a slower rank has ready.
         messages="4 * hops - min(2 * hops, micro_batches * hidden)",
@@ -384,7 +397,8 @@ _RECORDS = (
         fold=Fold.OWN,
         splits_backward=True,
         needs=_ONE_CHUNK,
-        bubble="ahead = min(2 * behind, micro_batches - 1); kept = 2 * before / pending_weight_fraction; " + _ZERO_BUBBLE,
+        bubble="ahead = min(2 * behind, micro_batches - 1); kept = 2 * before / pending_weight_fraction; "
+        + _ZERO_BUBBLE,
         held="2 * stages - 1",
         messages="2 * hops",
         late="0",

@@ -383,9 +383,7 @@ def plan_meetings(
 
 
 @lru_cache(maxsize=8192)
-def _meeting_rows(
-    stack: _Stack, pp: float, vp: float, embedding: float, head: float
-) -> tuple[Array, Array]:
+def _meeting_rows(stack: _Stack, pp: float, vp: float, embedding: float, head: float) -> tuple[Array, Array]:
     """Return the meetings of one layout (rows: what is more, share, rank, hops and of_next), and a mean first chunk."""
     ranks, chunks = int(pp), int(vp)
     rows = _chunk_rows(stack, ranks * chunks, embedding, head)
