@@ -240,7 +240,7 @@ def in_flight(
     if not np.any(paired):
         return held
     more = evaluate(closed_form("pair_held", schedule), {**terms, "layers": layers})
-    return np.asarray(np.minimum(held + paired * more, np.maximum(micro_batches, 1.0)))
+    return np.asarray(np.minimum(held + as_array(paired) * more, np.maximum(micro_batches, 1.0)))
 
 
 def unpaired_share(
@@ -329,7 +329,8 @@ def sent_by_rank(
     """
     fold, first, last = fact("fold", schedule), as_array(first), as_array(last)
     ends = np.where(fold == Fold.BOTH_WAYS, 0.5, 1.0) * (first + last)
-    return Sent(*(virtual_stages - np.where(fold == Fold.OWN, own, ends) for own in (last, first)))
+    chunks = as_array(virtual_stages)
+    return Sent(*(np.asarray(chunks - np.where(fold == Fold.OWN, own, ends)) for own in (last, first)))
 
 
 def valid(
