@@ -20,7 +20,6 @@ from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.warnings import accumulation
 from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.planning.found import Found
-from costmodel.planning.launchable import table_of
 from costmodel.planning.no_layout import (
     dividing_batch,
     dividing_gpus,
@@ -31,8 +30,8 @@ from costmodel.planning.no_layout import (
     leanest_of,
 )
 from costmodel.planning.preference import TIE_SHARE
-from costmodel.planning.search import Question, build_spaces, layout_of
-from costmodel.planning.space import REASONS
+from costmodel.planning.search import Question, layout_of, space_of
+from costmodel.planning.space import REASONS, table_of
 
 _NEAR_TIE = 0.005
 _DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].turned == "placement")
@@ -412,7 +411,7 @@ def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job
         )
     except LayoutError as error:
         return str(error)
-    space = build_spaces(replace(question, jobs=(job,), given=dict(given), tp_in_domain=False))[0]
+    space = space_of(replace(question, given=dict(given), tp_in_domain=False), job)
     code = list(space.rejected)[-1]
     if code not in ASSERTIONS:
         return REASONS[code]

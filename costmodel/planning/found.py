@@ -475,7 +475,7 @@ class Found:
         for part in (part for one in self.passes for part in one.parts()):
             job = self.jobs[part.job]
             better = part.step_time_s * self.question.weight(job) < least
-            count += int(np.sum(np.broadcast_to(better & self.question.fits(part, job), part.slab.shape)))
+            count += int(np.sum(better & self.question.fits(part, job)))
         return count
 
     def columns(self, count: int | None = None) -> dict[str, list[Any]]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from costmodel.base.distinct import distinct
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
@@ -20,8 +21,8 @@ from costmodel.describe.odds import odds
 from costmodel.describe.optimizers import optimizer
 from costmodel.describe.recipe import switch_text
 from costmodel.planning.best import Columns
-from costmodel.planning.search import Question, Tally, build_spaces, layout_of, priced_parts
-from costmodel.planning.space import REASONS
+from costmodel.planning.search import Question, Tally, layout_of, priced_parts, space_of
+from costmodel.planning.space import REASONS, Slab
 
 _MOST_GPU_DOUBLINGS = 6
 _MOST_FREED = 2
@@ -245,7 +246,7 @@ def _change(knob: str, question: Question, found: Columns) -> str:
 def feasible(question: Question) -> Columns | None:
     """Return the best layout of a changed question, if there is one."""
     tally = Tally()
-    for part in priced_parts(question, build_spaces(question)):
+    for part in priced_parts(question):
         tally.add(question, part, 1)
     return None if tally.kept is None else tally.kept.top
 
@@ -253,7 +254,7 @@ def feasible(question: Question) -> Columns | None:
 def leanest_of(question: Question) -> Columns:
     """Return the layout of least memory, whether it fits or not."""
     tally = Tally()
-    for part in priced_parts(question, build_spaces(question)):
+    for part in priced_parts(question):
         tally.add(replace(question, max_memory_bytes=0.0), part, 1)
     assert tally.leanest is not None
     return tally.leanest[1]
@@ -262,8 +263,9 @@ def leanest_of(question: Question) -> Columns:
 def _nothing_divides(question: Question, rejected: Counter[str]) -> str:
     """Name the rule that removes everything, and the nearest change of one given number that does not."""
     for knob in question.given:
-        spaces = build_spaces(question.without(knob))
-        allowed = sorted({value for space in spaces for slab in space.slabs for value in _values(knob, slab)})
+        free = question.without(knob)
+        slabs = [slab for job in question.jobs for slab in space_of(free, job).slabs]
+        allowed = sorted({value for slab in slabs for value in _values(knob, slab)})
         if allowed:
             asked = ", ".join(value_text(knob, value) for value in question.given[knob])
             would = ", ".join(value_text(knob, value) for value in allowed[:12])
@@ -281,18 +283,17 @@ def _nothing_divides(question: Question, rejected: Counter[str]) -> str:
             if name == "gpus" and value > job.cluster.tiers[-1].size:
                 continue
             changed = replace(question, jobs=(job_with(job, **{name: value}),))
-            if build_spaces(changed)[0].slabs:
+            if space_of(changed, changed.jobs[0]).num_possible:
                 now = float(getattr(job, name) if name == "global_batch" else job.layout.gpus)
                 why = _first_reason(question, rejected)
                 return f"plan: no layout divides ({why}); {name} = {value:.0f} instead of {now:.0f} would do"
     return f"plan: no layout divides: {_first_reason(question, rejected)}"
 
 
-def _values(knob: str, slab: object) -> list[float]:
+def _values(knob: str, slab: Slab) -> list[float]:
     """Values of a knob that occur in a slab."""
-    held = getattr(slab, "placements", {}).get(knob)
-    held = getattr(slab, knob) if held is None else held
-    return [float(value) for value in np.unique(np.asarray(held))]
+    held = slab.placements.get(knob)
+    return distinct(getattr(slab, knob) if held is None else held)
 
 
 def _first_reason(question: Question, rejected: Counter[str]) -> str:

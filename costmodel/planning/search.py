@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.distinct import distinct
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.fields import KNOBS, QUANTILES
@@ -28,6 +26,7 @@ from costmodel.planning.best import (
     Columns,
     Kept,
     best_rows,
+    joined,
     pareto_indices,
     smallest_indices,
     taken,
@@ -164,7 +163,7 @@ class Question:
 
 
 class Part(NamedTuple):
-    """A priced part of the space: arrays that broadcast over a slab."""
+    """A priced part of the space, the shape of its slab."""
 
     job: int
     slab: Slab
@@ -172,26 +171,20 @@ class Part(NamedTuple):
     memory_bytes: Array
     host_share: Array
     """Of the host's memory that is taken. [-]"""
-    possible: NDArray[np.bool_]
 
     def fits(self, limit_bytes: float) -> NDArray[np.bool_]:
         """Return which layouts can run within a limit."""
-        return np.asarray(self.possible & (self.memory_bytes <= limit_bytes))
-
-    @property
-    def num_possible(self) -> int:
-        """Layouts that can run. [-]"""
-        # The mask has no dimension that it does not depend on.
-        return int(np.count_nonzero(self.possible)) * (prod(self.slab.shape) // self.possible.size)
+        return np.asarray(self.slab.possible & (self.memory_bytes <= limit_bytes))
 
 
 class Pass(NamedTuple):
-    """Slabs to price for one job of a search, and what was chosen for it otherwise than its recipe has it."""
+    """Layouts to price for one job of a search, and what was chosen for it otherwise than its recipe has it."""
 
     number: int
     """What `Part.job` says of its parts."""
     job: Job
     slabs: tuple[Slab, ...]
+    """None of a layout that somebody has: it is no part of the space."""
     origin: int
     """The job of the question that it answers."""
     choices: tuple[Choice, ...] = ()
@@ -199,28 +192,16 @@ class Pass(NamedTuple):
     def parts(self, chunk: int = CHUNK_LAYOUTS) -> Iterator[Part]:
         """Price it part by part; no array is larger than `chunk` layouts."""
         for slab in self.slabs:
-            for part in slab.parts(chunk):
-                # What cannot start with the choices is not priced.
-                started = part
-                if self.choices:
-                    started = part.taking(np.asarray(self._starts(part).any(axis=(0, 1, 2)))).trimmed()
-                if started.num_possible:
-                    yield Part(self.number, started, *price_slab(self.job, started), self._starts(started))
-
-    def _starts(self, slab: Slab) -> NDArray[np.bool_]:
-        """Return which layouts of a slab can run with what was chosen; without choices as `Slab.possible`."""
-        if not self.choices:
-            return slab.possible()
-        fine = starts(self.job, self.choices, slab.layout())
-        return np.broadcast_to(slab.possible() & fine, slab.shape)
+            # What cannot start with the choices is not priced.
+            fine = slab.where(starts(self.job, self.choices, slab.layout())) if self.choices else slab
+            for part in fine.parts(chunk) if fine.num_possible else ():
+                yield Part(self.number, part, *price_slab(self.job, part))
 
 
-def priced_parts(
-    question: Question, spaces: Sequence[Space], *, chunk: int = CHUNK_LAYOUTS
-) -> Iterator[Part]:
-    """Price the spaces of the question's jobs part by part; no array is larger than `chunk` layouts."""
-    for index, (job, space) in enumerate(zip(question.jobs, spaces, strict=True)):
-        yield from Pass(index, job, tuple(space.slabs), index).parts(chunk)
+def priced_parts(question: Question, *, chunk: int = CHUNK_LAYOUTS) -> Iterator[Part]:
+    """Price every layout of the question's jobs, part by part."""
+    for index, job in enumerate(question.jobs):
+        yield from Pass(index, job, space_of(question, job).slabs, index).parts(chunk)
 
 
 def price_slab(job: Job, slab: Slab) -> tuple[Array, Array, Array]:
@@ -228,20 +209,19 @@ def price_slab(job: Job, slab: Slab) -> tuple[Array, Array, Array]:
 
     Memory is without end where a host's memory does not do.
     """
-    step_s, memory = (np.empty(slab.shape) for _ in range(2))
-    host_share: Array = np.zeros((1,) * len(slab.shape))
+    step_s, memory, host_share = np.empty(slab.shape), np.empty(slab.shape), np.zeros(slab.shape)
     unsharded = price_unsharded(replace(job, layout=slab.layout()))
-    for alike in slab.shardings():
-        priced = unsharded.sharded(alike.zero_stage, alike.shard_group)
-        bill = priced.bill
-        held = bill.memory_bytes()
+    for is_sharded in (False, True):
+        # What sends shards of parameters has lines that the others do not.
+        at = np.flatnonzero((slab.zero_stage >= 3) == is_sharded)
+        if not at.size:
+            continue
+        mesh = at[:, None, None, None]
+        bill = unsharded.sharded(slab.zero_stage[mesh], slab.shard_group[mesh]).bill
+        step_s[at], memory[at] = bill.step_time_s(), bill.memory_bytes()
         if bill.host_lines:
-            if host_share.size == 1:
-                host_share = np.zeros(slab.shape)
-            host_share[alike.at] = share = bill.host_memory_bytes() / job.cluster.host.memory_bytes
-            held = np.where(share > 1.0, np.inf, held)
-        step_s[alike.at], memory[alike.at] = bill.step_time_s(), held
-    return step_s, memory, host_share
+            host_share[at] = bill.host_memory_bytes() / job.cluster.host.memory_bytes
+    return step_s, np.where(host_share > 1.0, np.inf, memory), host_share
 
 
 @dataclass
@@ -272,8 +252,8 @@ class Tally:
         """Keep the best and the front of one more part."""
         job = question.jobs[part.job]
         weight = question.weight(job)
-        self.num_priced += part.num_possible
-        step_s = np.where(part.possible, part.step_time_s, np.inf)
+        self.num_priced += part.slab.num_possible
+        step_s = np.where(part.slab.possible, part.step_time_s, np.inf)
         self.fastest_s[part.job] = min(self.fastest_s.get(part.job, np.inf), float(step_s.min()))
         whole_bytes = min(question.max_memory_bytes, job.cluster.accelerator.memory_bytes)
         in_device = weight * float(np.where(part.fits(whole_bytes), part.step_time_s, np.inf).min())
@@ -282,7 +262,7 @@ class Tally:
         fit = np.flatnonzero(fits)
         self._note_cramped(part, weight * step_s, fits)
         if not fit.size:
-            self._note_leanest(part, np.broadcast_to(part.possible, part.slab.shape))
+            self._note_leanest(part)
             return
         self.num_fit += fit.size
         self._note_values(part, np.where(fits, step_s, np.inf), weight)
@@ -318,19 +298,17 @@ class Tally:
 
     def _note_values(self, part: Part, cost: Array, weight: float) -> None:
         """Note the best score of every value of every knob, and the best placements; `cost` is step time that fits."""
-        slab = part.slab
-        over_sharding = cost.min(axis=0)
-        by_schedule = over_sharding.min(axis=0)
-        by_placement, by_sharding = by_schedule.min(axis=0), cost.min(axis=(1, 2, 3))
+        slab, by_run = part.slab, cost.min(axis=(0, 1))
+        by_placement, by_sharding = by_run.min(axis=0), cost.min(axis=(1, 2, 3))
         self._note_placements(part, weight * by_placement)
         best: list[tuple[str, Array, Array]] = [
-            ("gpus", np.asarray([slab.gpus]), np.asarray([by_placement.min()])),
-            ("recompute", slab.recompute, over_sharding.min(axis=(1, 2))),
-            ("schedule", np.broadcast_to(slab.schedule, by_schedule.shape), by_schedule),
-            ("vp", np.broadcast_to(slab.vp, by_schedule.shape), by_schedule),
+            ("gpus", np.asarray([slab.gpus]), np.asarray([by_run.min()])),
+            ("recompute", slab.recompute, cost.min(axis=(0, 2, 3))),
+            ("schedule", np.broadcast_to(slab.schedule, by_run.shape), by_run),
+            ("vp", np.broadcast_to(slab.vp, by_run.shape), by_run),
             ("zero_stage", slab.zero_stage, by_sharding),
             ("shard_group", slab.shard_group, by_sharding),
-            *((knob, slab.placements[knob], by_placement) for knob in PLACEMENT_KNOBS),
+            *((knob, values, by_placement) for knob, values in slab.placements.items()),
         ]
         for knob, values, costs in best:
             table = self.by_value.setdefault(knob, {})
@@ -358,41 +336,52 @@ class Tally:
         rows = np.flatnonzero(found["score"] <= best * (1.0 + WORTH_MEMORY))
         return taken(found, rows) if rows.size else None
 
-    def _note_leanest(self, part: Part, possible: NDArray[np.bool_]) -> None:
+    def _note_leanest(self, part: Part) -> None:
         """Remember the layout of least memory, for the message when none fits."""
         if self.kept is not None:
             return
-        at = int(np.argmin(np.where(possible, part.memory_bytes, np.inf)))
-        least = float(part.memory_bytes.reshape(-1)[at])
+        at = int(np.argmin(np.where(part.slab.possible, part.memory_bytes, np.inf)))
+        least = float(part.memory_bytes.flat[at])
         if self.leanest is None or least < self.leanest[0]:
             self.leanest = (least, rows_of(part, np.asarray([at]), np.zeros(1)))
 
 
 def _best_placements(part: Part, score: Array, before: Columns | None) -> Columns:
     """Return the best placements of a part and of those before."""
-    best = smallest_indices(score, PLACEMENTS_KEPT)
+    order = np.argsort(score, kind="stable")
+    first = np.unique(part.slab.number[order], return_index=True)[1]
+    best = order[np.sort(first)[:PLACEMENTS_KEPT]]
     new = {"score": score[best], **{knob: part.slab.placements[knob][best] for knob in PLACEMENT_KNOBS}}
-    both = new if before is None else {name: np.concatenate([before[name], new[name]]) for name in new}
-    return taken(both, smallest_indices(both["score"], PLACEMENTS_KEPT))
+    return new if before is None else best_placements([before, new])
+
+
+def best_placements(found: Sequence[Columns]) -> Columns:
+    """Return the best placements of several searches, each once."""
+    both = joined(found)
+    order = np.argsort(both["score"], kind="stable")
+    keys = np.stack([both[knob][order] for knob in PLACEMENT_KNOBS], axis=1)
+    first = np.unique(keys, axis=0, return_index=True)[1]
+    return taken(both, order[np.sort(first)[:PLACEMENTS_KEPT]])
 
 
 def rows_of(part: Part, flat: NDArray[np.int64], score: Array) -> Columns:
     """Return the columns of some layouts of a part."""
     slab = part.slab
     sharding, recompute, schedule, placement = np.unravel_index(flat, slab.shape)
-    columns: Columns = {
+    codes, chunks = (np.broadcast_to(values, slab.shape[2:]) for values in (slab.schedule, slab.vp))
+    return {
         "score": score,
         "memory_bytes": part.memory_bytes.reshape(-1)[flat],
         "step_time_s": part.step_time_s.reshape(-1)[flat],
         "job": np.full(flat.size, float(part.job)),
         "gpus": np.full(flat.size, slab.gpus),
+        **{knob: values[placement] for knob, values in slab.placements.items()},
+        "vp": chunks[schedule, placement],
+        "schedule": codes[schedule, placement],
+        "recompute": slab.recompute[recompute],
+        "zero_stage": slab.zero_stage[sharding],
+        "shard_group": slab.shard_group[sharding],
     }
-    columns |= {knob: slab.placements[knob][placement] for knob in PLACEMENT_KNOBS}
-    for knob, values in (("vp", slab.vp), ("schedule", slab.schedule)):
-        columns[knob] = np.broadcast_to(values, slab.runs.shape)[schedule, placement]
-    columns["recompute"] = slab.recompute[recompute]
-    columns["zero_stage"], columns["shard_group"] = slab.zero_stage[sharding], slab.shard_group[sharding]
-    return columns
 
 
 def layout_of(columns: Mapping[str, Array], row: int | slice = slice(None)) -> Layout:
@@ -407,18 +396,12 @@ def peak_flops_per_s(job: Job) -> float:
     return job.cluster.accelerator.peak_flops_per_s[PEAK_KEY[job.precision.matmul_dtype]]
 
 
-def build_spaces(question: Question) -> list[Space]:
-    """Return the space of each of the question's jobs."""
-    return [space_of(question, job) for job in question.jobs]
-
-
 def space_of(question: Question, job: Job, among: Mapping[str, Array] | None = None) -> Space:
     """Return the space of a job under a question's constraints, or of it those `among` some placements."""
-    few = {knob: tuple(distinct(among[knob])) for knob in PLACEMENT_KNOBS} if among else {}
     return build_space(
         job,
         float(job.layout.gpus),
-        {**question.values(job), **few},
+        question.values(job),
         tp_in_domain=question.tp_in_domain,
         launchable=question.launchable,
         among=among,

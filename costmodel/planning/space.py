@@ -1,9 +1,8 @@
 """The space of layouts: values of each knob, what divides, and why the rest is out.
 
-Placements (pp, tp, sequence parallelism, cp, ep, etp, micro-batch) are masked on an open mesh of
-their own, so that nothing is priced for a combination that does not divide. What is left is one
-array dimension; schedule with virtual stages, recompute policy, and sharding are three more. Each
-rejected layout is counted under the first rule that it breaks.
+Placements (pp, tp, sequence parallelism, cp, ep, etp, micro-batch) are masked on an open mesh of their own, so that
+nothing is priced for a combination that does not divide. What is left is one array dimension; schedule with virtual
+stages, recompute policy, and sharding are three more. Each rejected layout is counted under the first rule that it breaks.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from costmodel.bill.lines import settled
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
+from costmodel.interop.assertions.record import Table
 from costmodel.interop.assertions.tables import ASSERTIONS
+from costmodel.interop.assertions.tables import table_of as asserted_by
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
-from costmodel.physics.pipeline.schedules import fact, schedule_code, valid
-from costmodel.physics.pipeline.stages import Fold
-from costmodel.planning.launchable import Policies, Refused, refused
+from costmodel.physics.pipeline.schedules import schedule_code, valid
 from costmodel.step.price import stage_split
 
 Array = NDArray[np.float64]
@@ -35,16 +34,14 @@ Mask = NDArray[np.bool_]
 
 _PLACEMENTS = names(field for field in LAYOUT_FIELDS if field.turned == "placement")
 PLACEMENT_KNOBS = ("pp", *(knob for knob in _PLACEMENTS if knob != "pp"))
-"""Knobs that say where ranks sit; stages come first, so that placements of one number of them lie together."""
+"""Knobs that say where ranks sit."""
 
 _MAX_MICRO_BATCH = 64
 _MAX_VIRTUAL_STAGES = 16
 _MAX_EXPERT_TENSOR = 8
 _MIN_TOKENS_PER_CONTEXT_RANK = 1024
-_SCHEDULES_WORTH_A_LINE = 3
 _RUNS_WORTH_A_DIMENSION = 0.5
-_RUNS_WORTH_A_SLAB = 300
-_PLACEMENTS_WORTH_A_SLAB = 1500
+_MORE_RUNS_WORTH_A_SLAB = 1500
 
 REASONS = {
     "gpus_not_divisible": "tp·cp·pp does not divide the GPUs",
@@ -103,53 +100,37 @@ def default_values(job: Job, gpus: float) -> dict[str, tuple[float, ...]]:
     }
 
 
-class Shardings(NamedTuple):
-    """Shardings of a slab whose bills have the same lines, as an open mesh before its other dimensions.
-
-    The first dimension is of ZeRO's stages that send alike, such as 1 and 2 of most frameworks, so that only what
-    tells them apart is spread over it; the second of what they shard over.
-    """
-
-    at: NDArray[np.int64]
-    """Which of the slab's shardings each is; where stages are fewer, one stands for several."""
-    zero_stage: Array
-    shard_group: Array
-
-
 @dataclass(frozen=True)
 class Slab:
-    """Layouts of one number of GPUs that divide, with schedules that deal layers to ranks alike.
-
-    The dimensions are sharding, recompute, schedule and placement, the last one the longest. `schedule` and
-    `vp` are by schedule and placement; the latter of one where they are the same for all placements.
-    """
+    """Layouts of one number of GPUs that divide, as sharding x recompute x schedule x placement."""
 
     gpus: float
     placements: Mapping[str, Array]
+    number: NDArray[np.int64]
+    """Which placement of the space each is: with one schedule each, a placement may stand here several times."""
     schedule: Array
     vp: Array
+    """As `schedule` by schedule and placement; the latter of one where they are the same for all placements."""
     recompute: Array
     zero_stage: Array
     shard_group: Array
-    runs: Mask
-    shards: Mask
-    recomputes: Mask
+    possible: Mask
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Sharding x recompute x schedule x placement."""
-        return len(self.zero_stage), len(self.recompute), len(self.schedule), len(self.placements["tp"])
+        return self.possible.shape
 
     @property
     def num_possible(self) -> int:
         """Layouts of the slab that can run."""
-        return int((self.runs.sum(axis=0) * self.shards.sum(axis=0) * self.recomputes.sum(axis=0)).sum())
+        return int(np.count_nonzero(self.possible))
 
     def layout(self) -> Layout:
         """Return the slab as an open mesh."""
         return Layout(
             gpus=np.asarray(self.gpus),
-            **self.placements,
+            **{knob: settled(values) for knob, values in self.placements.items()},
             vp=settled(self.vp[0] if len(self.vp) == 1 else self.vp),
             schedule=self.schedule[0] if len(self.schedule) == 1 else self.schedule,
             recompute=self.recompute[:, None, None],
@@ -157,82 +138,52 @@ class Slab:
             shard_group=self.shard_group[:, None, None, None],
         )
 
-    def shardings(self) -> Iterator[Shardings]:
-        """Yield those that leave parameters whole, and those that shard them: what either sends the other does not."""
-        sharded = self.zero_stage >= 3
-        for some in (np.flatnonzero(~sharded), np.flatnonzero(sharded)):
-            columns: dict[tuple[bool, float], list[int]] = {}
-            for index in some:
-                same = bool(self.zero_stage[index] > 0), float(self.shard_group[index])
-                columns.setdefault(same, []).append(int(index))
-            stages = max(map(len, columns.values()), default=0)
-            if stages:
-                at = np.asarray(
-                    [[each[min(row, len(each) - 1)] for each in columns.values()] for row in range(stages)]
-                )
-                mesh = *at.shape, 1, 1, 1
-                yield Shardings(
-                    at, self.zero_stage[at].reshape(mesh), self.shard_group[at[:1]].reshape(1, *mesh[1:])
-                )
-
-    def possible(self) -> Mask:
-        """Return the mask of layouts that can run; without a dimension of recomputation where all can."""
-        possible = self.runs[None, None, :, :] & self.shards[:, None, None, :]
-        return possible if self.recomputes.all() else possible & self.recomputes[None, :, None, :]
-
     def parts(self, most: int) -> Iterator[Slab]:
         """Cut the slab along its placements so that no part has more than `most` layouts."""
-        sharding, recompute, schedules, _ = self.shape
-        # The many lines of sharded parameters do not know the schedule: few schedules save little.
-        policies = sharding * recompute * max(schedules, _SCHEDULES_WORTH_A_LINE)
-        step = max(1, most // policies)
-        total = self.shape[3]
-        step = ceil(total / ceil(total / step))
-        for start in range(0, total, step):
-            yield self.taking(slice(start, start + step)).trimmed()
+        *policies, total = self.shape
+        for some in np.array_split(np.arange(total), ceil(total / max(1, most // prod(policies)))):
+            yield self._taking(some).where(True)
 
-    def taking(self, chosen: slice | Mask) -> Slab:
+    def where(self, fine: Mask | bool) -> Slab:
+        """Return the slab of the layouts that are fine, without placements and policies that have none of them."""
+        possible = self.possible & fine
+        sharding, recompute, schedule, placement = (
+            np.flatnonzero(possible.any(axis=tuple({0, 1, 2, 3} - {axis}))) for axis in range(4)
+        )
+        part = replace(self, possible=possible)._taking(placement)
+        return replace(
+            part,
+            schedule=part.schedule[schedule],
+            vp=part.vp[schedule],
+            recompute=part.recompute[recompute],
+            zero_stage=part.zero_stage[sharding],
+            shard_group=part.shard_group[sharding],
+            possible=part.possible[np.ix_(sharding, recompute, schedule)],
+        )
+
+    def _taking(self, some: NDArray[np.int64]) -> Slab:
         """Return the slab of some of its placements."""
         return replace(
             self,
-            placements={knob: values[chosen] for knob, values in self.placements.items()},
-            schedule=_of_placements(self.schedule, chosen),
-            vp=_of_placements(self.vp, chosen),
-            runs=self.runs[:, chosen],
-            shards=self.shards[:, chosen],
-            recomputes=self.recomputes[:, chosen],
+            placements={knob: values[some] for knob, values in self.placements.items()},
+            number=self.number[some],
+            schedule=self.schedule[:, some] if self.schedule.shape[1] > 1 else self.schedule,
+            vp=self.vp[:, some] if self.vp.shape[1] > 1 else self.vp,
+            possible=self.possible[..., some],
         )
-
-    def trimmed(self) -> Slab:
-        """Drop placements that cannot run at all, and policies that none of the others can use."""
-        part = self.taking(
-            np.asarray(self.runs.any(axis=0) & self.shards.any(axis=0) & self.recomputes.any(axis=0))
-        )
-        run, shard, recompute = (used.any(axis=1) for used in (part.runs, part.shards, part.recomputes))
-        return replace(
-            part,
-            schedule=part.schedule[run],
-            vp=part.vp[run],
-            runs=part.runs[run],
-            zero_stage=part.zero_stage[shard],
-            shard_group=part.shard_group[shard],
-            shards=part.shards[shard],
-            recompute=part.recompute[recompute],
-            recomputes=part.recomputes[recompute],
-        )
-
-
-def _of_placements(values: Array, chosen: slice | Mask) -> Array:
-    """Return what is by schedule and placement for some of the placements."""
-    return values[:, chosen] if values.shape[1] > 1 else values
 
 
 class Space(NamedTuple):
     """The slabs of a search, and the count of what is not in them."""
 
-    slabs: list[Slab]
+    slabs: tuple[Slab, ...]
     considered: int
     rejected: Counter[str]
+
+    @property
+    def num_possible(self) -> int:
+        """Layouts that can run."""
+        return sum(slab.num_possible for slab in self.slabs)
 
 
 def build_space(
@@ -244,7 +195,7 @@ def build_space(
     launchable: bool = False,
     among: Mapping[str, Array] | None = None,
 ) -> Space:
-    """Return the layouts on `gpus` that divide, by number of stages, and count the others by reason.
+    """Return the layouts on `gpus` that divide, and count the others by the first rule that they break.
 
     Parameters
     ----------
@@ -259,166 +210,113 @@ def build_space(
     launchable : bool
         Whether to keep to what the recipe's framework starts.
     among : mapping of str to Array, optional
-        The only placements to look at, a column a knob, of values that `values` has.
+        The placements to look at, a column a knob, in place of all combinations of values.
     """
     rejected: Counter[str] = Counter()
-    per_placement = prod(
-        len(values[knob]) for knob in ("vp", "schedule", "recompute", "zero_stage", "shard_group")
+    arrays = {knob: np.asarray(held, dtype=np.float64) for knob, held in values.items()}
+    schedule, vp = (grid.ravel() for grid in np.meshgrid(arrays["schedule"], arrays["vp"], indexing="ij"))
+    zero, group = (
+        grid.ravel() for grid in np.meshgrid(arrays["zero_stage"], arrays["shard_group"], indexing="ij")
     )
-    axes = [np.asarray(values[knob], dtype=np.float64) for knob in PLACEMENT_KNOBS]
-    mesh = dict(zip(PLACEMENT_KNOBS, np.ix_(*axes), strict=True))
-    shape = tuple(len(axis) for axis in axes)
-    alive = np.full(shape, among is None)
-    if among is not None:
-        alive[
-            tuple(
-                np.argmax(axis == among[knob][:, None], axis=1) for knob, axis in zip(mesh, axes, strict=True)
-            )
-        ] = True
-    policies = _policies(values)
-    out_of_reach = refused(job, gpus, mesh, policies) if launchable else []
+    per_run = len(zero) * len(arrays["recompute"])
+
+    mesh = dict(zip(PLACEMENT_KNOBS, np.ix_(*(arrays[knob] for knob in PLACEMENT_KNOBS)), strict=True))
+    mesh = mesh if among is None else {knob: among[knob] for knob in PLACEMENT_KNOBS}
+    alive = np.ones(np.broadcast_shapes(*(held.shape for held in mesh.values())), dtype=bool)
+    considered = alive.size * len(schedule) * per_run
     rules = _placement_rules(job, gpus, mesh, tp_in_domain)
-    rules += [(each.code, each.bad) for each in out_of_reach if not each.policy]
     for code, bad in [*rules, *(_launch_rules(job, mesh) if launchable else ())]:
         out = alive & bad
-        rejected[code] += int(out.sum()) * per_placement
+        rejected[code] += int(out.sum()) * len(schedule) * per_run
         alive &= ~out
-    by_stages = []
-    # Stages come first among the knobs, so that placements of one number of them lie together.
-    for index in range(len(axes[0])):
-        where = (np.full(int(alive[index].sum()), index), *np.nonzero(alive[index]))
-        placements = {knob: axis[w] for knob, axis, w in zip(PLACEMENT_KNOBS, axes, where, strict=True)}
-        if where[0].size:
-            stopped = [(each, each.at(where)) for each in out_of_reach if each.policy]
-            by_stages.append(_with_policies(job, gpus, placements, policies, rejected, stopped))
-    return Space(_by_split(by_stages, job.balanced_stages), prod(shape) * per_placement, +rejected)
+    placements = {knob: np.broadcast_to(held, alive.shape)[alive] for knob, held in mesh.items()}
+    if not alive.any():
+        return Space((), considered, +rejected)
+
+    # Schedules see no more of a placement than its stages and its micro-batches.
+    sizes = [placements[knob] for knob in ("tp", "cp", "pp")]
+    micro_batches = np.max(job.global_batch) * prod(sizes) / (gpus * placements["micro_batch"])
+    kinds, of_kind = np.unique(np.stack([placements["pp"], micro_batches]), axis=1, return_inverse=True)
+    runs = np.ones((len(schedule), kinds.shape[1]), dtype=bool)
+    count = np.bincount(of_kind.ravel(), minlength=kinds.shape[1])
+    for code, bad in _schedule_rules(job, schedule[:, None], vp[:, None], *kinds):
+        out = runs & bad
+        rejected[code] += int(out.sum(axis=0) @ count) * per_run
+        runs &= ~out
+    runs = runs[:, of_kind.ravel()]
+
+    # A bill for few costs as much as for many: what is not many of one number of stages stands side by side.
+    alone = np.zeros(len(of_kind.ravel()), dtype=bool)
+    cut = []
+    for stages in np.unique(placements["pp"]):
+        here = np.flatnonzero(placements["pp"] == stages)
+        used = np.flatnonzero(runs[:, here].any(axis=1))
+        if _is_dense(runs[np.ix_(used, here)]):
+            alone[here] = True
+            cut.append((here, schedule[used, None], vp[used, None], runs[np.ix_(used, here)]))
+    row, column = np.nonzero(runs & ~alone)
+    cut.append((column, schedule[row][None], vp[row][None], np.ones((1, len(row)), dtype=bool)))
+    slabs = []
+    for number, schedules, chunks, can_run in cut:
+        some = {knob: held[number] for knob, held in placements.items()}
+        ranks = gpus / (some["tp"] * some["pp"])  # dp x cp
+        groups = group[:, None]
+        divides = (groups == 0) | ((ranks % np.maximum(groups, 1.0) == 0) & (groups < ranks))
+        shards = divides & ((group == 0) | (zero > 0))[:, None]
+        rejected["sharding_not_divisible"] += int(
+            (can_run.sum(axis=0) * (~shards).sum(axis=0)).sum() * len(arrays["recompute"])
+        )
+        possible = np.repeat(shards[:, None, None, :] & can_run, len(arrays["recompute"]), axis=1)
+        slab = Slab(gpus, some, number, schedules, chunks, arrays["recompute"], zero, group, possible)
+        slabs.append(_launched(job, slab, rejected) if launchable else slab.where(True))
+    return Space(tuple(slab for slab in slabs if slab.num_possible), considered, +rejected)
 
 
-def _by_split(by_stages: list[Slab], balanced: bool) -> list[Slab]:
-    """Join the slabs of all numbers of stages, and part them by how schedules deal layers to ranks.
-
-    How stages share ranks decides what each holds, and whether the backward pass is split what the host
-    issues in it; alike within a slab, neither spreads the lines of parameters, gradients and layers over the
-    dimension of schedules.
-    """
-    if not by_stages:
-        return []
-    whole = _joined(by_stages)
-    # Ranks are balanced for their number of chunks.
-    splits = (fact("fold", whole.schedule) + len(Fold) * (whole.vp if balanced else 0.0))[:, 0]
-    splits = np.where(fact("splits_backward", whole.schedule)[:, 0] > 0, -1.0 - splits, splits)
-    alike = []
-    for kind in np.unique(splits):
-        here = splits == kind
-        here &= whole.runs.any(axis=1)
-        if here.any():
-            alike.append(
-                replace(whole, schedule=whole.schedule[here], vp=whole.vp[here], runs=whole.runs[here])
-            )
-    is_dense = [slab.runs.sum() > _RUNS_WORTH_A_SLAB and not _is_sparse(slab) for slab in alike]
-    is_dense = [dense and len(slab.schedule) > 1 for slab, dense in zip(alike, is_dense, strict=True)]
-    dense = [slab for slab, whole in zip(alike, is_dense, strict=True) if whole]
-    single = [slab for slab, whole in zip(alike, is_dense, strict=True) if not whole]
-    slabs = [*dense, *(_by_stages(_one_below_another(single)) if single else [])]
-    return [slab for slab in (slab.trimmed() for slab in slabs) if slab.num_possible]
-
-
-def _by_stages(single: Slab) -> list[Slab]:
-    """Part a slab of schedules that share little: by the number of stages, or into what runs, side by side.
-
-    Placements of as many stages run nearly the same numbers of chunks. Where they are many, a slab of their own
-    is dense, and prices what knows no schedule once for all of them; the few that are left lie side by side.
-    """
-    slabs, few = [], []
-    for stages in np.unique(single.placements["pp"]):
-        alike = single.taking(single.placements["pp"] == stages)
-        rows = alike.trimmed()
-        saved = rows.runs.sum() - rows.runs.shape[1]
-        if saved > _PLACEMENTS_WORTH_A_SLAB and not _is_sparse(rows):
-            slabs.append(rows)
-        else:
-            few.append(alike)
-    return [*slabs, _side_by_side(few)] if few else slabs
-
-
-def _one_below_another(slabs: Sequence[Slab]) -> Slab:
-    """Join slabs of the same placements along their schedules."""
-    schedule, vp, runs = (
-        np.concatenate(each)
-        for each in zip(*((one.schedule, one.vp, one.runs) for one in slabs), strict=True)
-    )
-    return replace(slabs[0], schedule=schedule, vp=vp, runs=runs)
-
-
-def _is_sparse(slab: Slab) -> bool:
-    """Tell whether few of a slab's placements run most of its schedules, as those of many chunks."""
-    return float(slab.runs[:, slab.runs.any(axis=0)].mean()) < _RUNS_WORTH_A_DIMENSION
-
-
-def _joined(slabs: Sequence[Slab]) -> Slab:
-    """Join slabs of the same policies along their placements."""
-    return replace(
-        slabs[0],
-        placements={
-            knob: np.concatenate([slab.placements[knob] for slab in slabs]) for knob in PLACEMENT_KNOBS
-        },
-        runs=np.concatenate([slab.runs for slab in slabs], axis=1),
-        shards=np.concatenate([slab.shards for slab in slabs], axis=1),
-        recomputes=np.concatenate([slab.recomputes for slab in slabs], axis=1),
+def _is_dense(runs: Mask) -> bool:
+    """Tell whether a dimension of schedules saves more than a slab of its own costs."""
+    some = runs[:, runs.any(axis=0)]
+    return bool(
+        some.sum() - some.shape[1] > _MORE_RUNS_WORTH_A_SLAB and some.mean() >= _RUNS_WORTH_A_DIMENSION
     )
 
 
-def _side_by_side(slabs: Sequence[Slab]) -> Slab:
-    """Join what runs as placements of one schedule each, whichever it is: a bill for few costs as much as for many."""
-    flat = [_flat(slab) for slab in slabs]
-    schedule, vp = (
-        np.concatenate(each, axis=1)
-        for each in ([slab.schedule for slab in flat], [slab.vp for slab in flat])
-    )
-    return replace(_joined(flat), schedule=schedule, vp=vp)
+def _launched(job: Job, slab: Slab, rejected: Counter[str]) -> Slab:
+    """Return the layouts of a slab that the job's framework starts; counts those that it refuses."""
+    if not slab.possible.size:
+        return slab
+    table, possible = table_of(job), slab.possible.copy()
+    arguments = table.arguments(replace(job, layout=slab.layout()))
+    for assertion in table.assertions:
+        bad = assertion.bad(arguments)
+        if bad.any():
+            rejected[assertion.code] += int(np.count_nonzero(possible & bad))
+            possible &= ~bad
+    return slab.where(possible)
 
 
-def _flat(slab: Slab) -> Slab:
-    """Return each schedule with each placement that runs it as a placement of its own."""
-    row, column = np.nonzero(slab.runs)
-    return replace(
-        slab,
-        placements={knob: values[column] for knob, values in slab.placements.items()},
-        schedule=slab.schedule[row].T,
-        vp=slab.vp[row].T,
-        runs=np.ones((1, len(row)), dtype=bool),
-        shards=slab.shards[:, column],
-        recomputes=slab.recomputes[:, column],
-    )
+def table_of(job: Job) -> Table:
+    """Return what the framework of a job's recipe asserts."""
+    launches = job.recipe.launches
+    return asserted_by("none" if launches is None else launches.framework, job)
 
 
 def _placement_rules(
     job: Job, gpus: float, mesh: Mapping[str, Array], tp_in_domain: bool
 ) -> list[tuple[str, Mask]]:
     """Return the rules of a placement with the mask of those that break them."""
-    zero, one = np.asarray(0.0), np.asarray(1.0)
-    layout = Layout(
-        gpus=np.asarray(gpus),
-        vp=one,
-        **mesh,
-        zero_stage=zero,
-        shard_group=zero,
-        recompute=zero,
-        schedule=zero,
+    nothing = dict.fromkeys(("zero_stage", "shard_group", "recompute", "schedule"), np.asarray(0.0))
+    layout = Layout(gpus=np.asarray(gpus), vp=np.asarray(1.0), **mesh, **nothing)
+    overlap = job.recipe.overlap
+    problems = layout_problems(
+        layout,
+        job.model,
+        job.global_batch,
+        job.seq_len,
+        method=overlap.cp_method,
+        swapped=overlap.cp_a2a_ranks,
     )
-    rules = [
-        (p.code, p.bad)
-        for p in layout_problems(
-            layout,
-            job.model,
-            job.global_batch,
-            job.seq_len,
-            method=job.recipe.overlap.cp_method,
-            swapped=job.recipe.overlap.cp_a2a_ranks,
-        )
-    ]
-    misplaced = torus_problem(layout, job.cluster, job.axis_order)
-    rules.append((misplaced.code, misplaced.bad))
+    problems = [*problems, torus_problem(layout, job.cluster, job.axis_order)]
+    rules = [(problem.code, problem.bad) for problem in problems]
     if np.any(mesh["sequence_parallel"] == 0):
         # With one rank it changes nothing, so that one of the two values is enough.
         alone = (mesh["sequence_parallel"] > 0) & (mesh["tp"] == 1)
@@ -439,83 +337,28 @@ def _launch_rules(job: Job, mesh: Mapping[str, Array]) -> list[tuple[str, Mask]]
     return [("experts_beyond_domain", (mesh["ep"] > 1) & (mesh["ep"] * mesh["etp"] > domain))]
 
 
-def _policies(values: Mapping[str, Sequence[float]]) -> Policies:
-    """Return every schedule with every number of virtual stages, and every sharding with every group."""
-    schedule, vp = (grid.ravel() for grid in np.meshgrid(values["schedule"], values["vp"], indexing="ij"))
-    zero, group = (
-        grid.ravel() for grid in np.meshgrid(values["zero_stage"], values["shard_group"], indexing="ij")
-    )
-    return Policies(zero, group, np.asarray(values["recompute"], dtype=np.float64), schedule, vp)
+def _schedule_rules(
+    job: Job, schedule: Array, vp: Array, pp: Array, micro_batches: Array
+) -> list[tuple[str, Mask]]:
+    """Return the rules of schedules and virtual stages, with the mask of what breaks them."""
+    runs = valid(schedule, pp, micro_batches, vp)
+    # One stage runs no schedule, several run one.
+    runs &= (schedule == schedule_code("none")) == (pp == 1)
+    return [
+        ("vp_without_pp", (vp > 1) & (pp == 1)),
+        ("too_many_stages", (pp * vp > job.model.num_layers) & (vp > 1)),
+        ("vp_not_divisible", ~_even_chunks(job, pp, vp)),
+        ("schedule_cannot_run", ~runs),
+    ]
 
 
-def _even_chunks(job: Job, pp: float, vp: Array) -> Mask:
+def _even_chunks(job: Job, pp: Array, vp: Array) -> Mask:
     """Where all chunks of a rank hold as many layers: ranks that interleave wait for each other's larger ones."""
     layers, memory = job.model.num_layers, job.recipe.memory
     if not job.balanced_stages:
         places = layers + int(memory.embedding_as_layer) + int(memory.head_as_layer)
-        return np.asarray(ceil(places / pp) % vp == 0)
-    own = replace(
-        job,
-        layout=replace(
-            job.layout,
-            pp=np.asarray(pp),
-            vp=vp,
-            schedule=np.asarray(schedule_code("interleaved"), dtype=np.float64),
-        ),
-    )
-    split = stage_split(own)
+        return np.asarray(np.ceil(places / pp) % vp == 0)
+    schedule = np.asarray(float(schedule_code("interleaved")))
+    split = stage_split(replace(job, layout=replace(job.layout, pp=pp, vp=vp, schedule=schedule)))
     places = layers + np.asarray(split.embedding) + np.asarray(split.head)
     return np.asarray((vp == 1) | (places % (pp * vp) == 0))
-
-
-def _with_policies(
-    job: Job,
-    gpus: float,
-    placements: Mapping[str, Array],
-    policies: Policies,
-    rejected: Counter[str],
-    out_of_reach: Sequence[tuple[Refused, Mask]],
-) -> Slab:
-    """Add the policies to the placements of one number of stages; count those that cannot run."""
-    pp = float(placements["pp"][0])
-    schedule, vp, recompute = policies.schedule, policies.vp, policies.recompute
-    zero, group = policies.zero_stage, policies.shard_group
-    ranks = gpus / (placements["tp"] * pp)  # dp x cp
-    micro_batches = float(np.max(job.global_batch)) / (ranks / placements["cp"] * placements["micro_batch"])
-    too_deep = (pp * vp > job.model.num_layers) & (vp > 1)
-    without = (vp > 1) & (pp == 1)
-    uneven = ~_even_chunks(job, pp, vp) & ~(too_deep | without)
-    runs = valid(schedule[:, None], pp, micro_batches, vp[:, None])
-    # One stage runs no schedule, several run one.
-    runs &= (schedule[:, None] == schedule_code("none")) == (pp == 1)
-    runs &= ~(too_deep | without | uneven)[:, None]
-    divides = (group[:, None] == 0) | (
-        (ranks % np.maximum(group[:, None], 1.0) == 0) & (group[:, None] < ranks)
-    )
-    shards = divides & ((group == 0) | (zero > 0))[:, None]
-    for code, bad in (
-        ("vp_without_pp", without),
-        ("too_many_stages", too_deep & ~without),
-        ("vp_not_divisible", uneven),
-    ):
-        rejected[code] += int(bad.sum()) * len(ranks) * len(zero) * len(recompute)
-    stopped = (~runs & ~(too_deep | without | uneven)[:, None]).sum()
-    rejected["schedule_cannot_run"] += int(stopped) * len(zero) * len(recompute)
-    unsharded = (runs.sum(axis=0) * (~shards).sum(axis=0)).sum()
-    rejected["sharding_not_divisible"] += int(unsharded) * len(recompute)
-    masks = {"runs": runs, "shards": shards, "recomputes": np.ones((len(recompute), len(ranks)), dtype=bool)}
-    for each, bad in out_of_reach:
-        out = masks[each.policy] & bad
-        others = [masks[policy].sum(axis=0) for policy in masks if policy != each.policy]
-        rejected[each.code] += int((out.sum(axis=0) * prod(others)).sum())
-        masks[each.policy] = masks[each.policy] & ~out
-    return Slab(
-        gpus=gpus,
-        placements=placements,
-        schedule=schedule[:, None],
-        vp=vp[:, None],
-        recompute=recompute,
-        zero_stage=zero,
-        shard_group=group,
-        **masks,
-    )

@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import value_text
@@ -20,7 +18,7 @@ from costmodel.describe.recipe import switch_text
 from costmodel.planning.best import Columns
 from costmodel.planning.choices import Choice, choices_of
 from costmodel.planning.ladder import RUNG, ladder_of, neighbours, selective
-from costmodel.planning.search import PLACEMENTS_KEPT, Pass, Question, Tally, space_of
+from costmodel.planning.search import Pass, Question, Tally, best_placements, space_of
 from costmodel.planning.space import PLACEMENT_KNOBS
 
 LEAST_GAIN = 0.0005
@@ -48,7 +46,7 @@ def asked_passes(question: Question) -> tuple[list[Pass], Counter[str]]:
     for place, (origin, job, choices) in enumerate(asked):
         space = space_of(question, job)
         rejected.update(space.rejected)
-        passes.append(Pass(place, job, tuple(space.slabs), origin, choices))
+        passes.append(Pass(place, job, space.slabs, origin, choices))
     return passes, rejected
 
 
@@ -94,7 +92,7 @@ class Tuned:
         found = [one for one in climbed if one.number in self.tally.placements]
         if not found:
             return
-        placements = _best_of([self.tally.placements[one.number] for one in found])
+        placements = best_placements([self.tally.placements[one.number] for one in found])
         current = min(found, key=lambda one: self.tally.best_score[one.number])
         score = self.tally.best_score[current.number]
         candidates = choices_of(base.job, self.question.held | {_OWN_SPACE})
@@ -125,20 +123,10 @@ class Tuned:
         job = choice.applied(before.job)
         choices = (*(one for one in before.choices if one.turned != RUNG or choice.turned != RUNG), choice)
         question = selective(self.question) if _is_rung(choices) else self.question
-        slabs = tuple(space_of(question, job, placements).slabs)
-        one = Pass(len(self.passes), job, slabs, before.origin, choices)
+        one = Pass(len(self.passes), job, space_of(question, job, placements).slabs, before.origin, choices)
         self.question = replace(self.question, jobs=(*self.question.jobs, job))
         self.passes.append(one)
         return one
-
-
-def _best_of(found: list[Columns]) -> Columns:
-    """Return the best placements of several passes, each once."""
-    both = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
-    order = np.argsort(both["score"], kind="stable")
-    keys = np.stack([both[knob][order] for knob in PLACEMENT_KNOBS], axis=1)
-    first = np.sort(np.unique(keys, axis=0, return_index=True)[1])[:PLACEMENTS_KEPT]
-    return {name: values[order][first] for name, values in both.items()}
 
 
 def _by_placement(found: Columns | None) -> dict[tuple[float, ...], float]:

@@ -16,7 +16,7 @@ from costmodel.base.allocator import keep_freed_memory
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.planning.plan import search
 from costmodel.planning.request import make_question
-from costmodel.planning.search import build_spaces, priced_parts, rows_of
+from costmodel.planning.search import priced_parts, rows_of
 
 ASKED = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 4096, "global_batch": 1536, "seq_len": 2048}
 LARGE = {
@@ -45,12 +45,9 @@ def main() -> None:
     question = make_question(**ASKED, **WHOLE_SPACE)
     cold_s, found = seconds(lambda: search(question))
     warm_s = min(seconds(lambda: search(question))[0] for _ in range(REPEATS))
-    pricing_s = min(
-        seconds(lambda: sum(1 for _ in priced_parts(question, build_spaces(question))))[0]
-        for _ in range(REPEATS)
-    )
-    part = next(iter(priced_parts(question, build_spaces(question))))
-    possible = np.flatnonzero(np.broadcast_to(part.possible, part.slab.shape))
+    pricing_s = min(seconds(lambda: sum(1 for _ in priced_parts(question)))[0] for _ in range(REPEATS))
+    part = next(iter(priced_parts(question)))
+    possible = np.flatnonzero(part.slab.possible)
     chosen = np.random.default_rng(0).choice(possible, LOOP, replace=False)
     rows = rows_of(part, chosen, np.zeros(LOOP))
     job = question.jobs[0]

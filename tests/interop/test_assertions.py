@@ -17,9 +17,9 @@ from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
 from costmodel.interop.emit import emit
 from costmodel.interop.megatron_job import job_of_flags
 from costmodel.interop.megatron_text import Flags
-from costmodel.planning.launchable import table_of
 from costmodel.planning.request import make_question
-from costmodel.planning.search import Part, build_spaces, layout_of, rows_of
+from costmodel.planning.search import Part, layout_of, rows_of, space_of
+from costmodel.planning.space import table_of
 
 EXPERTS = make_model(
     {
@@ -243,17 +243,13 @@ def test_what_a_plan_looks_at_breaks_nothing(asked):
     """Random layouts of every slab of a search pass all assertions; counts of the others add up."""
     question = make_question(**asked)
     rng, seen = np.random.default_rng(11), 0
-    for job, space in zip(question.jobs, build_spaces(question), strict=True):
-        table = table_of(job)
-        assert space.considered == sum(space.rejected.values()) + sum(
-            slab.num_possible for slab in space.slabs
-        )
+    for job in question.jobs:
+        table, space = table_of(job), space_of(question, job)
+        assert space.considered == sum(space.rejected.values()) + space.num_possible
         for slab in space.slabs:
-            possible = np.broadcast_to(slab.possible(), slab.shape)
-            assert int(possible.sum()) == slab.num_possible
-            places = np.flatnonzero(possible)
+            places = np.flatnonzero(slab.possible)
             picked = rng.choice(places, min(2000, places.size), replace=False)
-            part = Part(0, slab, np.zeros(slab.shape), np.zeros(slab.shape), np.zeros(slab.shape), possible)
+            part = Part(0, slab, np.zeros(slab.shape), np.zeros(slab.shape), np.zeros(slab.shape))
             layouts = layout_of(rows_of(part, picked, np.zeros(picked.size)))
             arguments = table.arguments(replace(job, layout=layouts))
             for row in table.assertions:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import costmodel as cm
+from costmodel.base.divisors import divisors
 from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import make_job
@@ -16,8 +17,8 @@ from costmodel.physics.pipeline.schedules import schedule_at, valid
 from costmodel.physics.pipeline.stages import plan_stages
 from costmodel.planning.best import pareto_indices, smallest_indices
 from costmodel.planning.request import make_question
-from costmodel.planning.search import build_spaces, price_slab, priced_parts, rows_of
-from costmodel.planning.space import REASONS, build_space, divisors
+from costmodel.planning.search import price_slab, priced_parts, rows_of, space_of
+from costmodel.planning.space import REASONS, build_space
 from costmodel.step.price import price, price_unsharded
 
 GPT3 = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 512, "global_batch": 768, "seq_len": 2048}
@@ -85,10 +86,10 @@ def scalar(job, row):
 def test_search_equals_the_scalar_estimate(asked):
     question = make_question(**asked)
     rng = np.random.default_rng(1)
-    parts = list(itertools.islice(priced_parts(question, build_spaces(question), chunk=2**16), 40))
+    parts = list(itertools.islice(priced_parts(question, chunk=2**14), 40))
     for index in rng.choice(len(parts), 10):
         part = parts[index]
-        flat = np.flatnonzero(np.broadcast_to(part.possible, part.slab.shape))
+        flat = np.flatnonzero(part.slab.possible)
         chosen = rng.choice(flat, 3)
         rows = rows_of(part, chosen, np.zeros(3))
         for at in range(3):
@@ -143,56 +144,28 @@ def test_the_space_is_the_brute_force_one():
     assert sum(slab.num_possible for slab in space.slabs) == count > 0
 
 
-def test_shardings_that_send_alike_are_priced_together():
-    """ZeRO-1 and 2 stand in one column a group, beside DDP, which shards nothing; ZeRO-3 stands apart."""
-    question = make_question(**SMALL, shard_group="0,8", zero_stage="0,1,2,3")
-    slab = max(build_spaces(question)[0].slabs, key=lambda one: len(one.zero_stage))
-    whole, sharded = slab.shardings()
-    assert [(slab.zero_stage[at], slab.shard_group[at]) for at in whole.at[:, 0]] == [(0, 0), (0, 0)]
-    assert [(slab.zero_stage[at], slab.shard_group[at]) for at in whole.at[:, 1]] == [(1, 0), (2, 0)]
-    assert [(slab.zero_stage[at], slab.shard_group[at]) for at in whole.at[:, 2]] == [(1, 8), (2, 8)]
-    assert [(slab.zero_stage[at], slab.shard_group[at]) for at in sharded.at[0]] == [(3, 0), (3, 8)]
-    for alike in (whole, sharded):
-        np.testing.assert_array_equal(alike.zero_stage[..., 0, 0, 0], slab.zero_stage[alike.at])
-        np.testing.assert_array_equal(alike.shard_group[0, :, 0, 0, 0], slab.shard_group[alike.at[0]])
-    assert {*whole.at.flat, *sharded.at.flat} == set(range(len(slab.zero_stage)))
-
-
-def test_schedules_that_few_placements_run_stand_side_by_side():
-    """Llama 3's numbers of chunks: each divides the layers of few placements, and is priced for those alone."""
-    asked = {"model": "llama3-405b", "cluster": "llama3-roce", "recipe": "llama3", "gpus": 4096}
-    space = build_spaces(make_question(**asked, global_batch=512, seq_len=8192))[0]
-    (slab,) = space.slabs
-    assert slab.shape[2] == 1
-    assert slab.runs.all()
-    assert set(slab.vp.flat) >= {1.0, 2.0, 4.0, 8.0}
-    rows = np.stack([*slab.placements.values(), slab.vp[0], slab.schedule[0]])
-    assert len(np.unique(rows, axis=1).T) == slab.shape[3]
-
-
 def test_many_placements_of_as_many_stages_are_a_dense_slab(monkeypatch):
     """By stages or side by side, the same layouts have the same prices."""
     asked = {"model": "llama3-405b", "cluster": "llama3-roce", "recipe": "llama3", "gpus": 4096}
     question = make_question(**asked, global_batch=512, seq_len=8192)
 
     def prices():
-        (space,) = build_spaces(question)
         found = {}
-        for part in priced_parts(question, [space], chunk=2**14):
-            flat = np.flatnonzero(np.broadcast_to(part.possible, part.slab.shape))
+        for part in priced_parts(question, chunk=2**14):
+            flat = np.flatnonzero(part.slab.possible)
             rows = rows_of(part, flat, np.zeros(flat.size))
             keys = np.stack([rows[knob] for knob in KNOBS], axis=1)
             found |= {tuple(key): at for key, at in zip(keys, rows["step_time_s"], strict=True)}
-        return space.slabs, found
+        return space_of(question, question.jobs[0]).slabs, found
 
-    _, together = prices()
-    monkeypatch.setattr("costmodel.planning.space._PLACEMENTS_WORTH_A_SLAB", 0)
+    (side_by_side,), together = prices()
+    assert side_by_side.shape[2] == 1
+    monkeypatch.setattr("costmodel.planning.space._MORE_RUNS_WORTH_A_SLAB", 0)
     slabs, apart = prices()
     by_stages = [slab for slab in slabs if slab.shape[2] > 1]
     assert len(by_stages) > 1
     for slab in by_stages:
         assert len(set(slab.placements["pp"])) == 1
-        assert slab.runs.mean() >= 0.5
         rows = np.stack([*slab.placements.values()])
         assert len(np.unique(rows, axis=1).T) == slab.shape[3]
     assert together.keys() == apart.keys()
@@ -221,12 +194,12 @@ def test_best_top_and_front_are_those_of_all_layouts():
     question = make_question(**SMALL, schedule="none,1f1b", micro_batch="1,2")
     found = cm.plan(**SMALL, schedule="none,1f1b", micro_batch="1,2", kept=50, choose=False)
     step, memory = [], []
-    for space in build_spaces(question):
-        for slab in space.slabs:
-            s, m, _ = price_slab(question.jobs[0], slab)
-            ok = np.broadcast_to(slab.possible(), slab.shape) & (m <= question.limit_bytes(question.jobs[0]))
-            step.append(s[ok])
-            memory.append(m[ok])
+    (job,) = question.jobs
+    for slab in space_of(question, job).slabs:
+        s, m, _ = price_slab(job, slab)
+        ok = slab.possible & (m <= question.limit_bytes(job))
+        step.append(s[ok])
+        memory.append(m[ok])
     step, memory = np.concatenate(step), np.concatenate(memory)
     assert found.num_fit == step.size
     np.testing.assert_array_equal(found.kept.top["step_time_s"], np.sort(step)[:50])
@@ -246,7 +219,7 @@ def test_chunks_do_not_change_the_answer():
     kept = []
     for chunk in (500, 2**20):
         tally = Tally()
-        for part in priced_parts(question, build_spaces(question), chunk=chunk):
+        for part in priced_parts(question, chunk=chunk):
             assert np.prod(part.slab.shape) <= max(chunk, np.prod(part.slab.shape[:3]))
             tally.add(question, part, 30)
         kept.append(tally.kept)

@@ -23,7 +23,7 @@ from costmodel.planning.choices import (
     starts,
 )
 from costmodel.planning.request import make_question
-from costmodel.planning.search import Pass, Tally, build_spaces, space_of
+from costmodel.planning.search import Pass, Tally, space_of
 from costmodel.step.price import price
 
 DENSE = {"model": "llama3-70b", "gpus": 512, "global_batch": 1024, "seq_len": 8192}
@@ -165,7 +165,7 @@ def test_graphs_of_layers_keep_their_seams():
 def test_what_choices_hold_counts_when_it_is_decided_what_fits():
     """The same layouts with the choice and without: all of its buffers are in what has to fit."""
     question = make_question(**DENSE, tp=4, cp=2, pp=4, vp=1, recompute="none", micro_batch=1, zero_stage=1)
-    slabs = tuple(build_spaces(question)[0].slabs)
+    slabs = space_of(question, question.jobs[0]).slabs
     made = Choice({"tp_overlap": "pipelined"})
     (part,) = Pass(0, made.applied(question.jobs[0]), slabs, 0, (made,)).parts()
     (plain,) = Pass(0, question.jobs[0], slabs, 0).parts()
@@ -221,7 +221,7 @@ def test_the_best_placements_of_a_pass_are_remembered():
     question = make_question(**SPARSE, choose=False)
     tally = Tally()
     best = np.inf
-    one = Pass(0, question.jobs[0], tuple(build_spaces(question)[0].slabs), 0)
+    one = Pass(0, question.jobs[0], space_of(question, question.jobs[0]).slabs, 0)
     for part in one.parts(chunk=20_000):
         tally.add(question, part, 10)
         fits = np.broadcast_to(part.fits(question.limit_bytes(question.jobs[0])), part.slab.shape)

@@ -13,7 +13,7 @@ from costmodel.describe.odds import odds
 from costmodel.planning.advice import _alternatives
 from costmodel.planning.best import best_rows, pareto_indices
 from costmodel.planning.scaling import best_of_each_job
-from costmodel.planning.search import Part, build_spaces
+from costmodel.planning.search import Part, space_of
 
 N = 4 * (15 * 2**20 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
 ONE = {
@@ -287,7 +287,7 @@ def test_gpu_and_host_fit_together_at_the_accepted_risk():
     device = question.jobs[0].cluster.accelerator.memory_bytes
     memory = device * np.array([[chances.share(0.05)], [chances.share(0.0999)], [chances.share(0.11)]])
     host = np.array([0.0, chances.share(0.05), chances.share(0.06)])
-    part = Part(0, None, np.ones((3, 1)), memory, host, np.ones((3, 3), dtype=bool))
+    part = Part(0, SimpleNamespace(possible=np.ones((3, 3), dtype=bool)), np.ones((3, 1)), memory, host)
     assert question.fits(part, question.jobs[0]).tolist() == [
         [True, True, False],
         [True, False, False],
@@ -381,13 +381,12 @@ def test_the_best_of_each_number_of_gpus():
 
 
 def test_no_part_of_a_search_is_larger_than_asked():
-    """Parts are alike in size; a policy counts as three schedules at least."""
     question = plan(free=("tp", "pp", "micro_batch", "schedule", "recompute"), gpus=64).question
-    slabs = build_spaces(question)[0].slabs
+    slabs = space_of(question, question.jobs[0]).slabs
     assert sum(slab.num_possible for slab in slabs) > 100
     for slab in slabs:
         sharding, recompute, schedules, placements = slab.shape
-        policies = sharding * recompute * max(schedules, 3)
+        policies = sharding * recompute * schedules
         for most in (policies, 3 * policies, 7 * policies):
             parts = [part.shape[3] for part in slab.parts(most)]
             assert max(parts) <= most // policies

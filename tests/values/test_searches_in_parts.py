@@ -7,7 +7,7 @@ import pytest
 from round_jobs import CLUSTER, QUIET, SMALL, model_file
 
 import costmodel as cm
-from costmodel.planning.search import Tally, build_spaces, priced_parts
+from costmodel.planning.search import Tally, priced_parts
 
 DENSE = {
     "model": model_file(SMALL),
@@ -22,7 +22,7 @@ DENSE = {
 
 
 @pytest.mark.parametrize("objective", ["step-time", "gpu-hours", "mfu"])
-@pytest.mark.parametrize(("chunk", "count"), [(30, 3), (200, 20)])
+@pytest.mark.parametrize(("chunk", "count"), [(30, 3), (60, 20)])
 def test_a_search_in_parts_keeps_what_it_keeps_at_once(objective, chunk, count):
     """The best, the front, the best of every value and of every placement do not hang on how a space is cut."""
     asked = {
@@ -36,7 +36,7 @@ def test_a_search_in_parts_keeps_what_it_keeps_at_once(objective, chunk, count):
     whole, parts = Tally(), Tally()
     for tally, most in ((whole, 2**19), (parts, chunk)):
         # The best come last: what was kept of the parts before has to give way.
-        priced = list(priced_parts(question, build_spaces(question), chunk=most))
+        priced = list(priced_parts(question, chunk=most))
         for part in sorted(priced, key=lambda one: -float(one.step_time_s.min())):
             tally.add(question, part, count)
     assert len(priced) > 3
@@ -67,9 +67,9 @@ def test_a_search_in_parts_keeps_what_it_keeps_at_once(objective, chunk, count):
 
 def test_of_what_does_not_fit_the_leanest_is_known():
     question = cm.plan(**{**DENSE, "fix": {"recompute": "none", "vp": 1}}).question
-    parts = list(priced_parts(question, build_spaces(question), chunk=100))
+    parts = list(priced_parts(question, chunk=9))
     assert len(parts) > 3
-    least = min(float(np.where(part.possible, part.memory_bytes, np.inf).min()) for part in parts)
+    least = min(float(np.where(part.slab.possible, part.memory_bytes, np.inf).min()) for part in parts)
     tally = Tally()
     for part in parts:
         tally.add(replace(question, max_memory_bytes=1.0), part, 1)

@@ -10,7 +10,7 @@ import costmodel as cm
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.planning import search
 from costmodel.planning.request import make_question
-from costmodel.planning.search import Tally, build_spaces, priced_parts, rows_of
+from costmodel.planning.search import Tally, priced_parts, rows_of
 
 LIMIT = 2.2e9
 COUNT = 5
@@ -41,9 +41,9 @@ def counted(chunk, limit=LIMIT):
     """Return a tally, and all layouts as rows of plain numbers: job, score, memory, knobs."""
     question = asked(limit)
     tally, rows = Tally(), []
-    for part in priced_parts(question, build_spaces(question), chunk=chunk):
+    for part in priced_parts(question, chunk=chunk):
         tally.add(question, part, COUNT)
-        possible = np.flatnonzero(np.broadcast_to(part.possible, part.slab.shape))
+        possible = np.flatnonzero(part.slab.possible)
         weight = question.weight(question.jobs[part.job])
         score = part.step_time_s.reshape(-1)[possible] * weight
         columns = rows_of(part, possible, score)
