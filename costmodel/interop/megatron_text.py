@@ -15,7 +15,7 @@ from costmodel.base.errors import shown
 from costmodel.describe.models.model import MOST_LAYERS
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.keys import key_table, unknown_keys
-from costmodel.interop.shell.expand import is_unknown, missing_in, without_marks
+from costmodel.interop.shell_words import is_unknown, missing_in, without_marks
 
 MEGATRON = key_table("megatron")
 _FALSE = ("false", "no", "off")

@@ -17,8 +17,8 @@ from costmodel.describe.models.model_files import load_model
 from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of, own_head
 from costmodel.interop.megatron_job import job_of_flags
 from costmodel.interop.megatron_text import MEGATRON, Flags
-from costmodel.interop.shell.expand import missing_in, without_marks
-from costmodel.interop.shell.script import Followed, Launch, follow, gpus_per_node, options_of
+from costmodel.interop.shell import Followed, Launch, follow, gpus_per_node, options_of
+from costmodel.interop.shell_words import missing_in, without_marks
 from costmodel.interop.text_file import TextFile, read_text
 
 _TELLING = (
@@ -174,7 +174,7 @@ def _command_of(file: TextFile, given: Mapping[str, Any]) -> tuple[list[str], Fo
         return _with_ranks(_words_of(chosen), before), followed
     parts = [
         text
-        for value in followed.scope.values.values()
+        for value in followed.values.values()
         if _telling(text := value if isinstance(value, list) else [value])
     ]
     words = [word for part in parts for word in part]

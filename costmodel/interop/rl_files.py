@@ -23,8 +23,8 @@ from costmodel.interop.interpolation import resolved
 from costmodel.interop.keys import Values, key_table, matches
 from costmodel.interop.read_megatron import with_given
 from costmodel.interop.read_megatron_yaml import of_configuration
-from costmodel.interop.shell.expand import is_unknown, missing_in
-from costmodel.interop.shell.script import follow
+from costmodel.interop.shell import follow
+from costmodel.interop.shell_words import is_unknown, missing_in
 from costmodel.interop.text_file import TextFile, read_text
 
 _NEMO, _VERL = key_table("nemo-rl"), key_table("verl")
@@ -343,7 +343,7 @@ def _overrides_of(file: TextFile, given: Mapping[str, Any], notes: list[str]) ->
             *(part for part in parts if "=" in part and "." in part.split("=")[0] and part[:2] != "--"),
         ]
 
-    values = (v if isinstance(v, list) else [v] for v in followed.scope.values.values())
+    values = (v if isinstance(v, list) else [v] for v in followed.values.values())
     found = [telling(launch.words) for launch in followed.launches] or [telling(value) for value in values]
     most = max(found, key=len, default=[])
     if not any("actor_rollout_ref." in word for word in most):

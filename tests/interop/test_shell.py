@@ -1,5 +1,6 @@
 """Scripts followed as text against what bash makes of the same lines, and what only running them would tell."""
 
+import re
 import shutil
 import subprocess
 from contextlib import suppress
@@ -9,8 +10,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.shell.expand import missing_in
-from costmodel.interop.shell.script import follow, gpus_per_node, options_of
+from costmodel.interop.shell import follow, gpus_per_node, options_of
+from costmodel.interop.shell_words import missing_in
 
 SNIPPETS = YAML(typ="safe", pure=True).load(Path(__file__).with_name("bash_snippets.yaml").read_text())
 
@@ -30,18 +31,22 @@ def calls(script, **given):
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is the oracle")
 def test_words_are_those_of_bash():
-    differ = {}
-    for name, script in SNIPPETS.items():
+    """Beyond what is followed, words are those of bash or said not to be known."""
+    for name, script in (SNIPPETS["followed"] | SNIPPETS["beyond"]).items():
         expected = in_bash(script)
         assert expected, f"bash itself calls nothing: {name}"
         ours = "\n".join("".join(f"[{word}]" for word in words) for words in calls(script)).splitlines()
-        if ours != expected:
-            differ[name] = (expected, ours)
-    assert differ == {}
+        if name in SNIPPETS["followed"]:
+            assert ours == expected, name
+        for line in ours:
+            pattern = re.sub(r"\\\[it\\ is\\ .*?line\\ \d+\\\]", r"\\[[^]]*\\]", re.escape(line))
+            assert any(re.fullmatch(pattern, words) for words in expected), (name, line, expected)
 
 
 def test_what_only_running_tells_is_named_with_its_line():
     """A construct, what `run $X` or the words behind it get, and nothing in place of it."""
+    in_loop = "it is set in a {} loop, whose turns only running the script tells, line 1".format
+    in_doubt = "it is set under a condition that only running the script tells, line {}".format
     told = {
         'X=$(nvidia-smi -L | wc -l)\nrun "$X" "$((X * 2))" "${X:-8}" "${X:+set}"': [
             *["it is the output of nvidia-smi -L wc -l, line 1"] * 3,
@@ -58,40 +63,29 @@ def test_what_only_running_tells_is_named_with_its_line():
             "$U is not set",
             "it is the output of ls x, line 2",
         ],
-        "run $((1 / 0)) $((2 ** 99)) $((5 ^ 1))": [
-            "it is the arithmetic 1 0, line 1",
-            "it is the arithmetic 2 ** 99, line 1",
-            "it is the arithmetic 5 ^ 1, line 1",
+        "run $((1 / 0)) $((2 ** 99)) $((5 ^ 1)) $((9 // 2)) $((1 if 2 else 3)) $((16#10))": [
+            *["it is the arithmetic 1 0, line 1", "it is the arithmetic 2 ** 99, line 1"],
+            *["it is the arithmetic 5 ^ 1, line 1"],
+            *["it is the arithmetic 9 2, line 1", "it is the arithmetic 1 if 2 else 3, line 1"],
+            "it is the arithmetic 16#10, line 1",
         ],
+        "X=3; run $((X++)) $X": ["it is the arithmetic X++, line 1"] * 2,
         "run ${A@Q} ${!A*}": ["it is the expansion A@Q, line 1", "it is the expansion !A*, line 1"],
-        "read -r X\nrun $X": ["it is what read -r X reads, line 1"],
+        "read -r X\nrun $X": ["it is what read -r X sets, line 1"],
         "X=($(ls) b); run ${#X[@]} ${!X[@]}": ["it is the output of ls, line 1"] * 2,
-        "for i in $(ls); do X=$i; done; run $X": [
-            "it is set in a for loop, whose turns only running the script tells, line 1"
-        ],
-        "X=1\nwhile ! nc -z host 80; do X=$((X+1)); done; run $X": [
-            "it is set in a while loop, whose turns only running the script tells, line 2"
-        ],
-        "for X in 8 4; do [ -d /data/$X ] && break; done; run $X": [
-            "it is set in a for loop, whose turns only running the script tells, line 1"
-        ],
+        "for i in $(ls); do X=$i; done; run $X": [in_loop("for")],
+        "X=1\nfor ((i=0; i<U; i++)); do X=2; done; run $X": [in_loop("for").replace("1", "2")],
+        "i=8; for ((i=3; i>0; i--)); do X=$i; done; run $X $i": [in_loop("for")] * 2,
+        "X=1; while ! nc -z host 80; do X=$((X+1)); done; run $X": [in_loop("while")],
+        "for X in 8 4; do [ -d /data/$X ] && break; done; run $X": [in_loop("for")],
         "case $(uname) in Linux) X=4;; *) X=8;; esac; run $X": [
-            "it is set under a condition that only running the script tells, line 1"
+            "it is set in a case, which is not followed, line 1"
         ],
-        "X=8\nif nvidia-smi; then X=4; fi; run $X": [
-            "it is set under a condition that only running the script tells, line 2"
-        ],
-        "X=8\n[ -f /tmp/x ] && X=4\nrun $X": [
-            "it is set under a condition that only running the script tells, line 2"
-        ],
+        "X=8\nif nvidia-smi; then X=4; fi; run $X": [in_doubt(2)],
+        "X=8\n[ -f /tmp/x ] && X=4\nrun $X": [in_doubt(2)],
+        "X=8; [[ a =~ b ]] && X=4; run $X": [in_doubt(1)],
         "nvidia-smi && X=4\nls || X=5\nrun $X": ["4"],  # a program is taken to succeed
-        "if nvidia-smi; then X=4; else X=4; Y=1; fi; run $X $Y": [
-            "4",
-            "it is set under a condition that only running the script tells, line 1",
-        ],
-        "for i in 1 2; do [ -d /x ] && { X=4; break; }; done; run $X": [
-            "it is set in a for loop, whose turns only running the script tells, line 1"
-        ],
+        "if nvidia-smi; then X=4; else X=4; Y=1; fi; run $X $Y": ["4", in_doubt(1)],
     }
     for script, words in told.items():
         assert calls(script)[-1] == words, script
@@ -211,21 +205,20 @@ def test_refused_in_one_line(tmp_path):
     (tmp_path / "b.sh").write_text("source a.sh\n")
     refused = {
         "run\nf() { f; }\nf": "line 2: the script calls itself without end",
-        "x='eval $x'; eval $x": "line 1: the script starts scripts in scripts without end",
+        "x='eval $x'; eval $x": "line 1: the script calls itself without end",
         "for ((i=0; i<99; i++)); do\nfor ((j=0; j<499; j++)); do :; done; done": "line 2: the script does not come to",
         "A=aaaaaaaaaa\nfor i in 1 2 3 4 5 6 7 8 9 10; do A=$A$A$A$A; done": "line 2: A grows beyond 100,000",
-        "for a in 1; do\nbreak 2; done": "line 2: 'break 2' of several loops is not followed",
+        "for ((i=0; i<4; i++)); do i=2; done": "line 1: a loop that changes its own count is not followed",
+        "N=4; for ((i=0; i<N; i++)); do N=2; done": "line 1: a loop that changes its own count",
         "( " * 5000: "line 1: nothing ends the '('",
         "$(" * 5000 + ")" * 5000: "nested too deeply",
         "run\nrun 'abc": "line 2: nothing closes 'abc",
         "run $(echo": "line 1: nothing closes $(echo",
-        "X=(1 2\n3": "nothing closes an array",
+        "X=(1 2\n3": "nothing closes =(1 2 3",
         "run\nif true; then run": "nothing ends the 'if'",
         "run\n\ndone": "line 3: a 'done' stands where none can",
         "case x in a) run;;": "nothing ends the 'case'",
-        "run;;": "a ;; stands outside of a case",
         "run a(b)": "line 1: a ( stands where none can",
-        "for; do run; done": "line 1: a 'for' without a name",
         "source a.sh": "a.sh reads itself in a circle",
     }
     for script, words in refused.items():
