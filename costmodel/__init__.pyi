@@ -63,8 +63,8 @@ from costmodel.planning.sweep import sweep as sweep
 from costmodel.reporting.html.report import report as report
 from costmodel.trust import calibrate as calibrate
 from costmodel.trust import measure as measure
+from costmodel.trust.profiles.profile import TraceProfile as TraceProfile
 from costmodel.trust.profiles.profile import profile as profile
-from costmodel.trust.profiles.trace_profile import TraceProfile as TraceProfile
 from costmodel.trust.validation import Validation as Validation
 from costmodel.trust.validation import validate as validate
 from costmodel.what_if.compare import Comparison as Comparison

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
     from costmodel.planning.plan import Plan
     from costmodel.trust.calibrate import FabricCalibration
-    from costmodel.trust.profiles.trace_profile import TraceProfile
+    from costmodel.trust.profiles.profile import TraceProfile
     from costmodel.trust.validation import Validation
 
 _GIB = 2.0**30

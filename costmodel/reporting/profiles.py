@@ -11,7 +11,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_seconds
 from costmodel.reporting.cells import cell, grid_of
 from costmodel.trust.profiles.beside import Beside
-from costmodel.trust.profiles.trace_profile import TraceProfile
+from costmodel.trust.profiles.profile import TraceProfile
 
 _LONGEST_NAME = 90
 _MOST_STEPS = 12

@@ -4,6 +4,8 @@ import gzip
 import json
 import re
 import sqlite3
+from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from many_jobs import batches
 from trace_files import (
-    ADAM,
     ADD,
     ATTENTION,
     ATTENTION_BACK,
     GATHER,
     GEMM,
-    NORM,
     annotation,
     kernel,
     launch,
@@ -33,12 +33,11 @@ from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.site import load_site
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.trust.profiles import chrome_trace
+from costmodel.trust.profiles.activities import alone_ns, union
+from costmodel.trust.profiles.beside import GROUPS, find_window, group_of_line, merged
 from costmodel.trust.profiles.chrome_trace import nanoseconds
-from costmodel.trust.profiles.intervals import alone_ns, shared_ns, union
-from costmodel.trust.profiles.kernel_families import FAMILIES, family_of, layout_of, pass_of_range
-from costmodel.trust.profiles.line_groups import GROUPS, group_of_line, merged
-from costmodel.trust.profiles.nsight import read_nsight
-from costmodel.trust.profiles.profile import profile
+from costmodel.trust.profiles.classes import FAMILIES, family_of, layout_of, pass_of_range
+from costmodel.trust.profiles.profile import profile, read_recording
 
 US = 1e-6
 SMALL = {
@@ -69,7 +68,10 @@ def test_unions_are_those_of_every_tick(one, other, time):
     first, second = made(one), made(other)
     assert first.length() == len(covered(one))
     assert alone_ns(first, second) == len(covered(one) - covered(other))
-    assert shared_ns(first, second) == len(covered(one) & covered(other))
+    assert (
+        first.gaps().sum()
+        == (max(covered(one)) + 1 - min(covered(one)) if covered(one) else 0) - first.length()
+    )
     assert (first.start[1:] > first.end[:-1]).all()
     assert first.until(np.array([time]))[0] == len([tick for tick in covered(one) if tick < time])
 
@@ -79,9 +81,6 @@ def test_times_are_whole_nanoseconds(micro, nano):
     sign = -1 if micro < 0 else 1
     assert nanoseconds(f"{micro}.{nano:03}") == micro * 1000 + sign * nano
     assert nanoseconds(micro) == micro * 1000
-
-
-def test_scientific_times():
     assert nanoseconds("1.5e3") == 1_500_000
 
 
@@ -147,23 +146,21 @@ def test_classes_add_up_to_all_kernels(overlapped, tmp_path):
         assert all(set(one) == {"class", "count", "busy_s", "exposed_s"} for one in record["classes"])
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64, 4096])
-@pytest.mark.parametrize("form", ["object", "array", "open array"])
-def test_a_trace_is_the_same_in_every_form_and_piece(tmp_path, monkeypatch, chunk, form):
+def test_a_trace_is_the_same_in_every_form_and_piece(tmp_path, monkeypatch):
     events = [*step_events(200, 1), annotation("µ – ranges", 0, 5)]
-    whole = profile(
-        write_trace(tmp_path / "whole.json", events, zipped=True, nested={"a": [1, {"b": "}]"}]})
-    ).to_dict()
-    text = json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0}}, ensure_ascii=False)
-    if form != "object":
-        text = json.dumps(events, indent=1, ensure_ascii=False)
-    if form == "open array":
-        text = text.rstrip("]\n") + ",\n"
-    monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
+    nested = {"a": [1, {"b": "}]"}]}
+    whole = profile(write_trace(tmp_path / "whole.json", events, zipped=True, nested=nested)).to_dict()
+    array = json.dumps(events, indent=1, ensure_ascii=False)
+    forms = (
+        json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0}}, ensure_ascii=False),
+        array,
+        array.rstrip("]\n") + ",\n",
+    )
     path = tmp_path / "pieces.json"
-    path.write_text(text, encoding="utf-8")
-    again = profile(path).to_dict()
-    assert {**again, "file": "", "gpu": ""} == {**whole, "file": "", "gpu": ""}
+    for text, chunk in product(forms, (1, 7, 64, 4096)):
+        monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
+        path.write_text(text, encoding="utf-8")
+        assert {**profile(path).to_dict(), "file": "", "gpu": ""} == {**whole, "file": "", "gpu": ""}, chunk
 
 
 def test_decimals_of_long_times_are_kept(tmp_path):
@@ -176,6 +173,9 @@ def test_decimals_of_long_times_are_kept(tmp_path):
     (tmp_path / "t.json").write_text(f'{{"traceEvents": [{text}]}}')
     found = profile(tmp_path / "t.json")
     assert (found.idle_s, found.window_s, found.busy_s) == (0.0, pytest.approx(333e-9), pytest.approx(333e-9))
+    # A trace that is one step begins with its first kernel, not in 1970.
+    (step,) = found.steps
+    assert (step.start_s, step.time_s, step.idle_s) == (0.0, pytest.approx(333e-9), 0.0)
 
 
 def test_steps_by_ranges_hold_what_was_issued_in_them(tmp_path):
@@ -226,6 +226,11 @@ def test_steps_by_repetition_are_no_layers(tmp_path):
     )
     assert one.told_by == ""
     assert [step.name for step in one.steps] == ["whole trace"]
+    # Eight kernels that recur are a step, seven a loop.
+    for size, told_by in ((8, "repetition"), (7, "")):
+        rows = [kernel(f"k{at % size}", 10 * at, 5) for at in range(3 * size)]
+        found = profile(write_trace(tmp_path / "loop.json", rows))
+        assert (found.told_by, len(found.steps)) == (told_by, 3 if told_by else 1)
 
 
 def test_passes_of_ranges_and_of_the_engine_of_gradients(tmp_path):
@@ -333,12 +338,8 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_kernels_by_name(name):
-    assert family_of(name).does == NAMES[name]
-
-
-def test_families_have_a_source_and_a_pattern():
+def test_kernels_by_name():
+    assert {name: family_of(name).does for name in NAMES} == NAMES
     assert all(family.source and family.pattern for family in FAMILIES)
     assert len({(family.name, family.runs_in) for family in FAMILIES}) == len(FAMILIES)
 
@@ -458,6 +459,20 @@ def test_a_part_of_a_step_meets_as_many_layers(tmp_path):
     assert groups["optimizer"].bill_s == 0.0
 
 
+def test_nine_tenths_of_the_layers_are_a_whole_step():
+    """Of 40 layers 35 are a part and 36 all; so is whatever attention cut along the sequence shows."""
+    names = ("compute.attention.core.forward", "compute.head.forward", "tp.mlp.forward")
+    lines = [SimpleNamespace(name=name, count=40.0) for name in names]
+    for seen, sliced, shares in (
+        (10.0, False, [0.25, 0.0, 0.25]),
+        (35.0, False, [0.875, 0.0, 0.875]),
+        (36.0, False, [1.0, 1.0, 1.0]),
+        (10.0, True, [1.0, 1.0, 1.0]),
+    ):
+        window = find_window(lines, {"attention.forward": seen}, sliced=sliced)
+        assert [window.share(line) for line in lines] == shares
+
+
 def test_products_on_two_streams_are_said_to_slow_each_other(tmp_path):
     """Half of the products run beside an addition: their 60 us are 30 us in which nothing else computes."""
     events = [
@@ -564,15 +579,14 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_is_no_trace_is_one_line(tmp_path, capsys, name):
-    content, message = BROKEN[name]
-    (tmp_path / name).write_bytes(content)
-    assert main(["profile", str(tmp_path / name)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert message in printed.err
+def test_what_is_no_trace_is_one_line(tmp_path, capsys):
+    for name, (content, message) in BROKEN.items():
+        (tmp_path / name).write_bytes(content)
+        assert main(["profile", str(tmp_path / name)]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.count("\n") == 1
+        assert message in printed.err
 
 
 def test_databases_that_are_no_export_are_one_line(tmp_path, capsys):
@@ -631,40 +645,17 @@ def test_the_command_prints_tables_and_draws(tmp_path, capsys):
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_kernels_of_the_small_steps_are_all_known():
-    for name in (NORM, ADD, ADAM, ATTENTION, ATTENTION_BACK, GATHER):
-        assert family_of(name).does != "unknown"
-
-
-def read_trace(path):
-    return (read_nsight if path.suffix == ".sqlite" else chrome_trace.read_chrome_trace)(path)
-
-
 def device_of(path):
-    return {number: found.start_ns.size for number, found in read_trace(path).devices.items()}
-
-
-def test_beginnings_and_ends_are_events_too(tmp_path):
-    """Nested ones end in the order in which they began last; what has no end, or no beginning, did not happen here."""
-    whole = kernel(ADD, 10, 30, call=1)
-    begin = {key: value for key, value in whole.items() if key != "dur"} | {"ph": "B"}
-    inner = {**begin, "name": NORM, "ts": 15}
-    ends = [{"ph": "E", "pid": 0, "tid": 7, "ts": at} for at in (20.5, 40)]
-    alone = [{"ph": "E", "pid": 0, "tid": 7, "ts": 5}, {**begin, "ts": 50}]
-    path = write_trace(tmp_path / "t.json", [alone[0], begin, inner, *ends, alone[1]])
-    found = read_trace(path).devices[0]
-    spans = list(zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True))
-    assert spans == [(10_000, 40_000), (15_000, 20_500)]
-    assert [found.names[index] for index in found.name] == [ADD, NORM]
+    return {number: found.size for number, found in read_recording(path).devices.items()}
 
 
 def test_a_kernel_without_a_length_is_refused_and_texts_are_numbers(tmp_path):
     event = kernel(ADD, 10, 30)
     del event["dur"]
     with pytest.raises(cm.CostModelError, match=r"event 1 is not one of a trace .*has no dur"):
-        read_trace(write_trace(tmp_path / "t.json", [event]))
+        read_recording(write_trace(tmp_path / "t.json", [event]))
     texts = {**event, "ts": "1740461679479712", "dur": "1.5", "tid": "stream 7", "args": {"device": 0}}
-    found = read_trace(write_trace(tmp_path / "t.json", [texts])).devices[0]
+    found = read_recording(write_trace(tmp_path / "t.json", [texts])).devices[0]
     assert (found.start_ns[0], found.end_ns[0]) == (1740461679479712000, 1740461679479713500)
     assert found.stream[0] == 7
 
@@ -680,18 +671,17 @@ def test_processes_that_call_their_devices_alike_have_devices_of_their_own(tmp_p
     assert device_of(path) == {0: 2, 1: 1}
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "left"),
-    [("end", None, 1), ("deviceId", "zero", 0), ("end", -5, 0), ("globalPid", "x", 0)],
-)
-def test_rows_of_nsight_that_have_no_end_are_left_out_and_others_refused(column, value, left, tmp_path):
-    path = nsight(tmp_path / "t.sqlite", [("a", 0, 10, 7, 1), ("b", 15, 25, 7, 2)])
-    base = sqlite3.connect(path)
-    base.execute(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "{column}" = ? WHERE start = 15', (value,))
-    base.commit()
-    base.close()
-    if left:
-        assert device_of(path) == {0: left}
-    else:
-        with pytest.raises(cm.CostModelError, match="cannot be read as an export of Nsight Systems"):
-            read_trace(path)
+def test_rows_of_nsight_that_have_no_end_are_left_out_and_others_refused(tmp_path):
+    for at, (column, value, left) in enumerate(
+        (("end", None, 1), ("deviceId", "zero", 0), ("end", -5, 0), ("globalPid", "x", 0))
+    ):
+        path = nsight(tmp_path / f"{at}.sqlite", [("a", 0, 10, 7, 1), ("b", 15, 25, 7, 2)])
+        base = sqlite3.connect(path)
+        base.execute(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "{column}" = ? WHERE start = 15', (value,))
+        base.commit()
+        base.close()
+        if left:
+            assert device_of(path) == {0: left}
+        else:
+            with pytest.raises(cm.CostModelError, match="cannot be read as an export of Nsight Systems"):
+                read_recording(path)

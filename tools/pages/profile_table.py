@@ -18,9 +18,7 @@ from typing import NamedTuple
 import pages
 
 import costmodel as cm
-from costmodel.trust.profiles.beside import Beside, lay_beside
-from costmodel.trust.profiles.measure_trace import Measured
-from costmodel.trust.profiles.trace_profile import ClassTime
+from costmodel.trust.profiles.beside import Beside, ClassTime, lay_beside
 
 DATA = Path(__file__).parents[2] / "tests" / "data" / "profiles" / "deepseek-v3-h800.csv"
 WINDOW_S, IDLE_S = 0.129012, 0.000497
@@ -113,8 +111,11 @@ def main() -> int:
     if not traces:
         return pages.settle(pages.fill(pages.read_pages(), {"profile": table()}))
     print("class,kernels,busy_us,exposed_us")
-    for one in Measured(Path(traces[0])).each_step():
-        print(f"{one.name},{one.count:.0f},{one.busy_s * 1e6:.0f},{one.exposed_s * 1e6:.0f}")
+    found = cm.profile(traces[0])
+    steps = len(found.steps)
+    for one in (*found.classes, *found.copies):
+        sums = (one.count, one.busy_s * 1e6, one.exposed_s * 1e6)
+        print(one.name, *(f"{value / steps:.0f}" for value in sums), sep=",")
     return 0
 
 

@@ -1,18 +1,77 @@
-"""What a profiler recorded of the GPUs, whichever profiler it was."""
+"""What a profiler recorded of the GPUs, whichever profiler it was, and exact unions of its intervals of time."""
 
 from __future__ import annotations
 
 from array import array
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.trust.profiles.intervals import Whole
+Whole = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Activities = np.recarray[Any, Any]
+"""Everything that one GPU did, in order of its start, in columns of whole numbers: ``start_ns`` and ``end_ns``; when and by
+which ``thread`` of the host it was issued (``launch_ns``; -1 where the trace does not say); ``stream``; ``name``, an
+index into the names of the recording; ``work``, one into `WORKS`."""
 
 Work = Literal["kernel", "memcpy", "memset"]
 WORKS: tuple[Work, ...] = ("kernel", "memcpy", "memset")
 """What a GPU does: kernels on its SMs, copies and fills by its engines."""
+_COLUMNS = ("start_ns", "end_ns", "launch_ns", "thread", "stream", "name", "work")
+
+
+class Spans(NamedTuple):
+    """Intervals that do not touch, in order: what is covered by a set of intervals. [ns]"""
+
+    start: Whole
+    end: Whole
+
+    def length(self) -> int:
+        """Return how long they last together. [ns]"""
+        return int((self.end - self.start).sum())
+
+    def gaps(self) -> Whole:
+        """Return how long each pause between two of them lasts. [ns]"""
+        return np.asarray(self.start[1:] - self.end[:-1])
+
+    def until(self, times: Whole) -> Whole:
+        """Return how much is covered before each of some times. [ns]"""
+        if not self.start.size:
+            return np.zeros_like(times)
+        before = np.concatenate(([0], np.cumsum(self.end - self.start)))
+        last = np.searchsorted(self.start, times, side="right")
+        # What of the last span that has begun lies behind the time.
+        rest = np.maximum(self.end[np.maximum(last - 1, 0)] - times, 0)
+        return np.asarray(np.where(last > 0, before[last] - rest, 0))
+
+
+def union(start: Whole, end: Whole) -> Spans:
+    """Return the union of intervals given in any order; those of no length cover nothing.
+
+    >>> union(np.array([5, 0, 1]), np.array([9, 2, 3]))
+    Spans(start=array([0, 5]), end=array([3, 9]))
+    """
+    order = np.argsort(start, kind="stable")
+    order = order[end[order] > start[order]]
+    first, reach = start[order], np.maximum.accumulate(end[order])
+    # An interval opens a new span where everything before it has ended.
+    opens = np.append(True, first[1:] > reach[:-1])[: first.size]
+    return Spans(first[opens], reach[np.append(opens[1:], True)[: first.size]])
+
+
+def both(one: Spans, other: Spans) -> Spans:
+    """Return the union of two sets."""
+    return union(np.concatenate((one.start, other.start)), np.concatenate((one.end, other.end)))
+
+
+def alone_ns(one: Spans, other: Spans) -> int:
+    """Return how long the first covers what the second does not. [ns]
+
+    >>> alone_ns(union(np.array([0]), np.array([10])), union(np.array([4]), np.array([20])))
+    4
+    """
+    return both(one, other).length() - other.length()
 
 
 class Range(NamedTuple):
@@ -21,50 +80,6 @@ class Range(NamedTuple):
     name: str
     start_ns: int
     end_ns: int
-
-
-class Activities(NamedTuple):
-    """Everything that one GPU did, in order of its start.
-
-    Attributes
-    ----------
-    start_ns, end_ns : Whole
-        When it ran. [ns]
-    launch_ns : Whole
-        When the host issued it, -1 where the trace does not say. [ns]
-    thread : Whole
-        Thread of the host that issued it, -1 where the trace does not say.
-    stream : Whole
-        Stream that it ran on.
-    name : Whole
-        Index into `names`.
-    work : NDArray
-        Index into `WORKS`.
-    names : tuple of str
-        Names of kernels, each once.
-    """
-
-    start_ns: Whole
-    end_ns: Whole
-    launch_ns: Whole
-    thread: Whole
-    stream: Whole
-    name: Whole
-    work: NDArray[np.int8]
-    names: tuple[str, ...]
-
-    def only(self, mask: NDArray[np.bool_] | Whole) -> Activities:
-        """Return those of a mask, or in another order."""
-        return Activities(
-            start_ns=self.start_ns[mask],
-            end_ns=self.end_ns[mask],
-            launch_ns=self.launch_ns[mask],
-            thread=self.thread[mask],
-            stream=self.stream[mask],
-            name=self.name[mask],
-            work=self.work[mask],
-            names=self.names,
-        )
 
 
 class Recording(NamedTuple):
@@ -76,93 +91,86 @@ class Recording(NamedTuple):
         Program that wrote it.
     gpu : str
         Name of the GPU, "" where the trace does not say.
-    devices : dict
-        Activities by device.
+    names : tuple of str
+        Names of kernels, each once.
+    devices : dict of Activities
+        By device.
     ranges : tuple of Range
-        Annotations of the host, in order of their start.
+        Of the host, in order of their start, the longer first.
     backward : dict
         Spans in which PyTorch's engine of gradients ran, (starts, ends) by thread. [ns]
     """
 
     kind: str
     gpu: str
+    names: tuple[str, ...]
     devices: dict[int, Activities]
     ranges: tuple[Range, ...]
     backward: dict[int, tuple[Whole, Whole]]
 
 
-class Devices:
-    """Numbers of devices: those of a trace, and others where several processes call theirs by the same one."""
+class Recorder:
+    """A recording while it is read: a few machine words an activity, however large the file."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[int, object], int] = {}
-
-    def number(self, device: int, process: object) -> int:
-        """Return the number of a device as a process sees it."""
-        if (device, process) not in self._numbers:
-            taken = set(self._numbers.values())
-            free = device if device not in taken else max(taken) + 1
-            self._numbers[device, process] = free
-        return self._numbers[device, process]
-
-
-class Columns:
-    """Activities while they are read: a few machine words each, however large the file."""
-
-    def __init__(self) -> None:
+        self.ranges: list[Range] = []
+        self.backward: dict[int, array[int]] = {}
         self._names: dict[str, int] = {}
-        self._rows: dict[int, tuple[array[int], ...]] = {}
+        self._devices: dict[tuple[int, object], int] = {}
+        self._rows: dict[int, array[int]] = {}
+        self._calls = array("q")
 
     def add(
-        self, work: Work, name: str, device: int, stream: int, start_ns: int, end_ns: int, call: int
+        self,
+        work: Work,
+        name: str,
+        device: int,
+        process: object,
+        stream: int,
+        start_ns: int,
+        end_ns: int,
+        call: int,
     ) -> None:
-        """Add one, with the number of the call that issued it."""
+        """Add an activity, with the number of the call that issued it."""
         if end_ns < start_ns:
             raise ValueError(f"{name[:40]} ends before it starts")
         index = self._names.setdefault(name, len(self._names))
-        if device not in self._rows:
-            self._rows[device] = tuple(array("q") for _ in range(6))
-        row = (start_ns, end_ns, call, stream, index, WORKS.index(work))
-        for column, value in zip(self._rows[device], row, strict=True):
-            column.append(value)
+        if (device, process) not in self._devices:
+            # Several processes may call their devices by the same number.
+            taken = set(self._devices.values())
+            self._devices[device, process] = device if device not in taken else max(taken) + 1
+        rows = self._rows.setdefault(self._devices[device, process], array("q"))
+        rows.extend((start_ns, end_ns, call, stream, index, WORKS.index(work)))
+
+    def call(self, number: int, time_ns: int, thread: int) -> None:
+        """Add a call of the driver."""
+        self._calls.extend((number, time_ns, thread))
 
     def __bool__(self) -> bool:
         return bool(self._rows)
 
-    def by_device(self, calls: Calls) -> dict[int, Activities]:
-        """Return the activities of each device, with when and by which thread they were issued."""
-        names = tuple(self._names)
-        found = {}
-        for device, columns in sorted(self._rows.items()):
-            start, end, call, stream, name, work = (np.array(column, dtype=np.int64) for column in columns)
-            launch, thread = calls.find(call)
-            read = Activities(start, end, launch, thread, stream, name, work.astype(np.int8), names)
-            found[device] = read.only(np.argsort(start, kind="stable"))
-        return found
+    def recording(self, kind: str, gpu: str) -> Recording:
+        """Return what was read."""
+        calls = _table(self._calls, 3)
+        calls = calls[np.argsort(calls[:, 0], kind="stable")]
+        devices = {}
+        for device, rows in sorted(self._rows.items()):
+            table = _table(rows, 6)
+            start, end, call, stream, name, work = table[np.argsort(table[:, 0], kind="stable")].T
+            launch, thread = np.full((2, call.size), -1, dtype=np.int64)
+            if len(calls):
+                at = np.minimum(np.searchsorted(calls[:, 0], call), len(calls) - 1)
+                met = calls[at, 0] == call
+                launch, thread = np.where(met, calls[at, 1:].T, -1)
+            columns = [start, end, launch, thread, stream, name, work]
+            devices[device] = np.rec.fromarrays(columns, dtype=[(name, np.int64) for name in _COLUMNS])
+        ranges = tuple(sorted(self.ranges, key=lambda one: (one.start_ns, -one.end_ns)))
+        backward = {
+            thread: (_table(spans, 2)[:, 0], _table(spans, 2)[:, 1])
+            for thread, spans in self.backward.items()
+        }
+        return Recording(kind, gpu, tuple(self._names), devices, ranges, backward)
 
 
-class Calls:
-    """Calls of the driver by their number: when, and from which thread."""
-
-    def __init__(self) -> None:
-        self._number, self._time, self._thread = array("q"), array("q"), array("q")
-
-    def add(self, number: int, time_ns: int, thread: int) -> None:
-        """Add one."""
-        self._number.append(number)
-        self._time.append(time_ns)
-        self._thread.append(thread)
-
-    def find(self, numbers: Whole) -> tuple[Whole, Whole]:
-        """Return time and thread of calls, -1 of those that were not recorded."""
-        missing = np.full(numbers.shape, -1, dtype=np.int64)
-        if not self._number:
-            return missing, missing
-        known = np.array(self._number, dtype=np.int64)
-        order = np.argsort(known, kind="stable")
-        known = known[order]
-        at = np.minimum(np.searchsorted(known, numbers), known.size - 1)
-        met = known[at] == numbers
-        time = np.array(self._time, dtype=np.int64)[order][at]
-        thread = np.array(self._thread, dtype=np.int64)[order][at]
-        return np.where(met, time, -1), np.where(met, thread, -1)
+def _table(numbers: array[int], width: int) -> Whole:
+    return np.array(numbers, dtype=np.int64).reshape(-1, width)

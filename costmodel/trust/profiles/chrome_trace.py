@@ -22,10 +22,8 @@ from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from costmodel.base.errors import DataError, shown
-from costmodel.trust.profiles.activities import Calls, Columns, Devices, Range, Recording, Work
+from costmodel.trust.profiles.activities import Range, Recorder, Recording, Work
 
 _CHUNK = 1 << 20
 _LONGEST_PIECE = 16 << 20
@@ -69,13 +67,7 @@ class _Text:
         self._at += 1
 
     def value(self) -> Any:
-        """Read one value.
-
-        Raises
-        ------
-        DataError
-            If there is none.
-        """
+        """Read one value; a `DataError` if there is none."""
         self.peek()
         while True:
             try:
@@ -107,7 +99,6 @@ def _pieces(text: _Text, path: Path) -> Iterator[tuple[str, Any]]:
     start = text.peek()
     if start == "[":
         # The array form of the format [1]_; its end may be missing.
-        text.skip()
         yield from _events(text, open_end=True)
         return
     if start != "{":
@@ -120,7 +111,6 @@ def _pieces(text: _Text, path: Path) -> Iterator[tuple[str, Any]]:
             raise DataError(f"{path}: is not a trace: expected a name and a value in its header")
         text.skip()
         if key == "traceEvents" and text.peek() == "[":
-            text.skip()
             yield from _events(text, open_end=False)
         else:
             yield key, text.value()
@@ -128,6 +118,7 @@ def _pieces(text: _Text, path: Path) -> Iterator[tuple[str, Any]]:
 
 def _events(text: _Text, *, open_end: bool) -> Iterator[tuple[str, Any]]:
     """Yield the events of an array."""
+    text.skip()
     while (next_one := text.peek()) != "]":
         if not next_one and open_end:
             return
@@ -151,12 +142,7 @@ def nanoseconds(microseconds: Any) -> int:
 
 
 def read_chrome_trace(path: Path) -> Recording:
-    """Read a trace of the PyTorch profiler.
-
-    Parameters
-    ----------
-    path : Path
-        JSON, or JSON in gzip whatever its name.
+    """Read a trace of the PyTorch profiler: JSON, or JSON in gzip whatever its name.
 
     Raises
     ------
@@ -179,7 +165,14 @@ def read_chrome_trace(path: Path) -> Recording:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{path}: event {reader.count} is not one of a trace ({error})") from None
-    return reader.recording(path)
+    if not reader.count:
+        raise DataError(f"{path}: holds no events")
+    if not reader.kept:
+        raise DataError(
+            f"{path}: holds nothing that ran on a GPU ({reader.of_host} events of the host): "
+            "record it with ProfilerActivity.CUDA"
+        )
+    return reader.kept.recording("PyTorch profiler", reader.gpu)
 
 
 def _stream(text: Any) -> int:
@@ -188,59 +181,46 @@ def _stream(text: Any) -> int:
     return int(found[1]) if found else int(text)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 class _Reader:
-    """What is kept of a trace."""
+    """What is kept of a trace: complete events, which are all that PyTorch writes [2]_."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self._host = 0
-        self._gpu = ""
-        self._columns, self._calls = Columns(), Calls()
-        self._ranges: list[Range] = []
-        self._backward: dict[int, tuple[array[int], array[int]]] = {}
+        self.count = self.of_host = 0
+        self.gpu = ""
+        self.kept = Recorder()
         self._threads: dict[Any, int] = {}
-        self._begun: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
-        self._devices = Devices()
 
     def take(self, name: str, piece: Any) -> None:
         """Take an entry of the header, or an event."""
         if name == "deviceProperties" and piece:
-            self._gpu = str(piece[0].get("name", ""))
+            self.gpu = str(piece[0].get("name", ""))
         if name != "event":
             return
         self.count += 1
-        phase = piece.get("ph")
-        if phase in ("B", "E"):
-            whole = self._paired(piece, begins=phase == "B")
-            if whole is None:
-                return
-            piece = whole
-        elif phase != "X":
+        if piece.get("ph") != "X":
             return
         if not isinstance(piece.get("name"), str):
             raise ValueError(f"its name is {shown(piece.get('name'))}")
         category = str(piece.get("cat", "")).lower()
-        work = _WORK.get(category)
-        if work is not None:
-            self._activity(work, piece)
+        if category in _WORK:
+            self._activity(_WORK[category], piece)
             return
-        self._host += 1
+        self.of_host += 1
+        # The name of a thread may be a text.
+        thread = self._threads.setdefault((piece.get("pid"), piece.get("tid")), len(self._threads))
         if category in _CALLS:
             number = piece.get("args", {}).get("correlation")
             if number is not None:
-                self._calls.add(int(number), nanoseconds(piece["ts"]), self._thread(piece))
-        elif category in _ANNOTATIONS:
+                self.kept.call(int(number), nanoseconds(piece["ts"]), thread)
+            return
+        gradients = category in ("cpu_op", "operator") and piece["name"].startswith(_GRADIENTS)
+        if gradients or category in _ANNOTATIONS:
             start = nanoseconds(piece["ts"])
-            self._ranges.append(Range(piece["name"], start, start + nanoseconds(piece.get("dur", 0))))
-        elif category in ("cpu_op", "operator") and piece["name"].startswith(_GRADIENTS):
-            starts, ends = self._backward.setdefault(self._thread(piece), (array("q"), array("q")))
-            start = nanoseconds(piece["ts"])
-            starts.append(start)
-            ends.append(start + nanoseconds(piece.get("dur", 0)))
+            end = start + nanoseconds(piece.get("dur", 0))
+            if gradients:
+                self.kept.backward.setdefault(thread, array("q")).extend((start, end))
+            else:
+                self.kept.ranges.append(Range(piece["name"], start, end))
 
     def _activity(self, work: Work, piece: dict[str, Any]) -> None:
         about = piece.get("args", {})
@@ -250,48 +230,7 @@ class _Reader:
         length = nanoseconds(piece["dur"])
         if length < 0:
             raise ValueError(f"{shown(piece['name'])} lasts {shown(piece['dur'])} us")
-        device = self._devices.number(int(about.get("device", piece.get("pid", 0))), piece.get("pid"))
+        device, process = int(about.get("device", piece.get("pid", 0))), piece.get("pid")
         stream = _stream(about.get("stream", piece.get("tid", 0)))
         call = int(about.get("correlation", -1))
-        self._columns.add(work, piece["name"], device, stream, start, start + length, call)
-
-    def _paired(self, piece: dict[str, Any], *, begins: bool) -> dict[str, Any] | None:
-        """Keep a beginning; return an event as a whole when it ends. One ends where the last one began [1]_."""
-        begun = self._begun.setdefault((piece.get("pid"), piece.get("tid")), [])
-        if begins:
-            begun.append(piece)
-            return None
-        if not begun:
-            return None  # began before the recording did
-        first = begun.pop()
-        lasts = nanoseconds(piece["ts"]) - nanoseconds(first["ts"])
-        about = {**_mapping(first.get("args")), **_mapping(piece.get("args"))}
-        return {**first, "args": about, "dur": f"{lasts / 1000:.3f}"}
-
-    def _thread(self, piece: dict[str, Any]) -> int:
-        """Return the number of a thread, whose name may be a text."""
-        return self._threads.setdefault((piece.get("pid"), piece.get("tid")), len(self._threads))
-
-    def recording(self, path: Path) -> Recording:
-        """Return what was read.
-
-        Raises
-        ------
-        DataError
-            If nothing ran on a GPU.
-        """
-        if not self.count:
-            raise DataError(f"{path}: holds no events")
-        if not self._columns:
-            raise DataError(
-                f"{path}: holds nothing that ran on a GPU ({self._host} events of the host): "
-                "record it with ProfilerActivity.CUDA"
-            )
-        backward = {
-            thread: (np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
-            for thread, (starts, ends) in self._backward.items()
-        }
-        ranges = tuple(sorted(self._ranges, key=lambda one: (one.start_ns, -one.end_ns)))
-        return Recording(
-            "PyTorch profiler", self._gpu, self._columns.by_device(self._calls), ranges, backward
-        )
+        self.kept.add(work, piece["name"], device, process, stream, start, start + length, call)

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import DataError
-from costmodel.trust.profiles.activities import Calls, Columns, Devices, Range, Recording, Work
+from costmodel.trust.profiles.activities import Range, Recorder, Recording, Work
 
 MAGIC = b"SQLite format 3\x00"
 
-_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-_GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-_ENGINES: dict[str, Work] = {"CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "memset"}
+_ACTIVITIES: tuple[tuple[str, Work, str], ...] = (
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "kernel", "demangledName shortName"),
+    ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "kernel", "graphId"),
+    ("CUPTI_ACTIVITY_KIND_MEMCPY", "memcpy", "copyKind"),
+    ("CUPTI_ACTIVITY_KIND_MEMSET", "memset", ""),
+)
+"""Tables of what a GPU does, with the columns that name it."""
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _RANGES = "NVTX_EVENTS"
 _RANGE_TYPES = (59, 60)
@@ -57,44 +61,33 @@ def _read(base: sqlite3.Connection, path: Path) -> Recording:
     if "StringIds" not in tables:
         raise DataError(f"{path}: is SQLite, but no export of Nsight Systems: it has no table StringIds")
     texts = {number: str(text) for number, text in base.execute("SELECT id, value FROM StringIds")}
-    columns, calls, devices = Columns(), Calls(), Devices()
-    if _KERNELS in tables:
-        for start, end, device, stream, call, process, long, short in _rows(
-            base,
-            path,
-            _KERNELS,
-            "start end deviceId streamId correlationId",
-            "globalPid demangledName shortName",
+    kept = Recorder()
+    for table, work, naming in _ACTIVITIES:
+        needed = "start end deviceId streamId correlationId"
+        for start, end, device, stream, call, process, *named in _rows(
+            base, path, tables, table, needed, f"globalPid {naming}"
         ):
-            name = texts.get(long) or texts.get(short) or f"kernel {long}"
-            seen = devices.number(device, _process(process))
-            columns.add("kernel", name, seen, stream, start, end, _call(process, call))
-    if _GRAPHS in tables:
-        for start, end, device, stream, call, process, graph in _rows(
-            base, path, _GRAPHS, "start end deviceId streamId correlationId", "globalPid graphId"
-        ):
-            seen = devices.number(device, _process(process))
-            columns.add("kernel", f"CUDA graph {graph}", seen, stream, start, end, _call(process, call))
-    for table, work in _ENGINES.items():
-        if table in tables:
-            for start, end, device, stream, call, process, kind in _rows(
-                base, path, table, "start end deviceId streamId correlationId", "globalPid copyKind"
-            ):
-                name = "Memset" if work == "memset" else f"Memcpy {_COPY_KINDS.get(kind, kind)}"
-                seen = devices.number(device, _process(process))
-                columns.add(work, name, seen, stream, start, end, _call(process, call))
-    if not columns:
+            if work == "kernel" and len(named) == 2:
+                name = texts.get(named[0]) or texts.get(named[1]) or f"kernel {named[0]}"
+            elif work == "kernel":
+                name = f"CUDA graph {named[0]}"
+            else:
+                name = "Memset" if work == "memset" else f"Memcpy {_COPY_KINDS.get(named[0], named[0])}"
+            kept.add(work, name, device, _process(process), stream, start, end, _call(process, call))
+    if not kept:
         raise DataError(
             f"{path}: holds nothing that ran on a GPU: record it with nsys profile --trace=cuda,nvtx"
         )
-    if _CALLS in tables:
-        for start, call, thread in _rows(base, path, _CALLS, "start correlationId globalTid"):
-            calls.add(_call(thread, call), start, thread)
-    gpu = ""
-    if "TARGET_INFO_GPU" in tables:
-        gpu = next((str(name) for (name,) in _rows(base, path, "TARGET_INFO_GPU", "name")), "")
-    ranges = tuple(_ranges(base, path, texts)) if _RANGES in tables else ()
-    return Recording("Nsight Systems", gpu, columns.by_device(calls), ranges, {})
+    for start, call, thread in _rows(base, path, tables, _CALLS, "start correlationId globalTid"):
+        kept.call(_call(thread, call), start, thread)
+    for start, end, kind, text, number in _rows(
+        base, path, tables, _RANGES, "start end eventType", "text textId"
+    ):
+        named_range = text or texts.get(number)
+        if kind in _RANGE_TYPES and end is not None and named_range:
+            kept.ranges.append(Range(named_range, start, end))
+    gpus = [str(name) for (name,) in _rows(base, path, tables, "TARGET_INFO_GPU", "name")]
+    return kept.recording("Nsight Systems", gpus[0] if gpus else "")
 
 
 def _call(process: int | None, number: int | None) -> int:
@@ -109,9 +102,11 @@ def _process(number: int | None) -> int:
 
 
 def _rows(
-    base: sqlite3.Connection, path: Path, table: str, needed: str, wanted: str = ""
+    base: sqlite3.Connection, path: Path, tables: set[str], table: str, needed: str, wanted: str = ""
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield columns of a table; those only wanted are empty where this release does not have them."""
+    """Yield columns of a table, if there is one; those only wanted are empty where this release does not have them."""
+    if table not in tables:
+        return
     there = {row[1] for row in base.execute(f"PRAGMA table_info({table})")}
     missing = [name for name in needed.split() if name not in there]
     if missing:
@@ -122,12 +117,3 @@ def _rows(
     # What had not ended when the recording did has no end, and no length.
     ended = ' WHERE "end" IS NOT NULL' if "end" in needed.split() else ""
     yield from base.execute(f"SELECT {', '.join(parts)} FROM {table}{ended}")
-
-
-def _ranges(base: sqlite3.Connection, path: Path, texts: dict[int, str]) -> Iterator[Range]:
-    """Yield the NVTX ranges that ended, in order of their start."""
-    found = _rows(base, path, _RANGES, "start end eventType", "text textId")
-    for start, end, kind, text, number in sorted(found, key=lambda row: (row[0], -(row[1] or 0))):
-        name = text or texts.get(number)
-        if kind in _RANGE_TYPES and end is not None and name:
-            yield Range(name, start, end)

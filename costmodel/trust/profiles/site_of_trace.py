@@ -30,17 +30,7 @@ _GROUPS = {
 
 
 class FactorMeasured(NamedTuple):
-    """A factor as a profile shows it.
-
-    Attributes
-    ----------
-    move : FactorMove
-        Before and after.
-    seen : float
-        Natural logarithm of trace over nominal bill. [-]
-    scale : float
-        What that may be off by. [-]
-    """
+    """A factor before and after a profile, the logarithm of trace over nominal bill, and what that may be off by. [-]"""
 
     move: FactorMove
     seen: float
@@ -55,20 +45,9 @@ class SiteOfTrace(NamedTuple):
 
 
 def site_of_trace(est: Estimate, beside: Beside, file: str) -> SiteOfTrace:
-    """Update the factors of kernels by what they took.
-
-    Parameters
-    ----------
-    est : Estimate
-        Of the job that was profiled.
-    beside : Beside
-        Its bill beside the profile.
-    file : str
-        The profile.
-    """
+    """Update the factors of kernels by what they took, from the bill of the job beside its profile."""
     job = est.job
     generation, bits = job.cluster.accelerator.generation, bits_of(job.precision.matmul_dtype)
-    keys = {"attention": (generation,), "memory_kernels": (generation,)}
     seen: dict[str, tuple[float, float]] = {}
     for role, groups in _GROUPS.items():
         held = [
@@ -77,22 +56,25 @@ def site_of_trace(est: Estimate, beside: Beside, file: str) -> SiteOfTrace:
             if one.group.partition(".")[0] in groups and one.bill_s and one.alone_s > 0
         ]
         if held:
-            name = named(role, *keys.get(role, (generation, bits)))
+            name = named(role, generation, *([bits] if "matmul" in role else []))
             center, scale = _log_ratio(held)
             seen[name] = (center + float(np.log(job.factors.get(name, 1.0))), scale)
     if not seen:
         return SiteOfTrace((), None)
-    names = tuple(seen)
-    shipped = [factors()[name] for name in names]
+    shipped = [factors()[name] for name in seen]
     priors = Priors(
         np.array([one.center for one in shipped]),
         np.array([one.spread for one in shipped]),
-        np.array([prior_at_site(name)[2] for name in names]),
+        np.array([prior_at_site(name)[2] for name in seen]),
     )
-    logs, scales = (np.array(column) for column in zip(*seen.values(), strict=True))
+    logs, scales = np.array([*seen.values()]).T
     # What is measured is the factors themselves.
     found = posterior(np.asarray, logs, priors, scales, ROW_TAIL)
-    belief = make_belief(names, found.center, found.covariance, priors.tail.tolist(), source=file)
+    belief = make_belief(tuple(seen), found.center, found.covariance, priors.tail.tolist(), source=file)
+    measured = tuple(
+        FactorMeasured(FactorMove(one.name, one.scales, one.center, one.spread, center, spread), *of)
+        for one, center, spread, of in zip(shipped, belief.center, belief.spread, seen.values(), strict=True)
+    )
     prior = {one.name: (one.center, one.spread) for one in shipped}
     run = {
         "name": file,
@@ -101,13 +83,6 @@ def site_of_trace(est: Estimate, beside: Beside, file: str) -> SiteOfTrace:
         "gpus": round(float(job.layout.gpus)),
         "profile": True,
     }
-    measured = tuple(
-        FactorMeasured(
-            FactorMove(one.name, one.scales, one.center, one.spread, belief.center[at], belief.spread[at]),
-            *seen[one.name],
-        )
-        for at, one in enumerate(shipped)
-    )
     return SiteOfTrace(measured, Site(belief, prior=prior, runs=(run,)))
 
 

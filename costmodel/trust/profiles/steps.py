@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.base.errors import CostModelError
-from costmodel.trust.profiles.activities import Activities, Range
-from costmodel.trust.profiles.intervals import Whole
+from costmodel.trust.profiles.activities import Activities, Range, Whole
 
 _STEP_NAMES = re.compile(
     r"^ProfilerStep#\d+$|(^|[^a-z])(train(ing)?[ _]?)?(step|iter|iteration|global_step)[ _#:=]*\d+\s*$",
@@ -23,58 +22,42 @@ _SHORTEST_STEP = 8
 
 
 class StepSpan(NamedTuple):
-    """A step: its name, and a mask of what was done in it."""
+    """A step: its name, when its first activity began [ns], and which were done in it."""
 
     name: str
     first: int
     members: Whole
 
 
-class Steps(NamedTuple):
-    """The steps of a trace, and how they were told apart."""
+def find_steps(
+    work: Activities, ranges: tuple[Range, ...], step_range: str = ""
+) -> tuple[str, tuple[StepSpan, ...]]:
+    """Tell the steps of a trace apart, and by what: ``ranges``, ``repetition``, or "" where all is one.
 
-    told_by: str
-    steps: tuple[StepSpan, ...]
-
-
-def find_steps(work: Activities, ranges: tuple[Range, ...], step_range: str = "") -> Steps:
-    """Tell the steps of a trace apart.
-
-    By ranges of the host whose names count steps, where there are: a kernel belongs to the step in which it was
-    issued, or where the trace does not say, in which it began. Otherwise by repetition, otherwise all is one.
-
-    Parameters
-    ----------
-    step_range : str
-        What the names of ranges that are steps begin with; "" for the names that frameworks give them.
+    By ranges of the host whose names count steps, or begin with `step_range`: a kernel belongs to the step in which it
+    was issued, or where the trace does not say, in which it began. Otherwise by repetition.
 
     Raises
     ------
     CostModelError
         If no range has the name that was given, or nothing was issued in one.
     """
-    named = [one for one in ranges if _names_a_step(one.name, step_range)]
-    if step_range and not named:
-        known = ", ".join(sorted({one.name for one in ranges})[:8]) or "none at all"
-        raise CostModelError(
-            f"--step-range: no range of the trace begins with {step_range!r}; it has {known}"
-        )
-    if named:
-        found = _by_ranges(work, named)
-        if found:
-            return Steps("ranges", found)
-        if step_range:
+    if step_range:
+        named = [one for one in ranges if one.name.startswith(step_range)]
+        if not named:
+            known = ", ".join(sorted({one.name for one in ranges})[:8]) or "none at all"
             raise CostModelError(
-                f"--step-range: nothing was issued in the ranges that begin with {step_range!r}"
+                f"--step-range: no range of the trace begins with {step_range!r}; it has {known}"
             )
-    found = _by_repetition(work)
-    if found:
-        return Steps("repetition", found)
-    return Steps("", (StepSpan("whole trace", 0, np.arange(work.start_ns.size)),))
-
-
-def _names_a_step(name: str, step_range: str) -> bool:
-    return name.startswith(step_range) if step_range else _STEP_NAMES.search(name) is not None
+    else:
+        named = [one for one in ranges if _STEP_NAMES.search(one.name)]
+    if found := _by_ranges(work, named):
+        return "ranges", found
+    if step_range:
+        raise CostModelError(f"--step-range: nothing was issued in the ranges that begin with {step_range!r}")
+    if found := _by_repetition(work):
+        return "repetition", found
+    return "", (StepSpan("whole trace", int(work.start_ns[0]), np.arange(work.size)),)
 
 
 def _by_ranges(work: Activities, named: list[Range]) -> tuple[StepSpan, ...]:
