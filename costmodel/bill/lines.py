@@ -152,7 +152,7 @@ def time_line(
     axis: Axis,
     category: Category,
     phase: Phase,
-    count: ArrayLike,
+    count: ArrayLike = 1.0,
     cause: Cause = "work",
     group: str = "",
     formula: str = "",

@@ -156,7 +156,7 @@ class PricedJob:
         layer_kinds = [block for block in self.priced.step.blocks if block.role == "layer"]
         for index, block in enumerate(layer_kinds):
             layers = float(np.sum(pattern == index))
-            for item in block.times.by_operator.values():
+            for item in block.by_operator.values():
                 op = item.operator
                 flops = 2.0 * op.m * op.n * op.k * op.groups
                 if op.attention is not None:

@@ -24,7 +24,8 @@ from costmodel.describe.jobs.layout import Layout, layout_problems
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at, schedule_code, valid
-from costmodel.step.price import chunks_of, price
+from costmodel.step.placed_job import chunks_of
+from costmodel.step.price import price
 
 Array = NDArray[np.float64]
 

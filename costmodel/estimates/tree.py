@@ -9,7 +9,6 @@ import numpy as np
 from costmodel.base.answer import Answer
 from costmodel.bill.lines import TimeLine
 from costmodel.estimates.priced_job import PricedJob
-from costmodel.step.critical_stage import passes_on_stages
 
 _ONCE = {"pp": "pipeline", "dp": "gradients and parameters", "optimizer": "optimizer", "compute": "host"}
 
@@ -84,7 +83,7 @@ def slowest_stage(est: PricedJob) -> int:
     same = np.ones(stages.index.shape, dtype=np.bool_)
     step = est.priced.step
     for block, lines in zip(step.blocks, step.block_lines, strict=True):
-        same = same & np.isclose(passes_on_stages(placed, block), counts[lines[0].name])
+        same = same & np.isclose(block.passes, counts[lines[0].name])
     return int(stages.index[int(np.argmax(same))])
 
 

@@ -27,7 +27,7 @@ from costmodel.interop.assertions.tables import table_of as asserted_by
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import schedule_code, valid
-from costmodel.step.price import stage_split
+from costmodel.step.placed_job import stage_split
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

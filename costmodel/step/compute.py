@@ -8,16 +8,25 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import RecipeError
 from costmodel.bill.formula import where
-from costmodel.bill.lines import Category, MemoryLine, Phase, TimeLine, anywhere, memory_line, time_line
+from costmodel.bill.lines import (
+    Category,
+    MemoryLine,
+    Phase,
+    TimeLine,
+    anywhere,
+    broadcast_sum,
+    memory_line,
+    time_line,
+)
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
@@ -39,8 +48,9 @@ from costmodel.step.anatomy.params import (
     layer_param_blocks,
     mtp_own_param_blocks,
 )
+from costmodel.step.communication import exposed_sum
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, LayerTimes, OperatorTime, PlacedJob, exposed_sum, scaled
+from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, scaled
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import LayerKind
@@ -49,28 +59,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-MATMUL_SOURCE = (
-    "roofline with tiles and waves, fitted to published matmuls: costmodel/physics/kernels/roofline.py, "
-    "the accelerator's kernels block"
-)
-ATTENTION_SOURCE = (
-    "FLOP counts of FlashAttention-2, arXiv:2307.08691 sec. 4.1; kernels block of the accelerator"
-)
-MEMORY_SOURCE = "bytes read and written over achieved HBM bandwidth; costmodel/step/anatomy/operators.py"
-SCAN_SOURCE = "bytes and FLOPs of the chunked kernels, at the shares of peak that published timings of such kernels reach"
 ACTIVATION_SOURCE = (
     "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: costmodel/step/anatomy/operators.py"
 )
-
-
-def _cast_slowdown(placed: PlacedJob) -> float:
-    """Bytes that quantising an element was measured to be worth, over those it reads and writes."""
-    precision, kernels = placed.precision, placed.kernels
-    if not precision.cast_as_measured:
-        return 1.0
-    constants = kernels.matmul[precision.matmul_dtype]
-    worth = constants.cast_bytes_per_element * kernels.memory.bandwidth_fraction / constants.memory_fraction
-    return max(worth / (2.0 + precision.input_bytes), 1.0)
 
 
 def _price(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
@@ -85,27 +76,41 @@ def _price(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
 
 
 def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
-    """Price element-wise kernels by the bytes that they move."""
-    slower = _cast_slowdown(placed) * placed.recipe.kernels.cast_slowdown if operator.casts else 1.0
-    waves = _waves_beside_held_sms(placed) if operator.role == "norm" else 1.0
-    return (
-        placed.memory_bound(
-            operator.forward_bytes, operator.kernels_forward, slower, operator.scalar_forward, waves
-        ),
-        placed.memory_bound(
-            operator.backward_bytes, operator.kernels_backward, slower, operator.scalar_backward, waves
-        ),
+    """Price element-wise kernels by the bytes that they move.
+
+    Norms start as many blocks as the device runs at once (Transformer Engine and flash-attention, ln_api.cpp): what
+    does not fit the SMs that are left to them waits for a whole wave more, each as long as all blocks' on their share.
+    """
+    slower, waves, left = 1.0, 1.0, _unreserved_share(placed)
+    if operator.casts:
+        slower = _cast_slowdown(placed) * placed.recipe.kernels.cast_slowdown
+    if operator.role == "norm" and left < 1.0:
+        waves = math.ceil(1.0 / left) * left
+    sizes, launches = (
+        (operator.forward_bytes, operator.backward_bytes),
+        (operator.kernels_forward, operator.kernels_backward),
+    )
+    scalars = operator.scalar_forward, operator.scalar_backward
+    return tuple(
+        placed.memory_bound(size, kernels, slower, scalar, waves)
+        for size, kernels, scalar in zip(sizes, launches, scalars, strict=True)
     )
 
 
-def _waves_beside_held_sms(placed: PlacedJob) -> float:
-    """Return the time of a grid of so many blocks for each SM, where others hold some of them, over that on all. [-]
+def _cast_slowdown(placed: PlacedJob) -> float:
+    """Bytes that quantising an element was measured to be worth, over those it reads and writes."""
+    precision, kernels = placed.precision, placed.kernels
+    if not precision.cast_as_measured:
+        return 1.0
+    constants = kernels.matmul[precision.matmul_dtype]
+    worth = constants.cast_bytes_per_element * kernels.memory.bandwidth_fraction / constants.memory_fraction
+    return max(worth / (2.0 + precision.input_bytes), 1.0)
 
-    Norms start as many blocks as the device runs at once (Transformer Engine and flash-attention, ln_api.cpp), so that
-    what does not fit the SMs that are left waits for a whole wave more, each as long as all blocks' on their share.
-    """
-    left = 1.0 - placed.recipe.overlap.reserved_sm_share
-    return math.ceil(1.0 / left) * left if left < 1.0 else 1.0
+
+def _unreserved_share(placed: PlacedJob) -> float:
+    """Share of the SMs that nothing else holds for good. [-]"""
+    reserved: float = placed.recipe.overlap.reserved_sm_share
+    return 1.0 - reserved
 
 
 def _plain_dtype(precision: Precision) -> str:
@@ -141,7 +146,7 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
             causal=True,
             backward=backward,
             constants=placed.kernels.attention[kernel],
-            peak_flops_per_s=accelerator.peak_flops_per_s[dtype] * (1.0 - recipe.overlap.reserved_sm_share),
+            peak_flops_per_s=accelerator.peak_flops_per_s[dtype] * _unreserved_share(placed),
             memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
             keys_per_query=shape.seq_k * share,
             windowed=windowed if np.any(windowed) and not whole else False,
@@ -176,15 +181,14 @@ def _scan_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]
             kernels=kernels,
             fixed_s=placed.kernels.memory.fixed_s,
             hbm_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
-            peak_flops_per_s=peak * (1.0 - placed.recipe.overlap.reserved_sm_share),
+            peak_flops_per_s=peak * _unreserved_share(placed),
             share=share,
             **work.terms,
         )
 
-    forward, backward = _SCAN_SHARES
     return (
-        one_pass(work.forward_bytes, work.forward_flops, work.kernels_forward, forward),
-        one_pass(work.backward_bytes, work.backward_flops, work.kernels_backward, backward),
+        one_pass(work.forward_bytes, work.forward_flops, work.kernels_forward, _SCAN_SHARES[0]),
+        one_pass(work.backward_bytes, work.backward_flops, work.kernels_backward, _SCAN_SHARES[1]),
     )
 
 
@@ -197,9 +201,7 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
     aligned: Array = np.asarray(True)
-    peak: float | Array = accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * (
-        1.0 - recipe.overlap.reserved_sm_share
-    )
+    peak: float | Array = accelerator.peak_flops_per_s[PEAK_KEY[dtype]] * _unreserved_share(placed)
     # Batched products over heads whose rows are no multiple of 16 bytes run without tensor cores: inferred from
     # BLOOM's runs with head dimensions of 108 and 150, no kernel was measured.
     if not operator.has_parameters:
@@ -226,43 +228,23 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     if not operator.has_parameters:
         return forward, backward, product(k, n, m)
     own = kernels.matmul if low and precision.expert_weight_gradients_apart else table
-    if recipe.kernels.fused_grad_accumulation:
-        weight = product(
-            k, n, m, constants=own[dtype], output_bytes=recipe.dtypes.grad_bytes(), accumulate=True
+    fused = recipe.kernels.fused_grad_accumulation
+    summed = {"output_bytes": recipe.dtypes.grad_bytes(), "accumulate": True} if fused else {}
+    weight = product(k, n, m, constants=own[dtype], **summed)
+    slowdown = recipe.kernels.weight_gradient_slowdown
+    if low and precision.cast_bytes and slowdown != 1.0:
+        # The framework's own kernels in place of the library's.
+        weight = weight.then("library_s", "slowdown * library_s", slowdown=slowdown)
+    if not fused:
+        # The gradient is written in 16 bits, then a kernel of its own reads both and writes the sum.
+        weight = weight.then(
+            "product_s",
+            "product_s + add_fixed_s + add_bytes * m * n * groups / (add_memory_fraction * hbm_bytes_per_s)",
+            add_fixed_s=kernels.memory.fixed_s,
+            add_bytes=2.0 + 2.0 * recipe.dtypes.grad_bytes(),
+            add_memory_fraction=kernels.memory.bandwidth_fraction,
         )
-        return forward, backward, _by_own_kernels(weight, placed, low)
-    # The gradient is written in 16 bits, then a kernel of its own reads both and writes the sum.
-    weight = _by_own_kernels(product(k, n, m, constants=own[dtype]), placed, low).then(
-        "product_s",
-        "product_s + add_fixed_s + add_bytes * m * n * groups / (add_memory_fraction * hbm_bytes_per_s)",
-        add_fixed_s=kernels.memory.fixed_s,
-        add_bytes=2.0 + 2.0 * recipe.dtypes.grad_bytes(),
-        add_memory_fraction=kernels.memory.bandwidth_fraction,
-    )
     return forward, backward, weight
-
-
-def _by_own_kernels(weight: Quantity, placed: PlacedJob, low: bool) -> Quantity:
-    """Return a weight gradient by the framework's own kernels, where they are not the library's."""
-    slowdown = placed.recipe.kernels.weight_gradient_slowdown
-    if not (low and placed.precision.cast_bytes) or slowdown == 1.0:
-        return weight
-    return weight.then("library_s", "slowdown * library_s", slowdown=slowdown)
-
-
-def operator_times(operators: list[Operator], placed: PlacedJob) -> LayerTimes:
-    """Price a list of operators and add them up by pass."""
-    priced: dict[str, OperatorTime] = {}
-    forward: Array = np.asarray(0.0)
-    backward: Array = np.asarray(0.0)
-    recompute: Array = np.asarray(0.0)
-    for operator in operators:
-        times = OperatorTime(operator, _price(operator, placed), *placed.recomputation.of_operator(operator))
-        priced[operator.name] = times
-        forward = forward + times.forward_s
-        backward = backward + times.backward_s
-        recompute = recompute + times.recompute_share * times.forward_s
-    return LayerTimes(priced, np.asarray(forward), np.asarray(backward), np.asarray(recompute))
 
 
 def build_blocks(placed: PlacedJob) -> list[Block]:
@@ -270,26 +252,33 @@ def build_blocks(placed: PlacedJob) -> list[Block]:
 
     In the order of `StagePlan.blocks`.
     """
-    model, given = placed.model, placed.given
+    model, given, stages, several = placed.model, placed.given, placed.stages, len(placed.kinds) > 1
     if placed.tuning.lora_rank:
         given = given._replace(precision=without_weight_gradients(placed.precision))
-    stages, several = placed.stages, len(placed.kinds) > 1
     blocks = []
-    for kind, held in zip(placed.kinds, stages.layers, strict=True):
-        operators = layer_operators(given, kind)
-        label = f"{kind.name}." if several else ""
+    for number, kind in enumerate(placed.kinds):
+        in_all = model.kind_of_layer.count(number) + model.mtp_layers * (number == model.kind_of_layer[-1])
         blocks.append(
-            _block(placed, operators, layer_param_blocks(model, kind), held, label=label, kind=kind)
+            _block(
+                placed,
+                layer_operators(given, kind),
+                layer_param_blocks(model, kind),
+                stages.layers[number],
+                float(in_all),
+                label=f"{kind.name}." if several else "",
+                kind=kind,
+            )
         )
-    embedding = embedding_operators(given)
-    head = head_operators(given)
     table, tail = embedding_param_blocks(model), head_param_blocks(model)
-    blocks.append(_block(placed, embedding, table, stages.has_embedding, role="embedding"))
-    blocks.append(_block(placed, head, tail, stages.has_head, role="head"))
+    heads = 1.0 + model.mtp_layers
+    blocks += [
+        _block(placed, embedding_operators(given), table, stages.has_embedding, 1.0, role="embedding"),
+        _block(placed, head_operators(given), tail, stages.has_head, heads, role="head"),
+    ]
     if model.mtp_layers:
-        joined = prediction_operators(given)
+        joined, predicting = prediction_operators(given), float(model.mtp_layers)
         own = [replace(one, count=one.count / model.mtp_layers) for one in mtp_own_param_blocks(model)]
-        blocks.append(_block(placed, joined, own, stages.mtp, role="mtp"))
+        blocks.append(_block(placed, joined, own, stages.mtp, predicting, role="mtp"))
     return blocks
 
 
@@ -298,9 +287,10 @@ def _block(
     operators: list[Operator],
     blocks: Sequence[ParamBlock],
     held: Array,
+    in_all: float,
     *,
     label: str = "",
-    role: str = "layer",
+    role: Literal["layer", "embedding", "head", "mtp"] = "layer",
     kind: LayerKind | None = None,
 ) -> Block:
     """Price the operators of a block as the job trains them, and count its parameters on a rank."""
@@ -308,54 +298,70 @@ def _block(
     params = held_params(blocks, layout)
     trained, quantised = params, Params(np.asarray(0.0), np.asarray(0.0))
     if not tuning.whole:
-        given = placed.given if kind is None else placed.given.seen_by(kind)
-        operators = tuned(operators, given, tuning)
+        operators = tuned(operators, placed.given if kind is None else placed.given.seen_by(kind), tuning)
         adapters = Params(*adapter_params(operators))
         params = params + adapters
         trained = held_params([one for one in blocks if not is_frozen(tuning, one)], layout) + adapters
         quantised = held_params([one for one in blocks if is_quantised(tuning, one)], layout)
-    times = operator_times(operators, placed)
-    return Block(label, role, times, params, held, trained, quantised, kind)
+    times = {
+        one.name: OperatorTime(one, _price(one, placed), *placed.recomputation.of_operator(one))
+        for one in operators
+    }
+    # Each layer of multi-token prediction runs the head once more.
+    passes = np.asarray(held * in_all) if role == "head" else held
+    return Block(label, role, times, params, trained, quantised, held, passes, in_all, kind)
+
+
+_SOURCES: dict[str, str] = {
+    "matmul": "roofline with tiles and waves, fitted to published matmuls: costmodel/physics/kernels/roofline.py, "
+    "the accelerator's kernels block",
+    "attention": "FLOP counts of FlashAttention-2, arXiv:2307.08691 sec. 4.1; kernels block of the accelerator",
+    "memory": "bytes read and written over achieved HBM bandwidth; costmodel/step/anatomy/operators.py",
+    "scan": "bytes and FLOPs of the chunked kernels, at the shares of peak that published timings of such kernels reach",
+}
 
 
 def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:
     """Return the operators of one block, one line a pass."""
     lines = []
-    for name, item in block.times.by_operator.items():
-        operator = item.operator
-        kind = operator.kind
+    for name, item in block.by_operator.items():
+        operator, kind = item.operator, item.operator.kind
         category: Category = "hbm" if kind == "memory" else "math"
-        sources = {"memory": MEMORY_SOURCE, "attention": ATTENTION_SOURCE, "scan": SCAN_SOURCE}
-        source = sources.get(kind, MATMUL_SOURCE)
-        of_forward, *of_backward = item.passes
-        backward: list[tuple[str, Phase]] = [("backward", "backward")]
-        if operator.has_weight:
-            backward = [("backward_input", "backward"), ("backward_weight", "backward_weight")]
-        passes: list[tuple[str, Phase, Quantity, Array]] = [
-            ("forward", "forward", of_forward, operator.forward_bytes)
+        labels = ("backward_input", "backward_weight") if operator.has_weight else ("backward",)
+        passes: list[tuple[str, Quantity, Array]] = [
+            ("forward", item.passes[0], operator.forward_bytes),
+            *(
+                (label, made, operator.backward_bytes)
+                for label, made in zip(labels, item.passes[1:], strict=True)
+            ),
         ]
-        for (label, phase), made in zip(backward, of_backward, strict=True):
-            passes.append((label, phase, made, operator.backward_bytes))
         if anywhere(item.recompute_share > 0):
             share = item.recompute_share
-            again = of_forward.then("pass_s", "recompute_share * pass_s", recompute_share=share)
-            passes.append(("recompute", "recompute", again, share * operator.forward_bytes))
-        for label, phase, made, size in passes:
+            again = item.passes[0].then("pass_s", "recompute_share * pass_s", recompute_share=share)
+            passes.append(("recompute", again, share * operator.forward_bytes))
+        for label, made, size in passes:
             lines.append(
                 time_line(
                     f"compute.{block.label}{name}.{label}",
                     axis="compute",
                     category=category,
-                    phase=phase,
+                    phase=_PHASES[label],
                     cause="attention" if kind == "attention" else "work",
-                    count=1.0,
                     made=made,
                     bytes_each=size,
-                    source=source,
+                    source=_SOURCES.get(kind, _SOURCES["matmul"]),
                 )
             )
     return lines
 
+
+_PHASES: dict[str, Phase] = {
+    "forward": "forward",
+    "recompute": "recompute",
+    "backward": "backward",
+    "backward_input": "backward",
+    "backward_weight": "backward_weight",
+}
 
 # What the host issues besides kernels, in launches: a collective (read off launch-bound single-node runs, vTrain,
 # where TP of 2 adds less than a launch for each of six), and saving and restoring the random state around a recomputed layer.
@@ -390,6 +396,13 @@ _GRAPHED: dict[str, _Graphed] = {
 }
 
 
+class _Issued(NamedTuple):
+    """What the host issues in a pass of a block, and the kernels and collectives among it. [-]"""
+
+    launches: Array
+    kernels: Array
+
+
 def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> list[TimeLine]:
     """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
 
@@ -397,44 +410,42 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
     time; the excess is a line of its own. CUDA graphs take the host out of the way; with blocking launches host
     and GPU take turns. `made` are all other lines of the block.
     """
-    recipe, times, accelerator = placed.recipe, block.times, placed.accelerator
-    bound = recipe.host.cpu_binding
-    slowdown = accelerator.host_slowdown_bound if bound else accelerator.host_slowdown
+    host = placed.recipe.host
     sent = [line for line in made if line.axis != "compute"]
-    gap_s = recipe.host.kernel_gap_s * accelerator.is_gpu
-    (issued, gpu), (back_issued, back_gpu) = (
-        (_issued(placed, block, forward, here), passes_s + exposed_sum(here))
-        for forward, passes_s in ((True, times.forward_s), (False, times.backward_s + times.recompute_s))
-        for here in [[line for line in sent if (line.phase == "forward") == forward]]
+    before = [line for line in sent if line.phase == "forward"]
+    after = [line for line in sent if line.phase != "forward"]
+    issued = _issued(placed, block, forward=True, sent=before)
+    back = _issued(placed, block, forward=False, sent=after)
+    back_s = block.backward_s + block.recompute_s + exposed_sum(after)
+    weights_s = broadcast_sum(
+        [
+            *(item.backward_weight_s for item in block.by_operator.values()),
+            exposed_sum(line for line in sent if line.phase == "backward_weight"),
+        ]
     )
-    passes: list[tuple[Phase, _Issued, ArrayLike, ArrayLike]] = [("forward", issued, gpu, 1.0)]
-    weights = sum((item.backward_weight_s for item in times.by_operator.values()), np.asarray(0.0))
-    weights = weights + exposed_sum(line for line in sent if line.phase == "backward_weight")
+    # Of a product's two kernels in the backward pass one is the weight gradient's.
+    held = _graphed(placed)
+    own = broadcast_sum(
+        [
+            np.asarray(0.5 * item.operator.kernels_backward)
+            for item in block.by_operator.values()
+            if len(item.passes) > 2 and not held.holds(item.operator)
+        ]
+    )
     # Where passes towards inputs and weights run apart, each waits for its own launches; else what the host adds
     # stretches all kernels of the backward pass alike.
     apart = placed.splits_backward
-    of_weights = np.asarray(weights / np.maximum(back_gpu, np.finfo(float).tiny))
-    issued_weights = _weight_launches(placed, block)
-    passes.append(
-        (
-            "backward",
-            back_issued.without(where(apart, issued_weights, 0.0)),
-            where(apart, back_gpu - weights, back_gpu),
-            where(apart, 1.0, 1.0 - of_weights),
-        )
-    )
+    of_weights = np.asarray(weights_s / np.maximum(back_s, np.finfo(float).tiny))
+    taken = where(apart, own, 0.0)
+    rest = _Issued(np.maximum(back.launches - taken, 0.0), np.maximum(back.kernels - taken, 0.0))
+    passes: list[tuple[Phase, _Issued, ArrayLike, ArrayLike]] = [
+        ("forward", issued, block.forward_s + exposed_sum(before), 1.0),
+        ("backward", rest, where(apart, back_s - weights_s, back_s), where(apart, 1.0, 1.0 - of_weights)),
+    ]
     if anywhere(of_weights):
-        passes.append(
-            (
-                "backward_weight",
-                _Issued(
-                    where(apart, issued_weights, back_issued.launches),
-                    where(apart, issued_weights, back_issued.kernels),
-                ),
-                where(apart, weights, back_gpu),
-                where(apart, 1.0, of_weights),
-            )
-        )
+        both = _Issued(where(apart, own, back.launches), where(apart, own, back.kernels))
+        share = where(apart, 1.0, of_weights)
+        passes.append(("backward_weight", both, where(apart, weights_s, back_s), share))
     return [
         time_line(
             f"compute.{block.label}{block.role}.host.{phase}",
@@ -442,15 +453,14 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
             category="overhead",
             phase=phase,
             cause="host",
-            count=1.0,
             formula="share * max(launches * launch_s - hidden * gpu_s, kernels * gap_s)",
             terms={
                 "launches": of_pass.launches,
                 "kernels": of_pass.kernels,
-                "gap_s": gap_s,
-                "launch_s": placed.launch_s * slowdown,
+                "gap_s": host.kernel_gap_s * placed.accelerator.is_gpu,
+                "launch_s": placed.launch_s * placed.host_slowdown,
                 "gpu_s": gpu_s,
-                "hidden": 0.0 if recipe.host.launch_blocking else 1.0,
+                "hidden": 0.0 if host.launch_blocking else 1.0,
                 "share": share,
             },
             source="host-bound blocks: the GPU waits for the kernels that the framework issues",
@@ -459,45 +469,23 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
     ]
 
 
-def _weight_launches(placed: PlacedJob, block: Block) -> Array:
-    """Count what of a block's backward pass the host issues for weight gradients: one kernel of a product's two. [-]"""
-    held = _graphed(placed)
-    issued: Array = np.asarray(0.0)
-    for item in block.times.by_operator.values():
-        if len(item.passes) > 2 and not held.holds(item.operator):
-            issued = issued + 0.5 * item.operator.kernels_backward
-    return np.asarray(issued)
-
-
 def _graphed(placed: PlacedJob) -> _Graphed:
     """Return what the recipe's graphs hold."""
     host = placed.recipe.host
     return _GRAPHED[host.cuda_graph_scope] if host.cuda_graphs else _NO_GRAPH
 
 
-class _Issued(NamedTuple):
-    """What the host issues in a pass of a block, and the kernels and collectives among it. [-]"""
-
-    launches: Array
-    kernels: Array
-
-    def without(self, some: Array) -> _Issued:
-        """Return what is left without some kernels."""
-        return _Issued(np.maximum(self.launches - some, 0.0), np.maximum(self.kernels - some, 0.0))
-
-
-def _issued(placed: PlacedJob, block: Block, forward: bool, sent: Iterable[TimeLine]) -> _Issued:
+def _issued(placed: PlacedJob, block: Block, *, forward: bool, sent: Iterable[TimeLine]) -> _Issued:
     """Count what the host issues in the forward pass of a block, or in the rest.
 
     A graph issues what it holds itself. Where two micro-batches share a pass, it is issued piece by piece.
     """
-    host = placed.recipe.host
     held = _graphed(placed)
     issued, checkpoints = np.asarray(0.0), np.asarray(0.0)
-    for item in block.times.by_operator.values():
-        if held.holds(item.operator):
-            continue
+    for item in block.by_operator.values():
         operator = item.operator
+        if held.holds(operator):
+            continue
         again = operator.kernels_forward * item.recompute_share
         issued = issued + (operator.kernels_forward if forward else operator.kernels_backward + again)
         checkpoints = np.maximum(checkpoints, 1.0 * (item.recompute_share > 0))
@@ -509,17 +497,9 @@ def _issued(placed: PlacedJob, block: Block, forward: bool, sent: Iterable[TimeL
         # Saving and restoring the random state of what is recomputed inside of a graph is part of it.
         issued = issued + _LAUNCHES_PER_CHECKPOINT * checkpoints
     if block.kind is not None and block.kind.is_moe and not held.exchange:
-        issued = issued * (1.0 + (host.ep_overlap_launches - 1.0) * placed.pairs_passes)
+        launches = placed.recipe.host.ep_overlap_launches
+        issued = issued * (1.0 + (launches - 1.0) * placed.pairs_passes)
     return _Issued(np.asarray(issued), kernels)
-
-
-def _kept_by_part(times: LayerTimes) -> dict[str, Array]:
-    """Add up what a layer keeps for its backward pass, by part (attention, mlp, moe). [B]"""
-    parts: dict[str, Array] = {}
-    for item in times.by_operator.values():
-        part = PATHS[item.operator.part].split(".", 1)[0]
-        parts[part] = np.asarray(parts.get(part, 0.0) + item.kept_bytes)
-    return parts
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:
@@ -530,41 +510,66 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     widest point, or the logits, whichever is more.
     """
     layer_stubs, head_stub = _weight_stubs(step)
-    return [
-        *(line for block in step.blocks for line in _saved_lines(step.placed, block)),
-        *_graph_lines(step),
-        *_stub_lines({"layers": layer_stubs, "head": head_stub}),
-        _backward_pass_line(step, head_stub),
+    stubs = [
+        memory_line(
+            f"buffer.weight_gradient_stub.{name}",
+            part="buffer",
+            axis="compute",
+            category="activation",
+            formula="stub_bytes",
+            terms={"stub_bytes": stub},
+            source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
+        )
+        for name, stub in (("layers", layer_stubs), ("head", head_stub))
+        if anywhere(stub)
     ]
+    sizes = _pass_sizes(step, head_stub)
+    passing = memory_line(
+        "activation.backward_pass",
+        part="activation",
+        lasts="pass",
+        axis="compute",
+        category="activation",
+        formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
+        terms={
+            "recomputed_bytes": sizes.recomputed,
+            "gradient_bytes": sizes.gradients,
+            "head_bytes": sizes.head,
+        },
+        source="one layer's recomputed activations and gradients are alive at a time, after the head's",
+    )
+    saved = [line for block in step.blocks for line in _saved_lines(step.placed, block)]
+    return [*saved, *_graph_lines(step), *stubs, passing]
 
 
 def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
     """Return what the operators of a block save for the backward pass of all micro-batches in flight."""
-    in_flight: Array = placed.in_flight
-
-    def line(name: str, saved: Array, held: Array = block.held, together: Array = in_flight) -> MemoryLine:
-        return memory_line(
+    head, parts, held, in_flight = block.role == "head", {}, block.held, placed.in_flight
+    if head:
+        # A rank with the head works on the logits of one micro-batch at a time.
+        parts, held, in_flight = {"head": block.saved_bytes}, np.ceil(block.held), np.asarray(1.0)
+    elif block.role == "embedding":
+        parts = {"embedding": block.saved_bytes}
+    else:
+        for item in block.by_operator.values():
+            name = block.label + PATHS[item.operator.part].split(".", 1)[0]
+            parts[name] = np.asarray(parts.get(name, 0.0) + item.kept_bytes)
+    if block.role == "layer":
+        inputs = 2.0 * placed.shard.tokens_sp * placed.hidden
+        parts[f"{block.label}checkpoint"] = placed.recomputation.holds_inputs * inputs
+    return [
+        memory_line(
             f"activation.{name}",
             part="activation",
-            lasts="micro_batch" if block.role == "head" else "in_flight",
+            lasts="micro_batch" if head else "in_flight",
             axis="compute",
             category="activation",
             formula="blocks * saved_bytes * in_flight",
-            terms={"blocks": held, "saved_bytes": saved, "in_flight": together},
+            terms={"blocks": held, "saved_bytes": saved[..., None], "in_flight": in_flight},
             source=ACTIVATION_SOURCE,
         )
-
-    saved = block.times.saved_bytes[..., None]
-    if block.role == "head":
-        # A rank with the head works on the logits of one micro-batch at a time.
-        return [line("head", saved, np.ceil(block.held), np.asarray(1.0))]
-    if block.role == "embedding":
-        return [line("embedding", saved)]
-    parts = {part: size[..., None] for part, size in _kept_by_part(block.times).items()}
-    hidden = placed.shard.tokens_sp * float(placed.model.hidden_size)
-    if block.role == "layer":
-        parts["checkpoint"] = (placed.recomputation.holds_inputs * 2.0 * hidden)[..., None]
-    return [line(f"{block.label}{part}", size) for part, size in parts.items()]
+        for name, saved in parts.items()
+    ]
 
 
 def _graph_lines(step: Step) -> list[MemoryLine]:
@@ -577,7 +582,7 @@ def _graph_lines(step: Step) -> list[MemoryLine]:
     held = _graphed(placed)
     if held is _NO_GRAPH or held.exchange or not placed.recipe.memory.cuda_graph_pools:
         return []
-    hidden = 2.0 * placed.shard.tokens_sp * float(placed.model.hidden_size)
+    hidden = 2.0 * placed.shard.tokens_sp * placed.hidden
     return [
         memory_line(
             f"buffer.cuda_graphs.{block.label}static",
@@ -605,9 +610,9 @@ def _weight_stubs(step: Step) -> tuple[Array, Array]:
     shapes: dict[str, Array] = {}
     head: Array = np.asarray(0.0)
     for block in step.blocks:
-        for name, item in block.times.by_operator.items():
+        for name, item in block.by_operator.items():
             op = item.operator
-            if op.kind not in ("matmul", "grouped_matmul") or not op.has_weight:
+            if not (op.is_product and op.has_weight):
                 continue
             size = (block.held > 0) * 2.0 * np.asarray(op.n * op.k)[..., None]
             if block.role == "head":
@@ -616,23 +621,6 @@ def _weight_stubs(step: Step) -> tuple[Array, Array]:
                 shapes[name] = np.maximum(shapes.get(name, np.asarray(0.0)), size)
     on = float(step.placed.recipe.kernels.fused_wgrad)
     return np.asarray(on * sum(shapes.values(), np.asarray(0.0))), np.asarray(on * head)
-
-
-def _stub_lines(stubs: Mapping[str, Array]) -> list[MemoryLine]:
-    """Return the stubs of weight gradients that there are."""
-    return [
-        memory_line(
-            f"buffer.weight_gradient_stub.{name}",
-            part="buffer",
-            axis="compute",
-            category="activation",
-            formula="stub_bytes",
-            terms={"stub_bytes": stub},
-            source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
-        )
-        for name, stub in stubs.items()
-        if anywhere(stub)
-    ]
 
 
 class _PassSizes(NamedTuple):
@@ -644,17 +632,18 @@ class _PassSizes(NamedTuple):
 
 
 def _pass_sizes(step: Step, head_stub: Array) -> _PassSizes:
+    """Return them, beside the stub of the logits matrix."""
     again: Array = np.asarray(0.0)
     working: Array = np.asarray(0.0)
     head_alive: Array = head_stub
     for block in step.blocks:
-        saved = block.times.saved_bytes
+        saved = block.saved_bytes
         if block.role == "head":
             head_alive = head_alive + np.ceil(block.held) * saved[..., None]
         elif block.role == "layer":
             here = block.held > 0
-            again = np.maximum(again, np.maximum(saved - block.times.kept_bytes, 0.0)[..., None] * here)
-            working = np.maximum(working, block.times.widest_bytes[..., None] * here)
+            again = np.maximum(again, np.maximum(saved - block.kept_bytes, 0.0)[..., None] * here)
+            working = np.maximum(working, block.widest_bytes[..., None] * here)
     return _PassSizes(again, working, head_alive)
 
 
@@ -665,18 +654,3 @@ def unfilled_by_layers(step: Step) -> Array:
     """
     sizes = _pass_sizes(step, _weight_stubs(step)[1])
     return np.asarray(np.maximum(sizes.head - sizes.recomputed - sizes.gradients, 0.0))
-
-
-def _backward_pass_line(step: Step, head_stub: Array) -> MemoryLine:
-    """Return what one backward pass makes for a moment, beyond what the head had alive before it."""
-    again, working, head_alive = _pass_sizes(step, head_stub)
-    return memory_line(
-        "activation.backward_pass",
-        part="activation",
-        lasts="pass",
-        axis="compute",
-        category="activation",
-        formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
-        terms={"recomputed_bytes": again, "gradient_bytes": working, "head_bytes": head_alive},
-        source="one layer's recomputed activations and gradients are alive at a time, after the head's",
-    )

@@ -16,35 +16,40 @@ fp32, the last time with nothing beside them; and what slices return is added up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, memory_line, time_line
+from costmodel.bill.lines import (
+    MemoryLine,
+    Phase,
+    TimeLine,
+    anywhere,
+    broadcast_sum,
+    memory_line,
+    time_line,
+)
 from costmodel.bill.quantity import quantity
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step.anatomy.mixers.sparse import core_widths
+from costmodel.step.anatomy.operator_parts import ContextExchange
+from costmodel.step.communication import Sent, collective_lines
 from costmodel.step.compute import unfilled_by_layers
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
+from costmodel.step.placed_job import Block, OperatorTime, PlacedJob
 
 if TYPE_CHECKING:
-    from costmodel.describe.jobs.job import Job
     from costmodel.describe.models.model import Model
 
 Array = NDArray[np.float64]
+Exchange = tuple[Group, list[Sent]]
 
-
-def _kv_bytes(placed: PlacedJob, model: Model) -> Array:
-    """K and V of this rank's slice as they are exchanged, bf16. [B]"""
-    repeated = model.attention == "mla" or placed.recipe.overlap.torch_slices
-    kv_heads = model.num_heads if repeated else model.num_kv_heads
-    per_rank = np.maximum(kv_heads / placed.layout.tp, 1.0)
-    return np.asarray(2.0 * placed.shard.tokens * per_rank * (model.head_dim + model.v_head_dim))
+_GRADIENTS_IN_FP32 = 2.0
+"""Bytes of gradients of K and V in fp32 over those of K and V in 16 bits."""
 
 
 def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:
@@ -56,31 +61,52 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     .. [2] A. Grattafiori et al., "The Llama 3 herd of models," arXiv:2407.21783, section 3.3.2.
     .. [3] S. A. Jacobs et al., "DeepSpeed Ulysses," arXiv:2309.14509, section 3.
     """
-    if block.role != "layer" or not anywhere(placed.layout.cp > 1):
+    if block.kind is None or not anywhere(placed.layout.cp > 1):
         return []
+    on, again = np.asarray(placed.layout.cp > 1, dtype=np.float64), placed.recomputation.whole_layers
+
+    def lines_of(name: str, group: Group, sent: list[Sent]) -> list[TimeLine]:
+        return collective_lines(placed, "cp", f"{block.label}{name}", group, sent)
+
     lines: list[TimeLine] = []
-    for item in block.times.by_operator.values():
-        sent = [*_from_neighbours(placed, item), *_around(placed, item)]
-        lines += collective_lines(placed, "cp", f"{block.label}{item.operator.name}", placed.mesh.cp, sent)
-    core = block.times.of_role("core")
+    for item in block.by_operator.values():
+        # What it waits for from the ranks beside its own in the sequence, and the collectives that it asks for
+        # itself; backward they run the other way.
+        asked = [*item.operator.exchanges]
+        if anywhere(item.operator.neighbour_bytes):
+            asked.insert(0, ContextExchange("neighbour", "send_recv", item.operator.neighbour_bytes))
+        for one in asked:
+            asking = Sent(one.label, one.primitive, one.size_bytes, on, on * again, on)
+            lines += lines_of(item.operator.name, placed.mesh.cp, [asking])
+    core = block.of_role("core")
     if not core:
         return lines
-    method = METHODS[placed.recipe.overlap.cp_method]
-    name = f"{block.label}attention"
-    if block.kind is not None and block.kind.selects:
-        return lines + collective_lines(placed, "cp", name, placed.mesh.cp, _whole_keys(placed))
-    model = placed.model if block.kind is None else placed.model.seen_by(block.kind)
+    if block.kind.selects:
+        return lines + lines_of("attention", placed.mesh.cp, _whole_keys(placed))
+    method, model = METHODS[placed.recipe.overlap.cp_method], placed.model.seen_by(block.kind)
     for group, sent in method.sends(placed, model, core):
-        lines += collective_lines(placed, "cp", name, group, sent)
-    return lines + (_merge_lines(placed, model, f"cp.{name}") if _by_slice(placed, method) else [])
+        lines += lines_of("attention", group, sent)
+    if method.rotates or placed.recipe.overlap.torch_slices:
+        lines += _merge_lines(placed, model, f"cp.{block.label}attention")
+    return lines
 
 
-Exchange = tuple[Group, list[Sent]]
+def _kv_bytes(placed: PlacedJob, model: Model) -> Array:
+    """K and V of this rank's slice as they are exchanged, bf16. [B]"""
+    repeated = model.attention == "mla" or placed.recipe.overlap.torch_slices
+    kv_heads = model.num_heads if repeated else model.num_kv_heads
+    per_rank = np.maximum(kv_heads / placed.layout.tp, 1.0)
+    return np.asarray(2.0 * placed.shard.tokens * per_rank * (model.head_dim + model.v_head_dim))
 
 
-def _by_slice(placed: PlacedJob, method: Method) -> bool:
-    """Whether attention runs slice by slice, so that partial results are added up."""
-    return method.rotates or placed.recipe.overlap.torch_slices
+def _head_tokens(placed: PlacedJob, model: Model) -> Array:
+    """Tokens of this rank's slice times its query heads outside attention. [-]"""
+    return np.asarray(placed.shard.tokens * model.num_heads / placed.layout.tp)
+
+
+def _swapped_in_bytes(placed: PlacedJob, model: Model) -> Array:
+    """Q, K and V of this rank's slice, bf16. [B]"""
+    return np.asarray(_kv_bytes(placed, model) + 2.0 * _head_tokens(placed, model) * model.head_dim)
 
 
 def _whole_keys(placed: PlacedJob) -> list[Sent]:
@@ -89,13 +115,15 @@ def _whole_keys(placed: PlacedJob) -> list[Sent]:
     held = _kv_bytes(placed, model)
     if model.attention == "mla":
         held = np.asarray(2.0 * placed.shard.tokens * core_widths(model)[0])
+    return _collected(placed, held)
+
+
+def _collected(placed: PlacedJob, held: Array) -> list[Sent]:
+    """Collect what all ranks hold as much of, in every pass, and sum the gradients of it."""
     size = held * placed.layout.cp
     return [
-        *(
-            Sent("all_gather", phase, "all_gather", size, share)
-            for phase, share in placed.recomputation.passes()
-        ),
-        Sent("reduce_scatter", "backward", primitive="reduce_scatter", size_bytes=size),
+        Sent("all_gather", "all_gather", size, 1.0, placed.recomputation.whole_layers, 1.0),
+        Sent("reduce_scatter", "reduce_scatter", size, backward=1.0),
     ]
 
 
@@ -108,63 +136,43 @@ def _rotation(placed: PlacedJob, model: Model, core: Sequence[OperatorTime], ran
     """Return what a ring of so many `ranks` sends."""
     held = _kv_bytes(placed, model)
     steps, hidden = ranks - 1.0, (ranks - 1.0) / ranks
-    again = placed.recomputation.whole_layers
     forward_s, backward_s = (hidden * seconds for seconds in _core_seconds(core))
     by_torch = placed.recipe.overlap.torch_slices
     # K, V and the gradients of both travel together.
     both = (1.0 + _GRADIENTS_IN_FP32 if by_torch else 2.0) * held
+    again = steps * placed.recomputation.whole_layers
     return [
-        Sent("ring", "forward", "send_recv", held, steps, forward_s),
-        Sent("ring", "recompute", "send_recv", held, steps * again, forward_s),
-        Sent("ring", "backward", "send_recv", both, steps, backward_s),
+        Sent("ring", "send_recv", held, steps, again, forward_window_s=forward_s),
+        Sent("ring", "send_recv", both, backward=steps, backward_window_s=backward_s),
         *([_last_gradients(held, ranks)] if by_torch else []),
     ]
 
 
-_GRADIENTS_IN_FP32 = 2.0
-"""Bytes of gradients of K and V in fp32 over those of K and V in 16 bits."""
-
-
 def _core_seconds(core: Sequence[OperatorTime]) -> tuple[Array, Array]:
     """Return seconds of a layer's attention, forward and backward."""
-    nothing = np.asarray(0.0)
-    return sum((item.forward_s for item in core), nothing), sum((item.backward_s for item in core), nothing)
+    return broadcast_sum([item.forward_s for item in core]), broadcast_sum([item.backward_s for item in core])
 
 
 def _last_gradients(held: Array, ranks: Array) -> Sent:
     """Send gradients of K and V home to the rank whose they are: after the last slice, with nothing beside it."""
-    once = np.asarray(ranks > 1, dtype=np.float64)
-    return Sent("gradients_home", "backward", "send_recv", _GRADIENTS_IN_FP32 * held, once)
+    return Sent("gradients_home", "send_recv", _GRADIENTS_IN_FP32 * held, backward=1.0 * (ranks > 1))
 
 
 def _gathers(placed: PlacedJob, model: Model, core: Sequence[OperatorTime]) -> list[Exchange]:
     """Collect K and V of all ranks before attention, and sum their gradients after it."""
     held, ranks = _kv_bytes(placed, model), placed.layout.cp
-    size = held * ranks
+    sent = _collected(placed, held)
     if placed.recipe.overlap.torch_slices:
         forward_s, backward_s = _core_seconds(core)
-        again = placed.recomputation.whole_layers
-        sent = [
-            Sent("all_gather", "forward", "all_gather", size, 1.0, forward_s / ranks),
-            Sent("all_gather", "recompute", "all_gather", size, again, forward_s / ranks),
-            Sent("all_gather", "backward", "all_gather", size, 1.0, backward_s / ranks),
-            Sent(
-                "gradients",
-                "backward",
-                "send_recv",
-                _GRADIENTS_IN_FP32 * held,
-                ranks - 1.0,
-                backward_s * (ranks - 1.0) / ranks,
-            ),
-            _last_gradients(held, ranks),
-        ]
-        return [(placed.mesh.cp, sent)]
-    sent = [
-        Sent("all_gather", "forward", "all_gather", size),
-        Sent("all_gather", "recompute", "all_gather", size, placed.recomputation.whole_layers),
-        Sent("all_gather", "backward", "all_gather", size),
-        Sent("reduce_scatter", "backward", "reduce_scatter", size),
-    ]
+        gradients = Sent(
+            "gradients",
+            "send_recv",
+            _GRADIENTS_IN_FP32 * held,
+            backward=ranks - 1.0,
+            backward_window_s=backward_s * (ranks - 1.0) / ranks,
+        )
+        behind = sent[0]._replace(forward_window_s=forward_s / ranks, backward_window_s=backward_s / ranks)
+        sent = [behind, gradients, _last_gradients(held, ranks)]
     return [(placed.mesh.cp, sent)]
 
 
@@ -175,25 +183,12 @@ def _swaps(placed: PlacedJob, model: Model, _: Sequence[OperatorTime]) -> list[E
 
 def _swapped(placed: PlacedJob, model: Model, on: Array) -> list[Sent]:
     """Return both swaps of every pass."""
+    again = on * placed.recomputation.whole_layers
+    out = 2.0 * _head_tokens(placed, model) * model.v_head_dim
     return [
-        Sent(label, phase, "all_to_all", size, on * share)
-        for phase, share in placed.recomputation.passes()
-        for label, size in (
-            ("all_to_all_qkv", _swapped_in_bytes(placed, model)),
-            ("all_to_all_out", 2.0 * placed.shard.tokens * _heads(placed, model) * model.v_head_dim),
-        )
+        Sent("all_to_all_qkv", "all_to_all", _swapped_in_bytes(placed, model), on, again, on),
+        Sent("all_to_all_out", "all_to_all", out, on, again, on),
     ]
-
-
-def _heads(placed: PlacedJob, model: Model) -> Array:
-    """Query heads of a rank outside attention. [-]"""
-    return np.asarray(model.num_heads / placed.layout.tp)
-
-
-def _swapped_in_bytes(placed: PlacedJob, model: Model) -> Array:
-    """Q, K and V of this rank's slice, bf16. [B]"""
-    queries = 2.0 * placed.shard.tokens * _heads(placed, model) * model.head_dim
-    return np.asarray(_kv_bytes(placed, model) + queries)
 
 
 def _swaps_and_ring(placed: PlacedJob, model: Model, core: Sequence[OperatorTime]) -> list[Exchange]:
@@ -203,56 +198,26 @@ def _swaps_and_ring(placed: PlacedJob, model: Model, core: Sequence[OperatorTime
     """
     swaps = placed.shard.swaps
     inside, across = split_group(placed.mesh.cp, swaps)
-    on = np.asarray(swaps > 1, dtype=np.float64)
     return [
-        (inside, _swapped(placed, model, on)),
+        (inside, _swapped(placed, model, np.asarray(1.0 * (swaps > 1)))),
         (across, _rotation(placed, model, core, np.asarray(placed.layout.cp / swaps))),
     ]
 
 
-def swap_ranks(job: Job, group: Group) -> Array:
-    """Count the ranks of a context group that swap sequence for heads before K and V go round the others. [-]
-
-    As many as the recipe says or the innermost domain holds, of those that divide the group and the heads of
-    keys of a rank; one where the method has no such part.
-    """
-    overlap, model, layout = job.recipe.overlap, job.model, job.layout
-    if overlap.cp_method != "a2a+p2p":
-        return np.asarray(1.0)
-    heads = model.heads_of_keys()
-    wanted = group.members[0] if overlap.cp_a2a_ranks == 0 else np.asarray(float(overlap.cp_a2a_ranks))
-    whole = (
-        np.rint(np.asarray(each)).astype(np.int64)
-        for each in (wanted, layout.cp, np.maximum(heads / layout.tp, 1.0))
-    )
-    return np.asarray(reduce(np.gcd, whole), dtype=np.float64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One way in which the ranks of a context group come to each other's K and V.
-
-    Attributes
-    ----------
-    name : str
-        Value of the recipe's `cp_method`.
-    sends : callable
-        From the job, the model as the layer sees it and its attention kernels to groups and what each of them sends in a layer.
-    rotates : bool
-        Whether K and V come slice by slice, so that partial results are added up.
-    held_slices : str
-        Slices of K and V that a rank holds beside its own at its peak, of `others`: the other ranks that it sees. [-]
-    swaps : bool
-        Whether heads are swapped for sequence among some ranks, which holds Q, K and V once more.
-    source : str
-        Paper or code.
-    """
+    """One way in which the ranks of a context group come to each other's K and V."""
 
     name: str
+    """Value of the recipe's `cp_method`."""
     sends: Callable[[PlacedJob, Model, Sequence[OperatorTime]], list[Exchange]]
+    """Groups, and what each of them sends in a layer, of the model as the layer sees it and its attention kernels."""
     rotates: bool
+    """Whether K and V come slice by slice, so that partial results are added up."""
     held_slices: str
+    """Slices of K and V that a rank holds beside its own at its peak, of `others`: the other ranks that it sees. [-]"""
     swaps: bool
+    """Whether heads are swapped for sequence among some ranks, which holds Q, K and V once more."""
     source: str
 
 
@@ -301,30 +266,7 @@ METHODS: Mapping[str, Method] = {
 """Every method by its name."""
 
 
-def _from_neighbours(placed: PlacedJob, item: OperatorTime) -> list[Sent]:
-    """Return what an operator that is not attention waits for from the ranks beside it in the sequence."""
-    size = item.operator.neighbour_bytes
-    if not anywhere(size):
-        return []
-    on = np.asarray(placed.layout.cp > 1, dtype=np.float64)
-    return [
-        Sent("neighbour", phase, "send_recv", size, on * share)
-        for phase, share in placed.recomputation.passes()
-    ]
-
-
-def _around(placed: PlacedJob, item: OperatorTime) -> list[Sent]:
-    """Return the collectives that an operator asks for itself; backward they run the other way."""
-    on = np.asarray(placed.layout.cp > 1, dtype=np.float64)
-    return [
-        Sent(one.label, phase, one.primitive, one.size_bytes, on * share)
-        for one in item.operator.exchanges
-        for phase, share in placed.recomputation.passes()
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Merged:
+class _Merged(NamedTuple):
     """Bytes that adding up partial results moves, and how many kernels a step it takes.
 
     `elements` are those of outputs or of queries, `keys` those of K and V; `steps` are slices of keys.
@@ -336,43 +278,44 @@ class _Merged:
     source: str
 
 
-_MERGED = _Merged(
-    # Each step reads its bf16 result and reads and writes an fp32 accumulator.
-    forward="share * steps * 10 * elements",
-    backward="share * steps * 10 * (elements + keys)",
-    kernels=2.0,
-    source="NVIDIA/TransformerEngine attention/context_parallel.py: softmax correction of each step",
-)
-_MERGED_BY_TORCH = _Merged(
-    # On the last rank, which has the most to add. Each result is cast to fp32 (6), but for the first it is taken from
-    # what there is (12), weighed (8) and taken off (12), and the whole becomes bf16 (6); K and V are put side by side.
-    forward="share * (elements * (38 * steps - 26) + keys * 4 * (steps - 1))",
-    # Sums of fp32 are cleared (4) and become bf16 (6). Each step adds to that of queries (10), to that of the first
-    # half of the slice of K and V (5), which makes a new whole (8), the first to all of it (10); it puts the latter
-    # side by side to send them (8), and but for the last K and V too (4).
-    backward="share * (elements * 10 * (steps + 1) + keys * (25 * steps + 3))",
-    kernels=8.0,
-    source="pytorch torch/distributed/tensor/experimental/_attention.py: _SDPAMerger, _partial_update, "
-    "_templated_ring_attention_backward",
-)
+_MERGED: Mapping[bool, _Merged] = {
+    False: _Merged(
+        # Each step reads its bf16 result and reads and writes an fp32 accumulator.
+        forward="share * steps * 10 * elements",
+        backward="share * steps * 10 * (elements + keys)",
+        kernels=2.0,
+        source="NVIDIA/TransformerEngine attention/context_parallel.py: softmax correction of each step",
+    ),
+    True: _Merged(
+        # On the last rank, which has the most to add. Each result is cast to fp32 (6), but for the first it is taken from
+        # what there is (12), weighed (8) and taken off (12), and the whole becomes bf16 (6); K and V are put side by side.
+        forward="share * (elements * (38 * steps - 26) + keys * 4 * (steps - 1))",
+        # Sums of fp32 are cleared (4) and become bf16 (6). Each step adds to that of queries (10), to that of the first
+        # half of the slice of K and V (5), which makes a new whole (8), the first to all of it (10); it puts the latter
+        # side by side to send them (8), and but for the last K and V too (4).
+        backward="share * (elements * 10 * (steps + 1) + keys * (25 * steps + 3))",
+        kernels=8.0,
+        source="pytorch torch/distributed/tensor/experimental/_attention.py: _SDPAMerger, _partial_update, "
+        "_templated_ring_attention_backward",
+    ),
+}
+"""By whether attention is PyTorch's."""
 
 
 def _merge_lines(placed: PlacedJob, model: Model, name: str) -> list[TimeLine]:
     """Add up what the steps of the ring return: outputs with their softmax sums, and gradients."""
-    heads = _heads(placed, model)
-    tokens = placed.shard.tokens
+    head_tokens = _head_tokens(placed, model)
     steps = np.asarray(placed.layout.cp / placed.shard.swaps)
-    on = np.asarray(steps > 1, dtype=np.float64)
-    outputs, keys = tokens * heads * model.v_head_dim, _kv_bytes(placed, model) / 2.0
-    queries = tokens * heads * model.head_dim
-    by_torch = placed.recipe.overlap.torch_slices
-    made = _MERGED_BY_TORCH if by_torch else _MERGED
-    lines = []
+    on = np.asarray(1.0 * (steps > 1))
+    outputs, queries = head_tokens * model.v_head_dim, head_tokens * model.head_dim
+    made = _MERGED[placed.recipe.overlap.torch_slices]
+    again = on * placed.recomputation.whole_layers
     passes: list[tuple[Phase, Array, Array]] = [("forward", outputs, on), ("backward", queries, on)]
     if anywhere(placed.recomputation.whole_layers):
-        passes.insert(1, ("recompute", outputs, on * placed.recomputation.whole_layers))
+        passes.insert(1, ("recompute", outputs, again))
+    lines = []
     for phase, elements, share in passes:
-        formula = made.backward if phase == "backward" else made.forward
+        formula, keys = made.backward if phase == "backward" else made.forward, _kv_bytes(placed, model) / 2.0
         moved = quantity(formula, share=share, steps=steps, elements=elements, keys=keys)
         lines.append(
             time_line(
@@ -380,7 +323,6 @@ def _merge_lines(placed: PlacedJob, model: Model, name: str) -> list[TimeLine]:
                 axis="cp",
                 category="hbm",
                 phase=phase,
-                count=1.0,
                 made=placed.memory_bound(moved, kernels=made.kernels * share * steps),
                 bytes_each=moved.value,
                 source=made.source,
@@ -404,7 +346,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     """
     placed = step.placed
     method = METHODS[placed.recipe.overlap.cp_method]
-    others = placed.layout.cp / placed.shard.swaps - 1.0
     slices = method.held_slices
     source = f"{method.source}; NVIDIA/TransformerEngine attention/dot_product_attention/context_parallel.py"
     if placed.recipe.overlap.torch_slices:
@@ -413,7 +354,11 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "pytorch torch/distributed/tensor/experimental/_attention.py _templated_ring_attention_backward"
         )
     seen = [placed.model.seen_by(kind) for kind in placed.kinds if kind.attends]
-    size = _widest(_kv_bytes(placed, model) for model in seen)
+
+    def widest(size: Callable[[PlacedJob, Model], Array]) -> Array:
+        sizes = (size(placed, model) for model in seen)
+        return np.asarray(reduce(np.maximum, sizes, np.asarray(0.0)))[..., None]
+
     held = [
         memory_line(
             "buffer.cp.keys_values",
@@ -422,8 +367,8 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             category="activation",
             formula=f"slices = {slices}; max(slices * size_bytes - head_bytes, 0)",
             terms={
-                "others": np.asarray(others)[..., None],
-                "size_bytes": size[..., None],
+                "others": np.asarray(placed.layout.cp / placed.shard.swaps - 1.0)[..., None],
+                "size_bytes": widest(_kv_bytes),
                 "head_bytes": unfilled_by_layers(step),
             },
             source=f"K and V of other ranks, {source}",
@@ -438,15 +383,10 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                 category="activation",
                 formula="on * size_bytes",
                 terms={
-                    "on": np.asarray(placed.shard.swaps > 1, dtype=np.float64)[..., None],
-                    "size_bytes": _widest(_swapped_in_bytes(placed, model) for model in seen)[..., None],
+                    "on": 1.0 * (placed.shard.swaps > 1)[..., None],
+                    "size_bytes": widest(_swapped_in_bytes),
                 },
                 source=f"Q, K and V with heads swapped for sequence, {method.source}",
             )
         )
     return held
-
-
-def _widest(sizes: Iterable[Array]) -> Array:
-    """Return the largest of the layers' sizes, 0 where no layer has one. [B]"""
-    return np.asarray(reduce(np.maximum, sizes, np.asarray(0.0)))

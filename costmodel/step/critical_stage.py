@@ -13,7 +13,7 @@ Where stages wait alike (GPipe) the bill is that of the stage with the most comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import NamedTuple
@@ -37,8 +37,8 @@ from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.stages import Meetings
 from costmodel.step.anatomy.params import Params
-from costmodel.step.placed_job import Block, PlacedJob, exposed_sum
-from costmodel.step.ports import Ports
+from costmodel.step.communication import Ports, exposed_sum
+from costmodel.step.placed_job import Block, PlacedJob
 
 Array = NDArray[np.float64]
 
@@ -50,60 +50,37 @@ _TIE = 1e-9
 """Share of a stage's pass by which stages of the same pace are told apart. [-]"""
 
 
-@dataclass(frozen=True)
-class StageTimes:
-    """What one micro-batch takes on the critical stage and on all together, and what others leave.
-
-    Attributes
-    ----------
-    passes : mapping of str to Array
-        The times, with the messages that ranks stand still for, by the names that `schedules.bubble_time_s` gives
-        them. [s]
-    sent : Sent
-        Messages that the critical stage sends to others. [-]
-    forward_window_s, backward_window_s : Array
-        The least over stages of a pass and half of what the stage waits in a step: what may hide on every one once a
-        step. It waits once, not for what it gathers at first and again for what it sums in the end. [s]
-    forward_each_s, backward_each_s : Array
-        The same for what is sent beside every micro-batch, which share what a stage waits. [s]
-    idle_s : Array
-        What the critical stage waits beside each further micro-batch where neighbours set the pace. [s]
-    waits_s : Array
-        What each looked-at stage (last dimension) waits for the critical one in a step. [s]
-    """
+class StageTimes(NamedTuple):
+    """What one micro-batch takes on the critical stage and on all together, and what others leave."""
 
     passes: Mapping[str, Array]
+    """The times, with the messages that ranks stand still for, as `schedules.bubble_time_s` names them. [s]"""
     sent: schedules.Sent
+    """Messages that the critical stage sends to others. [-]"""
     forward_window_s: Array
+    """The least over stages of a pass and half of what the stage waits in a step: what may hide on every one once a
+    step. It waits once, not for what it gathers at first and again for what it sums in the end. [s]"""
     backward_window_s: Array
     forward_each_s: Array
+    """The same for what is sent beside every micro-batch, which share what a stage waits. [s]"""
     backward_each_s: Array
     idle_s: Array
+    """What the critical stage waits beside each further micro-batch where neighbours set the pace. [s]"""
     waits_s: Array
+    """What each looked-at stage (last dimension) waits for the critical one in a step. [s]"""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What the critical path of a step runs: what the lines of a whole step are made from.
-
-    Attributes
-    ----------
-    placed : PlacedJob
-        The job.
-    blocks : tuple of Block
-        Layers of every kind, the embedding, the head.
-    block_lines : tuple of tuple of TimeLine
-        Of each block: its lines for one micro-batch through one such block, count 1.
-    counts : tuple of Array
-        Of each block: how often the critical stage runs it in a step. [-]
-    stage : StageTimes
-        What one micro-batch takes there.
-    """
+    """What the critical path of a step runs: what the lines of a whole step are made from."""
 
     placed: PlacedJob
     blocks: tuple[Block, ...]
+    """Layers of every kind, the embedding, the head, and what is before a predicting layer."""
     block_lines: tuple[tuple[TimeLine, ...], ...]
+    """Of each block: its lines for one micro-batch through one such block, count 1."""
     counts: tuple[Array, ...]
+    """Of each block: how often the critical stage runs it in a step. [-]"""
     stage: StageTimes
 
     @cached_property
@@ -153,14 +130,8 @@ class Step:
         return sent
 
     def most_on_a_stage(self, each_s: Sequence[Array], once_s: Sequence[Array]) -> Array:
-        """Return the most that any stage pays for its blocks beyond what it waits. [s]
-
-        Parameters
-        ----------
-        each_s, once_s : sequence of Array
-            Of each block: what a step pays for each one on the stage, and once where there is any. [s]
-        """
-        held = [passes_on_stages(self.placed, block) for block in self.blocks]
+        """Return the most that any stage pays for its blocks beyond what it waits: each of them, and once where any is. [s]"""
+        held = [block.passes for block in self.blocks]
 
         def paid_beyond_waits(stage: int) -> Array:
             here = [at_stage(count, stage) for count in held]
@@ -176,46 +147,29 @@ class Step:
         return reduce(np.maximum, map(paid_beyond_waits, range(self.stage.waits_s.shape[-1])))
 
 
-def passes_on_stages(placed: PlacedJob, block: Block) -> Array:
-    """Count the passes through a block that a micro-batch makes on every stage. [-]
-
-    Each layer of multi-token prediction runs the head once more.
-    """
-    return np.asarray(block.held * (1.0 + placed.model.mtp_layers) if block.role == "head" else block.held)
-
-
-def _passes_in_all(placed: PlacedJob, block: Block) -> float:
-    """Count the passes through a block that a micro-batch makes on all stages together. [-]"""
-    model = placed.model
-    if block.role != "layer":
-        return {"embedding": 1.0, "head": 1.0 + model.mtp_layers, "mtp": float(model.mtp_layers)}[block.role]
-    kinds = [placed.kinds[kind] for kind in model.kind_of_layer]
-    kinds += [kinds[-1]] * model.mtp_layers
-    return float(sum(kind == block.kind for kind in kinds))
-
-
 def critical_step(
     placed: PlacedJob, blocks: Sequence[Block], block_lines: Sequence[Sequence[TimeLine]]
 ) -> Step:
     """Find the slowest stage: how many blocks of each sort it runs in a step, and its times."""
-    held = [passes_on_stages(placed, block) for block in blocks]
-    forward, weight, rest = [], [], []
+    held = [block.passes for block in blocks]
+    forward, back, weight = [], [], []
     for lines in block_lines:
         forward.append(exposed_sum(line for line in lines if line.phase == "forward"))
         weight.append(exposed_sum(line for line in lines if line.phase == "backward_weight"))
-        others = (line for line in lines if line.phase not in ("forward", "backward_weight"))
-        rest.append(exposed_sum(others))
-    back = [np.asarray(w + r) for w, r in zip(weight, rest, strict=True)]
+        rest = exposed_sum(line for line in lines if line.phase not in ("forward", "backward_weight"))
+        back.append(np.asarray(weight[-1] + rest))
     forward_s, backward_s, weight_s = (
         broadcast_sum([count * each[..., None] for count, each in zip(held, times, strict=True)])
         for times in (forward, back, weight)
     )
 
-    first, last = _ends(placed)
+    # Where the looked-at stages are the first or the last of a rank's.
+    index, ends = placed.stages.index, placed.layout.pp[..., None] - 1
+    first, last = np.asarray((index == 0) * 1.0), np.asarray((index == ends) * 1.0)
     sent = _sent(placed, first, last)
     pause_s = _pause_s(placed)
     pass_s, back_s = forward_s + pause_s * sent.forward, backward_s + pause_s * sent.backward
-    shared = _of_pipeline(placed, blocks, held, (forward, back, weight), pause_s[..., 0])
+    shared = _of_pipeline(placed, blocks, (forward, back, weight), pause_s[..., 0])
     shared |= {"most_forward_s": highest_on_stages(pass_s), "most_backward_s": highest_on_stages(back_s)}
     if placed.meetings is not None:
         each_s = [np.asarray(f + b) for f, b in zip(forward, back, strict=True)]
@@ -282,12 +236,6 @@ def _of_largest(scores: Array) -> Callable[[Array], Array]:
     return of_largest
 
 
-def _ends(placed: PlacedJob) -> tuple[Array, Array]:
-    """Return where the looked-at stages are the first or the last of a rank's. [-]"""
-    index, pp = placed.stages.index, placed.layout.pp[..., None]
-    return np.asarray((index == 0) * 1.0), np.asarray((index == pp - 1) * 1.0)
-
-
 def _sent(placed: PlacedJob, first: Array, last: Array) -> schedules.Sent:
     """Return the messages that make stages with these ends stand still. [-]"""
     if placed.recipe.overlap.pp_overlap:
@@ -300,16 +248,14 @@ def _sent(placed: PlacedJob, first: Array, last: Array) -> schedules.Sent:
 
 def _pause_s(placed: PlacedJob) -> Array:
     """Return how long a rank stands still for a message that it sends (an empty last dimension for stages). [s]"""
-    several = placed.layout.pp > 1
-    if placed.recipe.overlap.pp_overlap or not anywhere(several):
+    if placed.recipe.overlap.pp_overlap or not anywhere(placed.layout.pp > 1):
         return np.zeros(1)
-    return np.where(several, boundary_message(placed).made.value, 0.0)[..., None]
+    return _message_s(placed)
 
 
 def _of_pipeline(
     placed: PlacedJob,
     blocks: Sequence[Block],
-    held: Sequence[Array],
     each: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
     pause_s: Array,
 ) -> dict[str, Array]:
@@ -318,27 +264,26 @@ def _of_pipeline(
     `each` are the forward, backward and weight-gradient seconds of the blocks.
     """
     forward, back, weight = each
-    in_all = [_passes_in_all(placed, block) for block in blocks]
-    is_layer = [block.role == "layer" for block in blocks]
+    layers = [at for at, block in enumerate(blocks) if block.role == "layer"]
     stages = placed.layout.pp
     none, one = np.zeros(1), np.ones(1)
     inner, first, last = (_sent(placed, *ends) for ends in ((none, none), (one, none), (none, one)))
 
+    def in_all(times: Sequence[Array], some: Iterable[int]) -> Array:
+        return broadcast_sum([np.asarray(blocks[at].passes_in_all * times[at]) for at in some])
+
     def total(
         times: Sequence[Array], inner_sent: Array | float = 0.0, ends_sent: Array | float = 0.0
     ) -> Array:
-        spent = broadcast_sum([np.asarray(c * e) for c, e in zip(in_all, times, strict=True)])
+        spent = in_all(times, range(len(blocks)))
         return np.asarray(spent + pause_s * ((stages - 2.0) * inner_sent + ends_sent))
 
     def fullest(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
-        parts = zip(is_layer, held, times, strict=True)
-        layers = broadcast_sum([count * one[..., None] for here, count, one in parts if here])
-        return np.asarray(highest_on_stages(layers) + pause_s * sent)
+        on_stages = broadcast_sum([blocks[at].passes * times[at][..., None] for at in layers])
+        return np.asarray(highest_on_stages(on_stages) + pause_s * sent)
 
     def mean(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
-        parts = zip(is_layer, in_all, times, strict=True)
-        layers = broadcast_sum([np.asarray(count * one) for here, count, one in parts if here])
-        return np.asarray(layers / stages + pause_s * sent)
+        return np.asarray(in_all(times, layers) / stages + pause_s * sent)
 
     ways = ((forward, 0), (back, 1))
     ends = [np.asarray(first[way] + last[way])[..., 0] for way in (0, 1)]
@@ -357,13 +302,14 @@ def _of_pipeline(
         "mean_forward_s": means[0],
         "mean_backward_s": means[1],
         "mean_backward_weight_s": mean(weight),
-        **_of_rings(placed, blocks, each, pause_s),
+        **_of_rings(placed, blocks, layers, each, pause_s),
     }
 
 
 def _of_rings(
     placed: PlacedJob,
     blocks: Sequence[Block],
+    of_layers: list[int],
     each: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
     pause_s: Array,
 ) -> dict[str, Array]:
@@ -372,12 +318,11 @@ def _of_rings(
     A rank sends two messages each way, the last, at which the V turns, one. On its way up through the last chunks of
     the first three ranks and down again a micro-batch is sent twice, and once more ahead of its next way up.
     """
-    rings, model = placed.rings, placed.model
+    rings = placed.rings
     if rings is None:
         return {}
     forward, back, weight = each
     inputs = [np.asarray(b - w) for b, w in zip(back, weight, strict=True)]
-    of_layers = [at for at, block in enumerate(blocks) if block.role == "layer"]
 
     def most(held: Sequence[Array], times: Sequence[Array], sent: Array | float = 0.0) -> Array:
         parts = zip(held, of_layers, strict=True)
@@ -385,10 +330,9 @@ def _of_rings(
         return highest_on_stages(np.asarray(layers + pause_s[..., None] * sent))
 
     of_pair, of_three = 4.0 - rings.pair_turns, 6.0 - rings.three_turns
-    up = {"layer": 0.0, "embedding": 0.0, "head": 1.0 + model.mtp_layers, "mtp": float(model.mtp_layers)}
     held = dict(zip(of_layers, rings.turn, strict=True))
     turn = [
-        held.get(at, up[block.role]) * (forward[at] + inputs[at])
+        np.asarray(held.get(at, block.passes_in_all) * (forward[at] + inputs[at]))
         for at, block in enumerate(blocks)
         if block.role != "embedding"
     ]
@@ -414,15 +358,12 @@ def _by_chunk(
 
     `each` are the seconds of the blocks, forward and back, `last_s` those of the last rank.
     """
-    model, layers = placed.model, [at for at, block in enumerate(blocks) if block.role == "layer"]
-    roles = {"embedding": 0, "head": 1, "mtp": 2}
-    passes = {"head": 1.0 + model.mtp_layers}
-    row = [
-        layers.index(at) if block.role == "layer" else len(layers) + roles[block.role]
-        for at, block in enumerate(blocks)
+    each = [
+        np.asarray(one * block.passes_in_all) if block.role == "head" else one
+        for block, one in zip(blocks, each, strict=True)
     ]
-    each = [np.asarray(passes.get(block.role, 1.0) * one) for block, one in zip(blocks, each, strict=True)]
-    longer_s = broadcast_sum([meetings.more[at] * one[..., None] for at, one in zip(row, each, strict=True)])
+    rows = range(len(blocks))
+    longer_s = broadcast_sum([meetings.more[at] * each[at][..., None] for at in rows])
     groups = (placed.micro_batches / placed.layout.pp)[..., None]
     waits_s = meetings.share * (1.0 - meetings.of_next / groups) * np.maximum(longer_s, 0.0)
     # A chunk that ranks may be apart for each further hop between them.
@@ -433,7 +374,7 @@ def _by_chunk(
         here = meetings.rank == number
         further = np.where(here, meetings.hops - 1.0, 0.0).max(axis=-1)
         most_s = np.maximum(most_s, np.where(here, waits_s, 0.0).sum(axis=-1) - further * apart_s[..., 0])
-    first_s = broadcast_sum([np.asarray(meetings.first[at] * one) for at, one in zip(row, each, strict=True)])
+    first_s = broadcast_sum([np.asarray(meetings.first[at] * each[at]) for at in rows])
     return {"last_by_chunk_s": np.asarray(last_s + most_s), "first_chunk_s": first_s}
 
 
@@ -462,7 +403,7 @@ def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[s
     waits_s = schedules.bubble_time_s(schedule, **waiting)
     if placed.recipe.overlap.pp_overlap:
         # What a slower stage hides of the messages is a part of what sets the pace.
-        message_s = np.where(layout.pp > 1, boundary_message(placed).made.value, 0.0)[..., None]
+        message_s = _message_s(placed)
         sent = schedules.waited_messages({**waiting, "schedule": schedule}, message_s)
         waits_s = np.asarray(waits_s + sent * message_s)
     return where(_with_stages(unlike), micro_batches * stage_s + waits_s, paced_s)
@@ -510,7 +451,12 @@ def message_bytes(placed: PlacedJob) -> Array:
     """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
     shard = placed.shard
     sent = shard.tokens / shard.tp if placed.recipe.overlap.pp_scatter_gather else shard.tokens_sp
-    return np.asarray(2.0 * sent * float(placed.model.hidden_size))
+    return np.asarray(2.0 * sent * placed.hidden)
+
+
+def _message_s(placed: PlacedJob) -> Array:
+    """Return how long a message between stages takes, where there are several (an empty last dimension for stages). [s]"""
+    return np.where(placed.layout.pp > 1, boundary_message(placed).made.value, 0.0)[..., None]
 
 
 def boundary_message(placed: PlacedJob) -> Message:

@@ -33,10 +33,10 @@ from costmodel.physics.network.mesh import Group, split_group
 from costmodel.physics.pipeline import schedules
 from costmodel.step import compression
 from costmodel.step.anatomy.params import Params, layer_param_blocks
+from costmodel.step.communication import Ports, communication_line, exposed_sum
 from costmodel.step.compression import Message
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, PlacedJob, communication_line, exposed_sum
-from costmodel.step.ports import Ports
+from costmodel.step.placed_job import Block, PlacedJob
 from costmodel.step.states import (
     as_gathered,
     gathered_bytes,
@@ -358,7 +358,7 @@ def _sharded_block_lines(
     def windows(part: _Part) -> tuple[Window, Window]:
         if not (overlaps and part.is_expert) or placed.recipe.overlap.fsdp_across_layers:
             return forward, backward
-        experts = block.times.of_part("experts")
+        experts = block.of_part("experts")
         own = (
             exposed_sum(passes[0]) - broadcast_sum([item.forward_s for item in experts]),
             exposed_sum(passes[1])

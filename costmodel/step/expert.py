@@ -21,24 +21,16 @@ from costmodel.bill.quantity import quantity
 from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.anatomy.operator_parts import exchanged_bytes
+from costmodel.step.communication import Ports, Sent, collective_lines, communication_line, hidden_beside
 from costmodel.step.compute import unfilled_by_layers
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import (
-    Block,
-    LayerTimes,
-    PlacedJob,
-    Sent,
-    collective_lines,
-    communication_line,
-    hidden_beside,
-)
-from costmodel.step.ports import Ports
+from costmodel.step.placed_job import Block, PlacedJob
 
 Array = NDArray[np.float64]
 
 
 def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> list[TimeLine]:
-    """Return dispatch and combine of one micro-batch through one MoE layer.
+    """Return dispatch and combine of one micro-batch through one MoE layer, and the collectives inside each expert.
 
     `others` are the messages of the other axes in the same layer, which take the ports of theirs.
 
@@ -47,193 +39,164 @@ def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
     .. [1] D. Lepikhin et al., "GShard," arXiv:2006.16668, section 3.
     .. [2] DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, section 3.2.2.
     """
-    if block.role != "layer" or block.kind is None or not block.kind.is_moe:
+    layout, shard = placed.layout, placed.shard
+    if block.kind is None or not block.kind.is_moe or not anywhere((layout.ep > 1) | (layout.etp > 1)):
         return []
-    layout = placed.layout
-    if not (anywhere(layout.ep > 1) or anywhere(layout.etp > 1)):
-        return []
-    return [*_dispatch_lines(placed, block, others), *_expert_tensor_lines(placed, block)]
+    dispatched, gradients = exchanged_bytes(placed.recipe, placed.precision)
+    one, again = np.asarray(1.0), placed.recomputation.of_module("moe")
+    # What an element takes on the wire, and in which layouts each is made. The gradient of combine is a dispatch of
+    # gradients, and the other way round.
+    exchanged: tuple[tuple[str, Phase, float, Array], ...] = (
+        ("dispatch", "forward", dispatched, one),
+        ("combine", "forward", 2.0, one),
+        ("dispatch", "recompute", dispatched, again),
+        ("combine", "recompute", 2.0, again),
+        ("combine", "backward", gradients, one),
+        ("dispatch", "backward", 2.0, one),
+    )
+    of_pair = broadcast_sum([size * share for _, _, size, share in exchanged])
+    by = DISPATCHERS[placed.recipe.moe.moe_dispatcher]
+    lines = []
+    for label, phase, element_bytes, share in exchanged:
+        if not anywhere(share):
+            continue
+        name, hiding = (
+            f"ep.{block.label}moe.{label}.{phase}",
+            _hiding(placed, block, others, element_bytes / of_pair),
+        )
+        token_bytes = element_bytes * placed.hidden
+        if not by.dispatch:
+            lines.append(_own_exchange_line(placed, block, name, phase, token_bytes, share, hiding))
+            continue
+        copies = evaluate(
+            by.copies, {"ranks": layout.ep, "top_k": placed.model.top_k, "imbalance": placed.imbalance}
+        )
+        lines.append(
+            communication_line(
+                placed,
+                name,
+                axis="ep",
+                phase=phase,
+                primitive=by.dispatch if label == "dispatch" else by.combine,
+                size_bytes=token_bytes * shard.tokens_sp * copies,
+                group=placed.mesh.ep,
+                window_s=hiding.window_s,
+                beside=hiding.beside,
+                least_share=hiding.least_share,
+                share=share,
+            )
+        )
+    if anywhere(layout.etp > 1):
+        size = 2.0 * placed.hidden * shard.expert_tokens
+        inside = [Sent(kind, kind, size, one, again, one) for kind in ("all_gather", "reduce_scatter")]
+        lines += collective_lines(placed, "ep", f"{block.label}expert_tensor", placed.mesh.etp, inside)
+    return lines
 
 
-class _Hiding:
-    """What an exchange hides behind: a part of a forward pass and a backward pass of two micro-batches that run paired.
+class _Hiding(NamedTuple):
+    """What an exchange hides behind: a part of a forward pass and a backward pass of two micro-batches that run paired."""
+
+    window_s: Array
+    least_share: Array
+    """What cannot hide. [-]"""
+    share: Array
+    """Of the passes that have another micro-batch beside them. [-]"""
+    beside: Ports | None
+
+
+def _hiding(placed: PlacedJob, block: Block, others: Sequence[TimeLine], part: Array) -> _Hiding:
+    """Return what an exchange hides behind that has such a part of the bytes of a pair.
 
     A pair has four exchanges, six where some run again, and each of them any part of the other micro-batch to run
     beside [1]_: they divide the compute of both passes as their bytes. Those of the first and last micro-batch, and of
-    the passes that fill and drain the pipeline, have nothing beside them, a `share` has; of that, a share cannot hide
+    the passes that fill and drain the pipeline, have nothing beside them; of the rest, a share cannot hide
     between nodes.
 
     References
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, section 3.2.1, figure 4.
     """
-
-    def __init__(self, placed: PlacedJob, times: LayerTimes, others: Sequence[TimeLine], part: Array) -> None:
-        layout, recipe = placed.layout, placed.recipe
-        self.pass_s = times.forward_s + times.backward_s + times.recompute_s
-        self.products_s = _products_s(times)
-        self.window_s, self.least_share, self.share = np.asarray(0.0), np.asarray(0.0), np.asarray(0.0)
-        self.beside: Ports | None = None
-        if not anywhere(placed.pairs_passes):
-            return
-        alone = unpaired_share(
-            layout.schedule, stages=layout.pp, micro_batches=placed.micro_batches, virtual_stages=layout.vp
-        )
-        beside = placed.pairs_passes * (1.0 - alone)
-        inside = placed.mesh.ep.members[0] >= placed.mesh.ep.ranks
-        hidden = np.where(inside, 1.0, recipe.moe.ep_hidden_between_nodes)
-        self.share = np.asarray(beside)
-        self.window_s = np.asarray(beside * part * self.pass_s)
-        self.beside = Ports(others, part * beside)
-        self.least_share = np.asarray(1.0 - beside * hidden)
-
-
-class _Exchange(NamedTuple):
-    """One way of one pass: what an element takes on the wire, what it hides behind, and in which layouts it is made."""
-
-    label: str
-    phase: Phase
-    element_bytes: float
-    hiding: _Hiding
-    share: Array
-
-
-def _dispatch_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> list[TimeLine]:
-    """Return the exchange over the EP group, each way, in each pass."""
-    dispatched, gradients = exchanged_bytes(placed.recipe, placed.precision)
-    one, again = np.asarray(1.0), placed.recomputation.of_module("moe")
-    exchanged: tuple[tuple[str, Phase, float, Array], ...] = (
-        ("dispatch", "forward", dispatched, one),
-        ("combine", "forward", 2.0, one),
-        ("dispatch", "recompute", dispatched, again),
-        ("combine", "recompute", 2.0, again),
-        # The gradient of combine is a dispatch of gradients, and the other way round.
-        ("combine", "backward", gradients, one),
-        ("dispatch", "backward", 2.0, one),
+    layout, zero = placed.layout, np.asarray(0.0)
+    if not anywhere(placed.pairs_passes):
+        return _Hiding(zero, zero, zero, None)
+    alone = unpaired_share(
+        layout.schedule, stages=layout.pp, micro_batches=placed.micro_batches, virtual_stages=layout.vp
     )
-    of_pair = broadcast_sum([size * share for _, _, size, share in exchanged])
-    return [
-        _exchange_line(
-            placed,
-            block,
-            _Exchange(label, phase, size, _Hiding(placed, block.times, others, size / of_pair), share),
-        )
-        for label, phase, size, share in exchanged
-        if anywhere(share)
-    ]
+    beside = np.asarray(placed.pairs_passes * (1.0 - alone))
+    inside = placed.mesh.ep.members[0] >= placed.mesh.ep.ranks
+    hidden = np.where(inside, 1.0, placed.recipe.moe.ep_hidden_between_nodes)
+    window_s = np.asarray(beside * part * _pass_s(block))
+    return _Hiding(window_s, np.asarray(1.0 - beside * hidden), beside, Ports(others, part * beside))
 
 
-def _exchange_line(placed: PlacedJob, block: Block, each: _Exchange) -> TimeLine:
-    """Price one exchange: by a collective, or by kernels of the dispatcher's own."""
-    model, by = placed.model, DISPATCHERS[placed.recipe.moe.moe_dispatcher]
-    name = f"ep.{block.label}moe.{each.label}.{each.phase}"
-    if not by.dispatch:
-        return _own_exchange_line(placed, name, each)
-    copies = evaluate(
-        by.copies, {"ranks": placed.layout.ep, "top_k": model.top_k, "imbalance": placed.imbalance}
-    )
-    return communication_line(
-        placed,
-        name,
-        axis="ep",
-        phase=each.phase,
-        primitive=by.dispatch if each.label == "dispatch" else by.combine,
-        size_bytes=each.element_bytes * float(model.hidden_size) * placed.shard.tokens_sp * copies,
-        group=placed.mesh.ep,
-        window_s=each.hiding.window_s,
-        beside=each.hiding.beside,
-        least_share=each.hiding.least_share,
-        share=each.share,
-    )
+def _pass_s(block: Block) -> Array:
+    """Seconds of both passes, with what runs again. [s]"""
+    return np.asarray(block.forward_s + block.backward_s + block.recompute_s)
 
 
-def _own_exchange_line(placed: PlacedJob, name: str, each: _Exchange) -> TimeLine:
-    """Price an exchange that sends each token once to each node that needs it."""
-    model, recipe, hiding = placed.model, placed.recipe, each.hiding
-    tokens, token_bytes = placed.shard.tokens_sp, each.element_bytes * float(model.hidden_size)
+_UNDER_LOAD = "loaded_s = exchange_s * (1 + beside * (1 / rate_under_load - 1)); "
+"""Kernels that send share memory, L2 and links with what is computed beside them, where something is."""
+_SMS_TAKEN = "contention = min(dispatch_sms / num_sms, 1) * products_s / pass_s; "
+"""Matrix products run on the other SMs while an exchange is on its way; what memory bounds does not need all of them."""
+
+
+def _own_exchange_line(
+    placed: PlacedJob,
+    block: Block,
+    name: str,
+    phase: Phase,
+    token_bytes: float,
+    share: Array,
+    hiding: _Hiding,
+) -> TimeLine:
+    """Price an exchange by kernels of the dispatcher's own, which send each token once to each node that needs it."""
+    recipe, by = placed.recipe, DISPATCHERS[placed.recipe.moe.moe_dispatcher]
     cost = moe_exchange_time(
-        tokens,
+        placed.shard.tokens_sp,
         token_bytes,
-        float(model.top_k),
+        float(placed.model.top_k),
         placed.mesh.ep,
         placed.cluster.tiers,
         node_limit=_node_limit(placed),
-        network_rate=DISPATCHERS[recipe.moe.moe_dispatcher].network_rate,
+        network_rate=by.network_rate,
     )
-    hidden, taken = hidden_beside(hiding.beside, cost.tier)
-    slowed, sent = _loaded(placed)
+    hidden, more = hidden_beside(hiding.beside, cost.tier)
+    terms: dict[str, ArrayLike] = {**more}
+    steps, sent, rate = "", "exchange_s", recipe.moe.exchange_rate_under_load
+    # SMs that it takes from what runs beside it; none where they are set aside for good.
+    sms = 0.0 if recipe.overlap.reserved_sm_share else recipe.moe.dispatch_sms or by.sms
+    if sms:
+        products = [item for item in block.by_operator.values() if item.operator.kind != "memory"]
+        products_s = [item.backward_s + item.forward_s + item.recompute_s for item in products]
+        terms |= {"dispatch_sms": float(sms), "num_sms": float(placed.accelerator.num_sms)}
+        terms |= {"products_s": broadcast_sum(products_s), "pass_s": _pass_s(block)}
+        steps = _SMS_TAKEN
+    else:
+        terms["contention"] = placed.contention
+    if rate < 1.0:
+        steps, sent = steps + _UNDER_LOAD, "loaded_s"
+        terms |= {"rate_under_load": rate, "beside": hiding.share}
     made = placed.sent(cost).then(
         "exchange_s",
-        f"{_SMS_TAKEN if _own_sms(placed) else ''}{slowed}busy_s = share * imbalance * {sent}; {hidden}",
-        share=each.share,
+        f"{steps}busy_s = share * imbalance * {sent}; {hidden}",
+        share=share,
         imbalance=placed.imbalance,
         window_s=placed.window_s("ep", hiding.window_s),
         least_share=hiding.least_share,
-        **_contention(placed, hiding),
-        **_load(placed, hiding),
-        **taken,
+        **terms,
     )
     return time_line(
         name,
         axis="ep",
         category="communication",
-        phase=each.phase,
+        phase=phase,
         group=placed.mesh.ep.dim,
-        count=1.0,
         made=made,
-        bytes_each=cost.wire_bytes * each.share,
+        bytes_each=cost.wire_bytes * share,
         tier=cost.tier,
         algorithm=cost.algorithm,
-        source=DISPATCHERS[recipe.moe.moe_dispatcher].source,
+        source=by.source,
     )
-
-
-_UNDER_LOAD = "loaded_s = exchange_s * (1 + beside * (1 / rate_under_load - 1)); "
-"""Kernels that send share memory, L2 and links with what is computed beside them, where something is."""
-
-
-def _loaded(placed: PlacedJob) -> tuple[str, str]:
-    """Return the step that slows an exchange beside compute, and what it makes; none where a recipe knows of none."""
-    slowed = placed.recipe.moe.exchange_rate_under_load < 1.0
-    return (_UNDER_LOAD, "loaded_s") if slowed else ("", "exchange_s")
-
-
-def _load(placed: PlacedJob, hiding: _Hiding) -> dict[str, ArrayLike]:
-    """Return the numbers behind that step."""
-    rate = placed.recipe.moe.exchange_rate_under_load
-    return {"rate_under_load": rate, "beside": hiding.share} if rate < 1.0 else {}
-
-
-_SMS_TAKEN = "contention = min(dispatch_sms / num_sms, 1) * products_s / pass_s; "
-"""Matrix products run on the other SMs while an exchange is on its way; what memory bounds does not need all of them."""
-
-
-def _products_s(times: LayerTimes) -> Array:
-    """Seconds of both passes in matrix products and attention, with those that run again. [s]"""
-    products = [item for item in times.by_operator.values() if item.operator.kind != "memory"]
-    return broadcast_sum(
-        [item.backward_s + (1.0 + item.recompute_share) * item.forward_s for item in products]
-    )
-
-
-def _own_sms(placed: PlacedJob) -> float:
-    """Count the SMs that the exchange takes from what runs beside it; 0 where they are set aside for good. [-]"""
-    recipe = placed.recipe
-    if recipe.overlap.reserved_sm_share:
-        return 0.0
-    return recipe.moe.dispatch_sms or DISPATCHERS[recipe.moe.moe_dispatcher].sms
-
-
-def _contention(placed: PlacedJob, hiding: _Hiding) -> dict[str, ArrayLike]:
-    """Return the numbers behind the share of compute that an exchange takes while it is hidden."""
-    if sms := _own_sms(placed):
-        return {
-            "dispatch_sms": float(sms),
-            "num_sms": float(placed.accelerator.num_sms),
-            "products_s": hiding.products_s,
-            "pass_s": hiding.pass_s,
-        }
-    return {"contention": placed.contention}
 
 
 def _node_limit(placed: PlacedJob) -> Array:
@@ -249,27 +212,13 @@ def _node_limit(placed: PlacedJob) -> Array:
     return np.asarray(model.groups_per_token * np.maximum(1.0, nodes / model.expert_groups))
 
 
-def _expert_tensor_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
-    """Return the collectives inside each expert's TP group."""
-    layout, shard = placed.layout, placed.shard
-    if not anywhere(layout.etp > 1):
-        return []
-    size = 2.0 * float(placed.model.hidden_size) * shard.expert_tokens
-    sent = [
-        Sent(primitive, phase, primitive, size, share)
-        for phase, share in placed.recomputation.passes("moe")
-        for primitive in ("all_gather", "reduce_scatter")
-    ]
-    return collective_lines(placed, "ep", f"{block.label}expert_tensor", placed.mesh.etp, sent)
-
-
 def memory_lines(step: Step) -> list[MemoryLine]:
     """Return what one dispatch and one combine receive, and the buffers of a dispatcher of own kernels."""
     placed = step.placed
     shard = placed.shard
     moe = float(any(kind.is_moe for kind in placed.kinds))
     on = moe * (placed.layout.ep * placed.layout.etp > 1)
-    size = 2.0 * shard.expert_tokens * float(placed.model.hidden_size)
+    size = 2.0 * shard.expert_tokens * placed.hidden
     return [
         *_own_buffer_lines(placed),
         *_connection_lines(placed),
@@ -313,7 +262,7 @@ def _connection_lines(placed: PlacedJob) -> list[MemoryLine]:
             category="state",
             formula="on * (min(members, measured) - 1) * channels * channel_bytes",
             terms={
-                "on": np.asarray(ranks > 1, dtype=np.float64),
+                "on": 1.0 * (ranks > 1),
                 "members": placed.mesh.ep.members[0][..., None],
                 **_CONNECTIONS,
             },
@@ -329,11 +278,10 @@ def _own_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
     ranks = placed.layout.ep[..., None]
     if by.dispatch or not any(kind.is_moe for kind in placed.kinds) or not anywhere(ranks > 1):
         return []
-    on = np.asarray(ranks > 1, dtype=np.float64)
     terms: dict[str, ArrayLike] = {
         "ranks": ranks,
         "sms": float(recipe.moe.dispatch_sms or by.sms),
-        "hidden_size": float(placed.model.hidden_size),
+        "hidden_size": placed.hidden,
         "tokens": placed.shard.tokens_sp[..., None],
         "experts": float(placed.model.num_experts),
         "domain": placed.mesh.ep.members[0][..., None],
@@ -347,7 +295,7 @@ def _own_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
             axis="ep",
             category="activation",
             made=quantity(buffer, **{key: terms[key] for key in names_of(buffer) if key in terms}).then(
-                "buffer_bytes", "on * buffer_bytes", on=on
+                "buffer_bytes", "on * buffer_bytes", on=1.0 * (ranks > 1)
             ),
             source=by.buffer_source,
         )

@@ -34,7 +34,7 @@ from costmodel.bill.lines import (
 )
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import PlacedJob, local_params
+from costmodel.step.placed_job import PlacedJob
 from costmodel.step.states import fetched_bytes, stays_gathered
 
 Array = NDArray[np.float64]
@@ -157,7 +157,7 @@ def _gradient_line(step: Step, bill: Bill) -> TimeLine:
     size = quantity(
         "bytes_per_param * params",
         bytes_per_param=placed.recipe.dtypes.grad_bytes(),
-        params=local_params(placed, step.trained),
+        params=placed.most_stepped(step.trained),
     ).value
     return _sent(
         step,

@@ -36,15 +36,13 @@ from costmodel.step.anatomy.params import (
     layer_param_blocks,
     mtp_own_param_blocks,
 )
+from costmodel.step.communication import communication_line
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import (
     DATA_PARTS,
     Block,
     DataPart,
     PlacedJob,
-    communication_line,
-    local_params,
-    state_group,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +88,7 @@ class Stepped(NamedTuple):
         if not self.update.counts_sides:
             return dense
         kept = Params(np.asarray(dense * self.params.dense), np.asarray(expert * self.params.expert))
-        return np.asarray(local_params(placed, kept) / np.where(local > 0, local, 1.0))
+        return np.asarray(placed.most_stepped(kept) / np.where(local > 0, local, 1.0))
 
 
 def stepped_alike(step: Step) -> tuple[Stepped, ...]:
@@ -231,7 +229,7 @@ def time_lines(step: Step) -> list[TimeLine]:
 def _update_lines(step: Step, part: Stepped) -> list[TimeLine]:
     """Return the kernel that steps some parameters, priced by the bytes it reads and writes, and its paging."""
     placed, recipe = step.placed, step.placed.recipe
-    local = local_params(placed, part.params)
+    local = placed.most_stepped(part.params)
     if not anywhere(local):
         return []
     own = part.mean_state_bytes(placed, local)
@@ -286,7 +284,7 @@ def _paging_lines(placed: PlacedJob, state_bytes: Array, params: Array) -> list[
 def _norm_line(step: Step) -> TimeLine:
     """Return the norm, which reads every gradient once; clipping and zeroing write it."""
     placed, params = step.placed, step.trained
-    local = local_params(placed, params)
+    local = placed.most_stepped(params)
     full = np.where(placed.shards_optimizer, local, (params.dense + params.expert).max(axis=-1))
     norm = quantity("3 * grad_bytes * params", grad_bytes=placed.recipe.dtypes.grad_bytes(), params=full)
     return time_line(
@@ -327,7 +325,7 @@ def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
     if placed.policy.sync_every == 1:
         return []
     copies = 5.0 if placed.policy.outer_momentum else 3.0
-    moved = quantity("4 * copies * params", copies=copies, params=local_params(placed, params))
+    moved = quantity("4 * copies * params", copies=copies, params=placed.most_stepped(params))
     return [
         time_line(
             "optimizer.outer",
@@ -432,7 +430,7 @@ def _iteration_lines(step: Step) -> list[TimeLine]:
 def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Array]) -> list[TimeLine]:
     """Return the products and the gathers of the dense or the expert matrices, `held` of each on the stage."""
     placed, chosen = step.placed, step.placed.optimizer
-    group = state_group(placed, part)
+    group = placed.state_group(part)
     done = {
         "matrices": broadcast_sum(held),
         "ranks": group.ranks,

@@ -23,9 +23,8 @@ def time_lines(step: Step) -> list[TimeLine]:
         return []
     core_s = np.asarray(0.0)
     for block, count in zip(step.blocks, step.counts, strict=True):
-        for item in block.times.of_role("core"):
-            again = item.recompute_share * item.forward_s
-            core_s = core_s + count * (item.forward_s + item.backward_s + again)
+        for item in block.of_role("core"):
+            core_s = core_s + count * (item.forward_s + item.backward_s + item.recompute_s)
     dp = np.asarray(placed.layout.dp)
     return [
         time_line(

@@ -16,8 +16,9 @@ from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, ti
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.mesh import split_group
 from costmodel.physics.pipeline import schedules
+from costmodel.step.communication import communication_line
 from costmodel.step.critical_stage import Step, boundary_message, message_bytes
-from costmodel.step.placed_job import PlacedJob, communication_line
+from costmodel.step.placed_job import PlacedJob
 
 Array = NDArray[np.float64]
 

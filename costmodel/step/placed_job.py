@@ -2,57 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import (
-    Axis,
-    Phase,
-    TimeLine,
-    anywhere,
-    broadcast_sum,
-    highest_on_stages,
-    settled,
-    time_line,
-)
+from costmodel.base.errors import RecipeError
+from costmodel.bill.lines import Axis, anywhere, broadcast_sum, highest_on_stages, settled
 from costmodel.bill.quantity import Quantity, quantity
-from costmodel.describe.factors import OTHER, Factors
+from costmodel.describe.factors import OTHER
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
-from costmodel.describe.jobs.layout import Layout
-from costmodel.describe.jobs.packing import Packing
-from costmodel.describe.jobs.tuning import Tuning
-from costmodel.describe.optimizers import Optimizer
-from costmodel.describe.precision import Precision
-from costmodel.describe.recipe import Recipe
-from costmodel.describe.switch_table import Switches
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.recipe import require_cores
 from costmodel.physics.kernels.roofline import ScalarRate, memory_time
 from costmodel.physics.network.fabric import GroupCost
-from costmodel.physics.network.mesh import Group, Mesh, split_group
+from costmodel.physics.network.mesh import Group, Mesh, build_mesh, split_group
 from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.chunks import Chunk
 from costmodel.physics.pipeline.stages import (
     Meetings,
     Rings,
     Split,
     StagePlan,
+    balanced_split,
     chunk_shares,
+    chunks_on_ranks,
     plan_meetings,
     plan_rings,
+    plan_stages,
 )
+from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step.anatomy.operator_parts import Given, Operator, Part, Role, ScalarWork, Shard
-from costmodel.step.anatomy.params import Params
-from costmodel.step.ports import Ports
+from costmodel.step.anatomy.params import Params, active_fraction, layer_param_blocks
 from costmodel.step.recomputation import Recomputation
 
 if TYPE_CHECKING:
-    from costmodel.describe.hardware.hardware import Accelerator, Cluster
+    from costmodel.describe.hardware.hardware import Accelerator
     from costmodel.describe.hardware.kernels import KernelConstants
-    from costmodel.describe.models.model import LayerKind, Model
+    from costmodel.describe.models.model import LayerKind
 
 Array = NDArray[np.float64]
 
@@ -60,14 +51,14 @@ DataPart = Literal["dense", "expert"]
 """Parameters that share a group of ranks: experts have one of their own."""
 DATA_PARTS: tuple[DataPart, ...] = get_args(DataPart)
 
-NCCL_SOURCE = "Hockney alpha-beta, least over NCCL's (algorithm, protocol); NVIDIA/nccl src/graph/tuning.cc"
-
 # Elements a second that an SM converts in PyTorch's kernels without vector loads, by published timings of large casts:
 # pytorch/pytorch pull request 195542 (A100, bf16 to fp32, 67 M in 362 us), 137053 (H100 PCIe, fp32 to fp16 before it,
 # 2,147 M in 9.11 ms) and PaddlePaddle/Paddle 76988 (torch beside it, bf16 to fp32, 1,074 M in 2.77 ms; the GPU is not
 # named, its vector kernels reach 7.0 TB/s: 148 SMs taken).
 SCALAR_PER_SM = {"ampere": 1.71e9, "hopper": 2.07e9, "blackwell": 2.61e9}
 """By generation; kernels of others are priced by their bytes alone."""
+HIDING: tuple[Axis, ...] = ("tp", "cp", "ep", "dp")
+"""Axes whose messages hide behind compute by a window."""
 
 
 class OperatorTime(NamedTuple):
@@ -102,15 +93,37 @@ class OperatorTime(NamedTuple):
         """Both backward passes, without recomputation. [s]"""
         return np.asarray(self.backward_input_s + self.backward_weight_s)
 
+    @property
+    def recompute_s(self) -> Array:
+        """What of the forward pass is run again. [s]"""
+        return np.asarray(self.recompute_share * self.forward_s)
+
 
 @dataclass(frozen=True)
-class LayerTimes:
-    """Compute seconds of one layer of one kind, one micro-batch, by operator and in sum."""
+class Block:
+    """What runs together in one pass: a layer of some kind, the embedding, the head, or what is before a predicting layer.
 
+    Lines of a block are made for one micro-batch through one such block; `critical_stage` counts how
+    many of them the slowest stage runs in a step.
+    """
+
+    label: str
+    role: Literal["layer", "embedding", "head", "mtp"]
     by_operator: Mapping[str, OperatorTime]
-    forward_s: Array
-    backward_s: Array
-    recompute_s: Array
+    """Its operators in the order in which they run, one micro-batch."""
+    params: Params
+    """Of one such block, on a rank. [-]"""
+    trained: Params
+    """Those that have gradients. [-]"""
+    quantised: Params
+    """Those that lie in the dtype of a frozen base. [-]"""
+    held: Array
+    """Such blocks on each stage (last dimension). [-]"""
+    passes: Array
+    """Passes of a micro-batch through them on each stage: a layer of multi-token prediction runs the head again. [-]"""
+    passes_in_all: float
+    """The same on all stages together. [-]"""
+    kind: LayerKind | None = None
 
     def of_role(self, role: Role) -> list[OperatorTime]:
         """Return the operators that play a role, in the order in which they run."""
@@ -119,6 +132,21 @@ class LayerTimes:
     def of_part(self, part: Part) -> list[OperatorTime]:
         """Return the operators of a part, in the order in which they run."""
         return [item for item in self.by_operator.values() if item.operator.part == part]
+
+    @cached_property
+    def forward_s(self) -> Array:
+        """Forward pass of all operators. [s]"""
+        return broadcast_sum([item.forward_s for item in self.by_operator.values()])
+
+    @cached_property
+    def backward_s(self) -> Array:
+        """Their backward pass without recomputation. [s]"""
+        return broadcast_sum([item.backward_s for item in self.by_operator.values()])
+
+    @cached_property
+    def recompute_s(self) -> Array:
+        """What of the forward pass is run again. [s]"""
+        return broadcast_sum([item.recompute_s for item in self.by_operator.values()])
 
     @cached_property
     def saved_bytes(self) -> Array:
@@ -133,44 +161,9 @@ class LayerTimes:
     @cached_property
     def widest_bytes(self) -> Array:
         """Gradients alive at the widest point of the backward pass: of an operator's output and input. [B]"""
-        products = (
-            item.operator
-            for item in self.by_operator.values()
-            if item.operator.kind in ("matmul", "grouped_matmul")
-        )
+        products = [item.operator for item in self.by_operator.values() if item.operator.is_product]
         sizes = (2.0 * op.m * (op.n + op.k) * op.groups for op in products)
         return np.asarray(reduce(np.maximum, sizes, np.asarray(0.0)))
-
-    def tp_pairs(self) -> list[tuple[OperatorTime, OperatorTime]]:
-        """Return the first column-parallel and the last row-parallel layer of each part that TP splits."""
-        columns = {item.operator.part: item for item in reversed(self.of_role("column"))}
-        rows = {item.operator.part: item for item in self.of_role("row")}
-        return [(columns[part], row) for part, row in rows.items() if part in columns]
-
-
-@dataclass(frozen=True)
-class Block:
-    """What runs together in one pass: a layer of some kind, the embedding, or the head.
-
-    Lines of a block are made for one micro-batch through one such block; `critical_stage` counts how
-    many of them the slowest stage runs in a step. A rank holds `params` of
-    one, and each stage `held` of them (last dimension). [-]
-    """
-
-    label: str
-    role: str
-    times: LayerTimes
-    params: Params
-    held: Array
-    trained: Params
-    """Those of `params` that have gradients. [-]"""
-    quantised: Params
-    """Those of `params` that lie in the dtype of a frozen base. [-]"""
-    kind: LayerKind | None = None
-
-
-HIDING: tuple[Axis, ...] = ("tp", "cp", "ep", "dp")
-"""Axes whose messages hide behind compute by a window."""
 
 
 def scaled(made: Quantity, factor: Array | None) -> Quantity:
@@ -178,32 +171,22 @@ def scaled(made: Quantity, factor: Array | None) -> Quantity:
     return made if factor is None else made.then("nominal_s", "factor * nominal_s", factor=factor)
 
 
-@dataclass(frozen=True)
-class PlacedJob:
+@dataclass(frozen=True, kw_only=True)
+class PlacedJob(Job):
     """A job, or an array of jobs that differ in layout, ready to be priced."""
 
-    model: Model
-    cluster: Cluster
-    recipe: Recipe
-    policy: Switches
-    health: Switches
-    tuning: Tuning
-    packing: Packing
-    precision: Precision
-    optimizer: Optimizer
-    layout: Layout
     mesh: Mesh
     split: Split
     stages: StagePlan
     shard: Shard
     kinds: tuple[LayerKind, ...]
-    global_batch: Array
-    seq_len: Array
-    micro_batches: Array
     imbalance: Array
     """Tokens of the busiest expert rank over the mean. [-]"""
-    factors: Factors
-    """What the calibrated constants are multiplied by."""
+
+    @cached_property
+    def micro_batches(self) -> Array:
+        """Micro-batches a step of each replica. [-]"""
+        return self.layout.micro_batches(self.global_batch)
 
     @property
     def given(self) -> Given:
@@ -214,6 +197,11 @@ class PlacedJob:
     def whole(self) -> Given:
         """The same of a rank that holds everything, for one token."""
         return Given.whole(self.model, self.recipe, self.precision)
+
+    @property
+    def hidden(self) -> float:
+        """Width of the model. [-]"""
+        return float(self.model.hidden_size)
 
     @property
     def accelerator(self) -> Accelerator:
@@ -236,6 +224,9 @@ class PlacedJob:
         waves: float = 1.0,
     ) -> Quantity:
         """Time of kernels of this GPU that only move bytes; see `roofline.memory_time`. [s]"""
+        per_sm, rate = SCALAR_PER_SM.get(self.accelerator.generation), None
+        if scalar is not None and per_sm is not None:
+            rate = ScalarRate(scalar.size_bytes, scalar.elements, self.accelerator.num_sms * per_sm)
         made = memory_time(
             moved_bytes,
             constants=self.kernels.memory,
@@ -243,16 +234,9 @@ class PlacedJob:
             kernels=kernels,
             cast_slowdown=cast_slowdown,
             waves=waves,
-            scalar=self._scalar_rate(scalar),
+            scalar=rate,
         )
         return scaled(made, self.factors.of("memory_kernels", self.accelerator.generation))
-
-    def _scalar_rate(self, work: ScalarWork | None) -> ScalarRate | None:
-        """Return work of kernels without vector loads with its rate on this GPU, where both are known."""
-        per_sm = SCALAR_PER_SM.get(self.accelerator.generation)
-        if work is None or per_sm is None:
-            return None
-        return ScalarRate(work.size_bytes, work.elements, self.accelerator.num_sms * per_sm)
 
     @property
     def contention(self) -> float:
@@ -265,6 +249,13 @@ class PlacedJob:
         """Host time to issue one kernel, on a host of the recipe's. [s]"""
         launch_s, factor = self.recipe.host.launch_s, self.factors.of("launch")
         return np.asarray(launch_s if factor is None else factor * launch_s)
+
+    @property
+    def host_slowdown(self) -> float:
+        """Time of this host over one of the recipe's. [-]"""
+        accelerator = self.accelerator
+        bound = self.recipe.host.cpu_binding
+        return accelerator.host_slowdown_bound if bound else accelerator.host_slowdown
 
     def sent(self, cost: GroupCost) -> Quantity:
         """Return what a message takes, its latency and its transfer by the factors of the fabric that it crosses. [s]"""
@@ -330,15 +321,37 @@ class PlacedJob:
         return np.asarray(settled(self.layout.zero_stage >= 3) > 0)
 
     @cached_property
-    def shard_ranks(self) -> tuple[Array, Array]:
+    def shard_ranks(self) -> Params:
         """Ranks that shard dense and expert states between them. [-]"""
         group = self.layout.shard_group
-        dense, expert = self.mesh.grad.ranks, self.mesh.edp.ranks
-        whole = group == 0
-        return (
-            np.asarray(np.where(whole, dense, np.minimum(np.where(whole, 1.0, group), dense))),
-            np.asarray(np.where(whole, expert, np.minimum(np.where(whole, 1.0, group), expert))),
+        return Params(
+            *(
+                np.asarray(np.where(group == 0, ranks, np.minimum(group, ranks)))
+                for ranks in (self.mesh.grad.ranks, self.mesh.edp.ranks)
+            )
         )
+
+    def state_group(self, part: DataPart) -> Group:
+        """Return the ranks that share the optimizer's states of a part: one where nothing is sharded."""
+        whole = self.mesh.grad if part == "dense" else self.mesh.edp
+        return split_group(whole, np.where(self.shards_optimizer, self.shard_ranks.of(part), 1.0))[0]
+
+    def stepped(self, params: Params) -> Array:
+        """Parameters that a rank's optimizer steps, on each stage (last dimension). [-]"""
+        sharded = self.shards_optimizer[..., None]
+        ranks = self.shard_ranks.for_stages()
+        dense = params.dense / np.where(sharded, ranks.dense, 1.0)
+        return np.asarray(dense + params.expert / np.where(sharded, ranks.expert, 1.0))
+
+    def most_stepped(self, params: Params) -> Array:
+        """Parameters that a rank's optimizer steps, dense ones and experts of the stage with most of each. [-]"""
+        most = Params(highest_on_stages(params.dense), highest_on_stages(params.expert))
+        return np.asarray(self.stepped(most.for_stages())[..., 0])
+
+    @cached_property
+    def weight_copies(self) -> Array:
+        """Copies of a stage's parameters on a rank: two where a schedule runs both ways. [-]"""
+        return settled(schedules.fact("weight_copies", self.layout.schedule))
 
     @cached_property
     def splits_backward(self) -> NDArray[np.bool_]:
@@ -399,10 +412,9 @@ class PlacedJob:
         Zero-bubble schedules free the rest (scores and masks of unfused attention) with the input
         gradient: 32 of 34 + 5 a s / h bytes per token and hidden (Qi et al., arXiv:2401.10241, table 1).
         """
-        model = self.model
         scores = 0.0
         if ATTENTION_KERNELS[self.recipe.kernels.attention_kernel].writes_scores:
-            scores = 5.0 * model.num_heads / model.hidden_size
+            scores = 5.0 * self.model.num_heads / self.hidden
         return np.asarray(32.0 / (34.0 + scores * self.seq_len))
 
     @property
@@ -421,135 +433,154 @@ class PlacedJob:
         return np.asarray(wanted * (self.layout.ep > 1) * (1.0 - self.recomputation.whole_layers))
 
 
-HIDDEN = (
-    "exposed_s = max(busy_s - window_s, least_share * busy_s); exposed_s + contention * (busy_s - exposed_s)"
-)
-"""What the critical path pays for ``busy_s`` of communication beside a window of compute.
+def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
+    """Place the ranks and work out what one micro-batch looks like on one of them."""
+    model, layout = job.model, job.layout
+    kinds = tuple(model.layer_kinds())
+    split = stage_split(job)
+    stages = plan_stages(
+        model.kind_of_layer,
+        len(kinds),
+        layout.pp,
+        split,
+        fold=settled(schedules.fact("fold", layout.schedule)),
+        every_stage=every_stage,
+    )
+    tokens = np.asarray(layout.micro_batch * job.seq_len / layout.cp)
+    tokens_sp = np.asarray(np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens))
+    load = _load(job, tokens_sp)
+    mesh = build_mesh(
+        tp=layout.tp,
+        cp=layout.cp,
+        pp=layout.pp,
+        dp=layout.dp,
+        ep=layout.ep,
+        etp=layout.etp,
+        tier_sizes=[float(tier.size) for tier in job.cluster.tiers],
+        order=job.axis_order,
+        shape=job.cluster.tiers[0].shape,
+    )
+    shard = Shard(
+        micro_batch=layout.micro_batch,
+        seq_len=job.seq_len,
+        span=job.span,
+        tokens=tokens,
+        tokens_sp=tokens_sp,
+        tp=layout.tp,
+        cp=layout.cp,
+        etp=layout.etp,
+        expert_tokens=np.asarray(tokens_sp * max(model.top_k, 1) * layout.etp * load),
+        local_experts=np.asarray(max(model.num_experts, 1) / layout.ep),
+        swaps=_swap_ranks(job, mesh.cp),
+    )
+    require_cores(job.recipe, job.cluster.accelerator)
+    return PlacedJob(
+        **{field.name: getattr(job, field.name) for field in fields(job)},
+        mesh=mesh,
+        split=split,
+        stages=stages,
+        shard=shard,
+        kinds=kinds,
+        imbalance=load,
+    )
 
-The part beyond the window is exposed, at least `least_share` of it (the first and last piece of a
-pipelined exchange cannot hide); the hidden part slows the compute that it runs beside by the share
-of SMs and bandwidth that it takes.
-"""
 
+def _swap_ranks(job: Job, group: Group) -> Array:
+    """Count the ranks of a context group that swap sequence for heads before K and V go round the others. [-]
 
-HIDDEN_BESIDE = f"free_s = max(window_s - port_busy_s, 0); {HIDDEN.replace('window_s', 'free_s')}"
-"""The same where other messages take the port for `port_busy_s` of the window."""
-
-
-HIDDEN_WHILE_OTHERS_WAIT = HIDDEN_BESIDE.replace("window_s", "window_s + waited_s", 1)
-"""The same where the pass has waited for `waited_s` on other ports already, which leaves this one more time."""
-
-
-def hidden_beside(
-    beside: Ports | None, tier: Array, waited_s: Array | None = None
-) -> tuple[str, dict[str, Array]]:
-    """Return what of a message hides, as text, and the numbers of the messages `beside` it on its tier."""
-    if not beside:
-        return HIDDEN, {}
-    taken = {"port_busy_s": beside.busy_s(tier)}
-    if waited_s is None:
-        return HIDDEN_BESIDE, taken
-    return HIDDEN_WHILE_OTHERS_WAIT, {**taken, "waited_s": waited_s}
-
-
-def communication_line(
-    placed: PlacedJob,
-    name: str,
-    *,
-    axis: Axis,
-    phase: Phase,
-    primitive: str,
-    size_bytes: ArrayLike,
-    group: Group,
-    window_s: ArrayLike = 0.0,
-    beside: Ports | None = None,
-    waited_s: Array | None = None,
-    least_share: ArrayLike = 0.0,
-    share: ArrayLike = 1.0,
-    count: ArrayLike = 1.0,
-) -> TimeLine:
-    """Price one collective over `group` and make its line; what fits into `window_s` is hidden.
-
-    Messages `beside` it in the same window leave it what they do not take of its port, and what the pass has
-    `waited_s` for them is time for this one. `share` scales the whole line (a recomputed pass that only
-    some layouts run). A group of one costs nothing.
+    As many as the recipe says or the innermost domain holds, of those that divide the group and the heads of
+    keys of a rank; one where the method has no such part.
     """
-    cost = placed.messages.collective(primitive, size_bytes, group)
-    part = np.asarray(share, dtype=np.float64)
-    hidden, taken = hidden_beside(beside, cost.tier, waited_s)
-    made = placed.sent(cost).then(
-        "collective_s",
-        f"busy_s = share * collective_s; {hidden}",
-        share=part,
-        window_s=placed.window_s(axis, window_s),
-        least_share=least_share,
-        contention=placed.contention,
-        **taken,
+    overlap, layout = job.recipe.overlap, job.layout
+    if overlap.cp_method != "a2a+p2p":
+        return np.asarray(1.0)
+    wanted = group.members[0] if overlap.cp_a2a_ranks == 0 else np.asarray(float(overlap.cp_a2a_ranks))
+    heads = np.maximum(job.model.heads_of_keys() / layout.tp, 1.0)
+    whole = (np.rint(np.asarray(each)).astype(np.int64) for each in (wanted, layout.cp, heads))
+    return np.asarray(reduce(np.gcd, whole), dtype=np.float64)
+
+
+def _load(job: Job, tokens: Array) -> Array:
+    r"""Tokens of the busiest expert rank over the mean. [-]
+
+    Where each of T tokens a rank picks k of E experts by itself, a rank of n gets
+    :math:`1 + m_n \sqrt{(E - k) / ((E - 1) T k)}` times the mean on the busiest, with :math:`m_n` the
+    expected maximum of n normals: picks without replacement have the variance of a hypergeometric count,
+    their sum over tokens is nearly normal, and what one rank gets another lacks.
+    """
+    moe, model, ranks = job.recipe.moe, job.model, job.layout.ep
+    uneven = job.factors.of("routing")
+    if moe.moe_capacity_factor > 0:
+        return np.asarray(moe.moe_capacity_factor)
+    if moe.moe_balance == "balanced" or model.num_experts < 2 or not anywhere(ranks > 1):
+        return np.asarray(moe.moe_imbalance)
+    if moe.moe_loads:
+        return np.asarray(moe.moe_imbalance * measured_load(moe.moe_loads, model.num_experts, ranks))
+    deviations = expected_maximum_normal(ranks)
+    spread = quantity(
+        "sqrt((experts - top_k) / ((experts - 1) * tokens * top_k))",
+        experts=float(model.num_experts),
+        top_k=float(model.top_k),
+        tokens=tokens,
     )
-    return time_line(
-        name,
-        axis=axis,
-        category="communication",
-        phase=phase,
-        group=group.dim,
-        count=count,
-        made=made,
-        bytes_each=cost.wire_bytes * part,
-        tier=cost.tier,
-        algorithm=cost.algorithm,
-        source=NCCL_SOURCE,
-    )
+    beyond = deviations * spread.value
+    return np.asarray(moe.moe_imbalance * (1.0 + (beyond if uneven is None else uneven * beyond)))
 
 
-class Sent(NamedTuple):
-    """One collective of a pass, the share of layouts or the times that it is done, and its window of compute."""
+def measured_load(of_experts: Sequence[float], experts: int, ranks: Array) -> Array:
+    """Tokens of the busiest expert rank over the mean, of measured tokens of every expert. [-]
 
-    label: str
-    phase: Phase
-    primitive: str
-    size_bytes: Array
-    share: ArrayLike = 1.0
-    window_s: ArrayLike = 0.0
-
-
-def collective_lines(
-    placed: PlacedJob, axis: Axis, name: str, group: Group, sent: Iterable[Sent], least_share: ArrayLike = 0.0
-) -> list[TimeLine]:
-    """Return the lines of those collectives over `group` that some layout does."""
-    return [
-        communication_line(
-            placed,
-            f"{axis}.{name}.{one.label}.{one.phase}",
-            axis=axis,
-            phase=one.phase,
-            primitive=one.primitive,
-            size_bytes=one.size_bytes,
-            group=group,
-            window_s=one.window_s,
-            least_share=least_share,
-            share=one.share,
-        )
-        for one in sent
-        if anywhere(one.share)
+    Raises
+    ------
+    RecipeError
+        If there are not as many loads as experts.
+    """
+    loads = np.asarray(of_experts)
+    if len(loads) != experts:
+        raise RecipeError(f"moe_loads: expected a load for each of {experts} experts, got {len(loads)}")
+    degrees, where = np.unique(ranks, return_inverse=True)
+    # A degree that does not divide the experts is no layout; its price does not matter.
+    busiest = [
+        float(loads.reshape(int(degree), -1).sum(axis=1).max() * degree / loads.sum())
+        if experts % int(degree) == 0
+        else 1.0
+        for degree in degrees
     ]
+    return np.asarray(np.asarray(busiest)[where].reshape(np.shape(ranks)))
 
 
-def exposed_sum(lines: Iterable[TimeLine]) -> Array:
-    """Exposed seconds of one execution of each line, added up. [s]"""
-    return broadcast_sum([line.exposed_each_s for line in lines])
+def stage_split(job: Job) -> Split:
+    """Return how the layers of a model are dealt to pipeline stages: as written out, or as the recipe does."""
+    model, memory, layout = job.model, job.recipe.memory, job.layout
+    if job.balanced_stages:
+        ways, chunks = settled(schedules.fact("fold", layout.schedule)), settled(layout.vp)
+        head = head_in_layers(job)
+        return balanced_split(model.kind_of_layer, layout.pp, head, model.mtp_layers, fold=ways, vp=chunks)
+    # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
+    layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
+    head = model.vocab_size / layer if memory.head_by_work else memory.head_as_layer
+    return Split(float(memory.embedding_as_layer), float(head), model.mtp_layers, job.pipeline_layout)
 
 
-def state_group(placed: PlacedJob, part: DataPart) -> Group:
-    """Return the ranks that share the optimizer's states of a part: one where nothing is sharded."""
-    dense, expert = placed.shard_ranks
-    whole, ranks = (placed.mesh.grad, dense) if part == "dense" else (placed.mesh.edp, expert)
-    return split_group(whole, np.where(placed.shards_optimizer, ranks, 1.0))[0]
+def chunks_of(job: Job) -> tuple[Chunk, ...]:
+    """Return which layers run in which chunk of one layout where the job says so, else nothing.
+
+    Schedules that fold the pipeline hold other chunks on a rank than the plain ones that can be written out.
+    """
+    if job.pipeline_layout or not job.balanced_stages or anywhere(job.layout.pp < 2):
+        return job.pipeline_layout
+    if schedules.fact("fold", job.layout.schedule).any():
+        return ()
+    placed = place_job(job, every_stage=True)
+    return chunks_on_ranks(placed.stages, int(job.layout.vp), job.model.mtp_layers, placed.split)
 
 
-def local_params(placed: PlacedJob, params: Params) -> Array:
-    """Parameters that a rank's optimizer steps, worst stage. [-]"""
-    dense_ranks, expert_ranks = placed.shard_ranks
-    sharded = placed.shards_optimizer
-    dense = highest_on_stages(params.dense) / np.where(sharded, dense_ranks, 1.0)
-    expert = highest_on_stages(params.expert) / np.where(sharded, expert_ranks, 1.0)
-    return np.asarray(dense + expert)
+def head_in_layers(job: Job) -> float:
+    """Return how many layers do as many multiply-adds a token as head and loss, each MTP layer's again. [-]"""
+    kind = job.model.layer_kinds()[-1]
+    model = job.model.seen_by(kind)
+    active = sum(block.count * active_fraction(model, block) for block in layer_param_blocks(model, kind))
+    # Scores and their product with the values, half of them behind the mask.
+    attends = float(kind.attends)
+    scores = attends * 0.5 * float(np.max(job.span)) * model.num_heads * (model.head_dim + model.v_head_dim)
+    return float(model.vocab_size * model.hidden_size * (1 + model.mtp_layers) / (active + scores))

@@ -14,17 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.errors import RecipeError
-from costmodel.bill.lines import Bill, Line, TimeLine, anywhere, settled
-from costmodel.bill.quantity import quantity
+from costmodel.bill.lines import Bill, Line, TimeLine
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.recipe import require_cores
-from costmodel.physics.network.mesh import build_mesh
-from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.chunks import Chunk
-from costmodel.physics.pipeline.stages import Split, balanced_split, chunks_on_ranks, plan_stages
-from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step import (
+    communication,
     compression,
     compute,
     context,
@@ -35,16 +28,13 @@ from costmodel.step import (
     overhead,
     packing,
     pipeline,
-    ports,
     reserve,
     resilience,
     states,
     tensor,
 )
-from costmodel.step.anatomy.operator_parts import Shard
-from costmodel.step.anatomy.params import layer_param_blocks
 from costmodel.step.critical_stage import Step, critical_step
-from costmodel.step.placed_job import Block, PlacedJob
+from costmodel.step.placed_job import Block, PlacedJob, place_job
 
 Array = NDArray[np.float64]
 
@@ -80,7 +70,7 @@ SHARDED: tuple[_OfStep, ...] = (data.time_lines, optimizer.time_lines, states.me
 
 CLOSING: tuple[Callable[[Step, Bill], Sequence[Line]], ...] = (
     offload.lines,
-    ports.time_lines,
+    communication.port_lines,
     offload.port_lines,
     overhead.time_lines,
     resilience.time_lines,
@@ -102,18 +92,12 @@ class Priced:
 
 @dataclass(frozen=True)
 class Unsharded:
-    """What of a bill is the same however data parallelism shards.
-
-    Attributes
-    ----------
-    step : Step
-        What the critical path runs, with the lines of its blocks.
-    lines : mapping
-        What those of `STEP` give that are not told of the sharding.
-    """
+    """What of a bill is the same however data parallelism shards."""
 
     step: Step
+    """What the critical path runs, with the lines of its blocks."""
     lines: Mapping[_OfStep, Sequence[Line]]
+    """What those of `STEP` give that are not told of the sharding."""
 
     def sharded(self, zero_stage: Array, shard_group: Array) -> Priced:
         """Return the bill under a sharding, or an array of them, which may have dimensions of its own in front."""
@@ -160,173 +144,9 @@ def price_unsharded(job: Job, *, every_stage: bool = False) -> Unsharded:
     """
     placed = place_job(job, every_stage=every_stage)
     blocks = compute.build_blocks(placed)
-    step = critical_step(placed, blocks, [_block_lines(placed, block) for block in blocks])
+    lines: list[list[TimeLine]] = [[] for _ in blocks]
+    for block, made in zip(blocks, lines, strict=True):
+        for of_block in BLOCK:
+            made += of_block(placed, block, made)
+    step = critical_step(placed, blocks, lines)
     return Unsharded(step, {of_step: of_step(step) for of_step in STEP if of_step not in SHARDED})
-
-
-def _block_lines(placed: PlacedJob, block: Block) -> list[TimeLine]:
-    """Return all lines of one block for one micro-batch."""
-    made: list[TimeLine] = []
-    for of_block in BLOCK:
-        made += of_block(placed, block, made)
-    return made
-
-
-def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
-    """Place the ranks and work out what one micro-batch looks like on one of them."""
-    model, recipe, layout, seq = job.model, job.recipe, job.layout, job.seq_len
-    kinds = tuple(model.layer_kinds())
-    split = stage_split(job)
-    stages = plan_stages(
-        model.kind_of_layer,
-        len(kinds),
-        layout.pp,
-        split,
-        fold=settled(schedules.fact("fold", layout.schedule)),
-        every_stage=every_stage,
-    )
-    tokens = layout.micro_batch * seq / layout.cp
-    tokens_sp = np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens)
-    load = _load(job, np.asarray(tokens_sp))
-    mesh = build_mesh(
-        tp=layout.tp,
-        cp=layout.cp,
-        pp=layout.pp,
-        dp=layout.dp,
-        ep=layout.ep,
-        etp=layout.etp,
-        tier_sizes=[float(tier.size) for tier in job.cluster.tiers],
-        order=job.axis_order,
-        shape=job.cluster.tiers[0].shape,
-    )
-    shard = Shard(
-        micro_batch=layout.micro_batch,
-        seq_len=seq,
-        span=job.span,
-        tokens=np.asarray(tokens),
-        tokens_sp=np.asarray(tokens_sp),
-        tp=layout.tp,
-        cp=layout.cp,
-        etp=layout.etp,
-        expert_tokens=np.asarray(tokens_sp * max(model.top_k, 1) * layout.etp * load),
-        local_experts=np.asarray(max(model.num_experts, 1) / layout.ep),
-        swaps=context.swap_ranks(job, mesh.cp),
-    )
-    require_cores(job.recipe, job.cluster.accelerator)
-    return PlacedJob(
-        model=model,
-        cluster=job.cluster,
-        recipe=recipe,
-        policy=job.policy,
-        health=job.health,
-        tuning=job.tuning,
-        packing=job.packing,
-        precision=job.precision,
-        optimizer=job.optimizer,
-        layout=layout,
-        mesh=mesh,
-        split=split,
-        stages=stages,
-        shard=shard,
-        kinds=kinds,
-        global_batch=job.global_batch,
-        seq_len=seq,
-        micro_batches=job.micro_batches,
-        imbalance=load,
-        factors=job.factors,
-    )
-
-
-def _load(job: Job, tokens: Array) -> Array:
-    r"""Tokens of the busiest expert rank over the mean. [-]
-
-    Where each of T tokens a rank picks k of E experts by itself, a rank of n gets
-    :math:`1 + m_n \sqrt{(E - k) / ((E - 1) T k)}` times the mean on the busiest, with :math:`m_n` the
-    expected maximum of n normals: picks without replacement have the variance of a hypergeometric count,
-    their sum over tokens is nearly normal, and what one rank gets another lacks.
-    """
-    moe, model, ranks = job.recipe.moe, job.model, job.layout.ep
-    uneven = job.factors.of("routing")
-    if moe.moe_capacity_factor > 0:
-        return np.asarray(moe.moe_capacity_factor)
-    if moe.moe_balance == "balanced" or model.num_experts < 2 or not anywhere(ranks > 1):
-        return np.asarray(moe.moe_imbalance)
-    if moe.moe_loads:
-        return np.asarray(moe.moe_imbalance * _measured_load(job))
-    deviations = expected_maximum_normal(ranks)
-    spread = quantity(
-        "sqrt((experts - top_k) / ((experts - 1) * tokens * top_k))",
-        experts=float(model.num_experts),
-        top_k=float(model.top_k),
-        tokens=tokens,
-    )
-    beyond = deviations * spread.value
-    return np.asarray(moe.moe_imbalance * (1.0 + (beyond if uneven is None else uneven * beyond)))
-
-
-def _measured_load(job: Job) -> Array:
-    """Tokens of the busiest expert rank over the mean, of measured tokens of every expert. [-]
-
-    Raises
-    ------
-    RecipeError
-        If there are not as many loads as experts.
-    """
-    loads, experts = np.asarray(job.recipe.moe.moe_loads), job.model.num_experts
-    if len(loads) != experts:
-        raise RecipeError(f"moe_loads: expected a load for each of {experts} experts, got {len(loads)}")
-    degrees, where = np.unique(job.layout.ep, return_inverse=True)
-    # A degree that does not divide the experts is no layout; its price does not matter.
-    busiest = [
-        float(loads.reshape(int(degree), -1).sum(axis=1).max() * degree / loads.sum())
-        if experts % int(degree) == 0
-        else 1.0
-        for degree in degrees
-    ]
-    return np.asarray(np.asarray(busiest)[where].reshape(np.shape(job.layout.ep)))
-
-
-def stage_split(job: Job) -> Split:
-    """Return how the layers of a model are dealt to pipeline stages: as written out, or as the recipe does."""
-    model, memory = job.model, job.recipe.memory
-    if job.balanced_stages:
-        ways = settled(schedules.fact("fold", job.layout.schedule))
-        return balanced_split(
-            model.kind_of_layer,
-            job.layout.pp,
-            head_in_layers(job),
-            model.mtp_layers,
-            fold=ways,
-            vp=settled(job.layout.vp),
-        )
-    # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
-    layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
-    head = model.vocab_size / layer if memory.head_by_work else memory.head_as_layer
-    return Split(float(memory.embedding_as_layer), float(head), model.mtp_layers, job.pipeline_layout)
-
-
-def chunks_of(job: Job) -> tuple[Chunk, ...]:
-    """Return which layers run in which chunk of one layout where the job says so, else nothing.
-
-    Schedules that fold the pipeline hold other chunks on a rank than the plain ones that can be written out.
-    """
-    if job.pipeline_layout or not job.balanced_stages or anywhere(job.layout.pp < 2):
-        return job.pipeline_layout
-    if schedules.fact("fold", job.layout.schedule).any():
-        return ()
-    placed = place_job(job, every_stage=True)
-    return chunks_on_ranks(placed.stages, int(job.layout.vp), job.model.mtp_layers, placed.split)
-
-
-def head_in_layers(job: Job) -> float:
-    """Return how many layers do as many multiply-adds a token as head and loss, each MTP layer's again. [-]"""
-    kind = job.model.layer_kinds()[-1]
-    model = job.model.seen_by(kind)
-    share = model.top_k / max(model.num_experts, 1)
-    active = sum(
-        b.count * (share if b.sharding == "expert" else 1.0) for b in layer_param_blocks(model, kind)
-    )
-    # Scores and their product with the values, half of them behind the mask.
-    attends = float(kind.attends)
-    scores = attends * 0.5 * float(np.max(job.span)) * model.num_heads * (model.head_dim + model.v_head_dim)
-    return float(model.vocab_size * model.hidden_size * (1 + model.mtp_layers) / (active + scores))

@@ -246,7 +246,7 @@ def _product_copy_lines(step: Step) -> list[MemoryLine]:
         return []
     largest: Array = np.asarray(0.0)
     for block in step.blocks:
-        for item in block.times.by_operator.values():
+        for item in block.by_operator.values():
             op = item.operator
             if op.adapter is not None and op.adapter.does == "dequantise":
                 largest = np.maximum(largest, op.forward_bytes / (FROZEN_BYTES + placed.tuning.base_bytes))

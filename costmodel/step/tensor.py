@@ -10,19 +10,17 @@ counted where it lies (compute for activations, data for states).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line
-from costmodel.step.anatomy.operator_parts import PATHS, Part, column_inputs, saved_input_bytes
+from costmodel.step.anatomy.operator_parts import PATHS, column_inputs, saved_input_bytes
+from costmodel.step.communication import Sent, collective_lines
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, Sent, collective_lines
+from costmodel.step.placed_job import Block, OperatorTime, PlacedJob
 
 Array = NDArray[np.float64]
-
-_NONE = np.asarray(0.0)
 
 
 def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:
@@ -42,61 +40,29 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     if block.role == "head":
         return _head_lines(placed)
     lines: list[TimeLine] = []
-    for column, row in block.times.tp_pairs():
-        lines += _pair_lines(placed, block, column, row)
-    for item in block.times.of_role("summed"):
-        lines += _summed_lines(placed, block, item)
+    # The first column-parallel and the last row-parallel layer of each part.
+    columns = {item.operator.part: item for item in reversed(block.of_role("column"))}
+    for part, row in {item.operator.part: item for item in block.of_role("row")}.items():
+        if part in columns:
+            lines += _pair_lines(placed, block, columns[part], row)
+    for item in block.of_role("summed"):
+        # The result of a product over slices of its input, and the gradient of that result.
+        size, again = 2.0 * item.operator.m * item.operator.n, placed.recomputation.whole_layers
+        sent = Sent("all_reduce", "all_reduce", size, 1.0, again, 1.0)
+        lines += collective_lines(placed, "tp", f"{block.label}{item.operator.name}", placed.mesh.tp, [sent])
     return lines
-
-
-def _summed_lines(placed: PlacedJob, block: Block, item: OperatorTime) -> list[TimeLine]:
-    """Sum the result of a product over slices of its input, and the gradient of that result."""
-    size = 2.0 * item.operator.m * item.operator.n
-    name = f"{block.label}{item.operator.name}"
-    sent = [
-        Sent("all_reduce", phase, "all_reduce", size, share) for phase, share in placed.recomputation.passes()
-    ]
-    return collective_lines(placed, "tp", name, placed.mesh.tp, sent)
-
-
-class _Windows(NamedTuple):
-    """What the collectives around a pair of layers hide behind: those into and out of it, each way. [s]"""
-
-    forward_in: Array = _NONE
-    forward_out: Array = _NONE
-    backward_out: Array = _NONE
-    input_gradient: Array = _NONE
-    weight_gradient: Array = _NONE
-
-
-def _windows(overlap: str, column: OperatorTime, row: OperatorTime) -> _Windows:
-    """Return the windows that the recipe's `tp_overlap` opens."""
-    behind = _Windows(
-        input_gradient=column.backward_input_s,
-        weight_gradient=column.backward_weight_s,
-    )
-    if overlap == "pipelined":
-        return behind._replace(
-            forward_in=column.forward_s, forward_out=row.forward_s, backward_out=row.backward_input_s
-        )
-    return behind if overlap == "weight-grad" else _Windows()
-
-
-def _gathered_width(placed: PlacedJob, part: Part) -> float:
-    """Elements of a token that are gathered into a column-parallel layer. [-]"""
-    model = placed.model
-    if part == "attention" and model.attention == "mla":
-        # MLA gathers the compressed queries and keys/values, not the hidden state.
-        return float(model.q_lora_rank or model.hidden_size) + model.kv_lora_rank + model.qk_rope_head_dim
-    return float(model.hidden_size)
 
 
 def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: OperatorTime) -> list[TimeLine]:
     """Return the collectives around one column-parallel / row-parallel pair."""
     model, recipe, tokens = placed.model, placed.recipe, placed.shard.tokens
-    part = column.operator.part
-    full = 2.0 * tokens * float(model.hidden_size)
-    gathered = saved_input_bytes(placed.precision) * tokens * _gathered_width(placed, part)
+    part, overlap = column.operator.part, recipe.overlap.tp_overlap
+    full = 2.0 * tokens * placed.hidden
+    width = placed.hidden
+    if part == "attention" and model.attention == "mla":
+        # MLA gathers the compressed queries and keys/values, not the hidden state.
+        width = float(model.q_lora_rank or model.hidden_size) + model.kv_lora_rank + model.qk_rope_head_dim
+    gathered = saved_input_bytes(placed.precision) * tokens * width
     sp = placed.layout.sequence_parallel
     plain = 1.0 - sp
     again = placed.recomputation.whole_layers
@@ -105,33 +71,46 @@ def _pair_lines(placed: PlacedJob, block: Block, column: OperatorTime, row: Oper
     # Every column-parallel layer sums its own input gradient.
     inputs = column_inputs(part, model, recipe)
     gathers = sp * inputs if recipe.kernels.own_column_inputs else sp
-    into, out, back, dgrad, wgrad = _windows(recipe.overlap.tp_overlap, column, row)
     regathers = sp * recipe.overlap.sp_regathers
+    # Collectives of the backward pass hide behind the gradients of the layer they belong to, pipelined ones
+    # behind the product that they are cut up with.
+    into = out = back = input_gradient = weight_gradient = np.asarray(0.0)
+    if overlap in ("pipelined", "weight-grad"):
+        input_gradient, weight_gradient = column.backward_input_s, column.backward_weight_s
+    if overlap == "pipelined":
+        into, out, back = column.forward_s, row.forward_s, row.backward_input_s
     sent = (
-        Sent("all_gather", "forward", "all_gather", gathered, gathers, into),
-        Sent("reduce_scatter", "forward", "reduce_scatter", full, sp, out),
-        Sent("all_reduce", "forward", "all_reduce", full, plain),
-        Sent("all_gather", "recompute", "all_gather", gathered, gathers * again, into),
-        Sent("reduce_scatter", "recompute", "reduce_scatter", full, sp * summed_again, out),
-        Sent("all_reduce", "recompute", "all_reduce", full, plain * summed_again),
-        Sent("all_gather", "backward", "all_gather", gathered, sp, back),
-        Sent("all_gather_input", "backward", "all_gather", gathered, regathers, dgrad),
-        Sent("reduce_scatter", "backward", "reduce_scatter", full, gathers, wgrad),
-        Sent("all_reduce", "backward", "all_reduce", full, plain * inputs, wgrad),
+        Sent("all_gather", "all_gather", gathered, gathers, gathers * again, sp, into, back),
+        Sent(
+            "all_gather_input",
+            "all_gather",
+            gathered,
+            backward=regathers,
+            backward_window_s=input_gradient,
+        ),
+        Sent("reduce_scatter", "reduce_scatter", full, sp, sp * summed_again, gathers, out, weight_gradient),
+        Sent(
+            "all_reduce",
+            "all_reduce",
+            full,
+            plain,
+            plain * summed_again,
+            plain * inputs,
+            backward_window_s=weight_gradient,
+        ),
     )
     # A pipelined exchange is cut into tp pieces; the first has nothing to hide behind.
-    least = 1.0 / placed.layout.tp if recipe.overlap.tp_overlap == "pipelined" else _NONE
+    least = 1.0 / placed.layout.tp if overlap == "pipelined" else 0.0
     return collective_lines(placed, "tp", f"{block.label}{PATHS[part]}", placed.mesh.tp, sent, least)
 
 
 def _embedding_lines(placed: PlacedJob, name: str) -> list[TimeLine]:
     """Vocabulary-parallel embedding: the partial look-ups are summed."""
-    full = 2.0 * placed.shard.tokens * float(placed.model.hidden_size)
-    sp = placed.layout.sequence_parallel
+    full, sp = 2.0 * placed.shard.tokens * placed.hidden, placed.layout.sequence_parallel
     sent = (
-        Sent("reduce_scatter", "forward", "reduce_scatter", full, sp),
-        Sent("all_reduce", "forward", "all_reduce", full, 1.0 - sp),
-        Sent("all_gather", "backward", "all_gather", full, sp),
+        Sent("reduce_scatter", "reduce_scatter", full, sp),
+        Sent("all_reduce", "all_reduce", full, 1.0 - sp),
+        Sent("all_gather", "all_gather", full, backward=sp),
     )
     return collective_lines(placed, "tp", name, placed.mesh.tp, sent)
 
@@ -142,48 +121,40 @@ def _prediction_lines(placed: PlacedJob) -> list[TimeLine]:
     Nothing follows row by row, so every rank needs whole hidden states (NVIDIA/Megatron-LM
     megatron/core/transformer/multi_token_prediction.py, ``gather_from_tensor_model_parallel_region``).
     """
-    hidden = placed.shard.tokens * float(placed.model.hidden_size)
+    hidden = placed.shard.tokens * placed.hidden
     into, out = saved_input_bytes(placed.precision) * 2.0 * hidden, 2.0 * hidden
     sp, again = placed.layout.sequence_parallel, placed.recomputation.whole_layers
     sent = (
-        Sent("all_gather", "forward", "all_gather", into, sp),
-        Sent("columns", "forward", "all_gather", out),
-        Sent("all_gather", "recompute", "all_gather", into, sp * again),
-        Sent("columns", "recompute", "all_gather", out, again),
-        Sent("all_gather", "backward", "all_gather", out, sp),
-        Sent("all_gather_input", "backward", "all_gather", into, sp * placed.recipe.overlap.sp_regathers),
-        Sent("reduce_scatter", "backward", "reduce_scatter", 2.0 * out, sp),
-        Sent("all_reduce", "backward", "all_reduce", 2.0 * out, 1.0 - sp),
+        Sent("all_gather", "all_gather", into, sp, sp * again),
+        Sent("columns", "all_gather", out, 1.0, again),
+        Sent("all_gather", "all_gather", out, backward=sp),
+        Sent("all_gather_input", "all_gather", into, backward=sp * placed.recipe.overlap.sp_regathers),
+        Sent("reduce_scatter", "reduce_scatter", 2.0 * out, backward=sp),
+        Sent("all_reduce", "all_reduce", 2.0 * out, backward=1.0 - sp),
     )
     return collective_lines(placed, "tp", "mtp.projection", placed.mesh.tp, sent)
 
 
 def _head_lines(placed: PlacedJob) -> list[TimeLine]:
     """Vocabulary-parallel logits: gather the hidden states, then three small sums for the loss, or the logits."""
-    tokens = placed.shard.tokens
-    full = 2.0 * tokens * float(placed.model.hidden_size)
-    logits = 2.0 * tokens * float(placed.model.vocab_size)
-    sp = placed.layout.sequence_parallel
-    loss = (
-        Sent("loss.all_reduce", "forward", "all_reduce", 4.0 * tokens, np.asarray(3.0))
-        if placed.recipe.kernels.vocab_parallel_loss
-        else Sent("logits.all_gather", "forward", "all_gather", logits, np.asarray(1.0))
-    )
+    tokens, sp = placed.shard.tokens, placed.layout.sequence_parallel
+    full = 2.0 * tokens * placed.hidden
+    loss = Sent("logits.all_gather", "all_gather", 2.0 * tokens * float(placed.model.vocab_size), 1.0)
+    if placed.recipe.kernels.vocab_parallel_loss:
+        loss = Sent("loss.all_reduce", "all_reduce", 4.0 * tokens, 3.0)
     sent = (
         loss,
-        Sent("all_gather", "forward", "all_gather", full, sp),
-        Sent("reduce_scatter", "backward", "reduce_scatter", full, sp),
-        Sent("all_gather_input", "backward", "all_gather", full, sp * placed.recipe.overlap.sp_regathers),
-        Sent("all_reduce", "backward", "all_reduce", full, 1.0 - sp),
+        Sent("all_gather", "all_gather", full, sp),
+        Sent("reduce_scatter", "reduce_scatter", full, backward=sp),
+        Sent("all_gather_input", "all_gather", full, backward=sp * placed.recipe.overlap.sp_regathers),
+        Sent("all_reduce", "all_reduce", full, backward=1.0 - sp),
     )
     return collective_lines(placed, "tp", "head", placed.mesh.tp, sent)
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the gathered input of the widest layer, which sequence parallelism makes for a moment."""
-    placed = step.placed
-    on = (placed.layout.sequence_parallel * (placed.layout.tp > 1))[..., None]
-    size = 2.0 * placed.shard.tokens[..., None] * float(placed.model.hidden_size)
+    layout = step.placed.layout
     return [
         memory_line(
             "buffer.tp.gathered_input",
@@ -191,7 +162,10 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             axis="tp",
             category="activation",
             formula="on * size_bytes",
-            terms={"on": on, "size_bytes": size},
+            terms={
+                "on": (layout.sequence_parallel * (layout.tp > 1))[..., None],
+                "size_bytes": 2.0 * step.placed.shard.tokens[..., None] * step.placed.hidden,
+            },
             source="Megatron-Core tensor_parallel/layers.py: one global gather buffer",
         )
     ]

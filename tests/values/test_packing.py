@@ -37,7 +37,7 @@ def test_attention_is_a_sum_of_squares():
 def test_a_window_inside_documents():
     """Of documents of 256, a window of 128 meets 128 (1 - 1/4)."""
     est = price({**SMALL, "sliding_window": 128}, packed_len=256)
-    met = est.priced.step.blocks[0].times.by_operator["attention.core"].operator.attention
+    met = est.priced.step.blocks[0].by_operator["attention.core"].operator.attention
     assert float(met.causal_share * met.seq_k) == near(96)
 
 

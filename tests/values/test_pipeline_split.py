@@ -11,7 +11,8 @@ from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.short_form import short_form
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks, require_chunks
 from costmodel.physics.pipeline.stages import Split, plan_stages
-from costmodel.step.price import head_in_layers, price, stage_split
+from costmodel.step.placed_job import head_in_layers, stage_split
+from costmodel.step.price import price
 
 DEEPSEEK = "Et*4|(t*4|)*14tmL"
 """Megatron-Bridge recipes/deepseek/deepseek_v3.py, 16 chunks."""

@@ -5,7 +5,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.bill.lines import Bill, time_line
-from costmodel.step.ports import Ports, time_lines
+from costmodel.step.communication import Ports, port_lines
 
 
 def message(name, each_s, tier, count=1.0, exposed_s=0.0):
@@ -36,7 +36,7 @@ def work(seconds):
 
 
 def remainder(lines):
-    return time_lines(None, Bill(tuple(lines), (), ("nvlink", "leaf")))
+    return port_lines(None, Bill(tuple(lines), (), ("nvlink", "leaf")))
 
 
 def test_messages_share_the_port_of_their_tier():

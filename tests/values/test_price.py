@@ -24,7 +24,7 @@ from costmodel.base.errors import RecipeError
 from costmodel.describe.factors import Factors
 from costmodel.estimates.estimate import estimate_job
 from costmodel.step.critical_stage import Step
-from costmodel.step.price import _measured_load
+from costmodel.step.placed_job import measured_load
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
 ON_TOP = ("overhead.", "resilience.")
@@ -273,7 +273,7 @@ def test_sums_by_axis_and_phase():
 
 def test_a_stage_that_waits_pays_for_that_much_less():
     """Two blocks at a second each and half of one once, less three seconds of waiting; one block without."""
-    blocks = [SimpleNamespace(role="layer", held=np.asarray([2.0, 1.0]))]
+    blocks = [SimpleNamespace(passes=np.asarray([2.0, 1.0]))]
     each, once = [np.asarray(1.0)], [np.asarray(0.5)]
 
     def most(waits):
@@ -288,9 +288,7 @@ def test_measured_loads_of_ranks():
     """Tokens of eight experts 1 to 8: of pairs the last has 15 of 36, four times as many as a quarter is 60 / 36."""
 
     def busiest(degrees, loads=(1, 2, 3, 4, 5, 6, 7, 8)):
-        moe, model = SimpleNamespace(moe_loads=loads), SimpleNamespace(num_experts=8)
-        layout = SimpleNamespace(ep=np.asarray(degrees, dtype=float))
-        return _measured_load(SimpleNamespace(recipe=SimpleNamespace(moe=moe), model=model, layout=layout))
+        return measured_load(loads, 8, np.asarray(degrees, dtype=float))
 
     assert float(busiest(4)) == near(60 / 36)
     assert busiest([1, 2, 4, 8]).tolist() == near([1, 52 / 36, 60 / 36, 64 / 36])

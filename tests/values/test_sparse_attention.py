@@ -191,7 +191,7 @@ def test_model_flops_and_cache():
 def test_chosen_attention_is_bounded_by_what_is_chosen(seq, top_k):
     """However long the sequence, a token's core costs no more than that of its top-k keys."""
     est = priced({**INDEXED, "top_k": top_k}, LATENT, seq_len=seq)
-    core = est.priced.step.blocks[0].times.by_operator["attention.core"]
+    core = est.priced.step.blocks[0].by_operator["attention.core"]
     bound = 2.0 * 8 * seq * min(seq, top_k) * (160 + 128) / 50e12
     hbm = 2.0 * (160 + 128) * seq * 9 / 1e12
     assert float(core.forward_s) <= 4e-6 + float(np.cbrt(bound**3 + hbm**3)) * (1 + 1e-12)
@@ -206,7 +206,7 @@ def test_chosen_attention_is_bounded_by_what_is_chosen(seq, top_k):
     )
     if seq >= 8 * top_k:
         assert float(core.forward_s) < float(
-            full.priced.step.blocks[0].times.by_operator["attention.core"].forward_s
+            full.priced.step.blocks[0].by_operator["attention.core"].forward_s
         )
 
 

@@ -338,6 +338,10 @@ class Params(NamedTuple):
         assert isinstance(other, Params)
         return Params(np.asarray(self.dense + other.dense), np.asarray(self.expert + other.expert))
 
+    def of(self, part: str) -> Array:
+        """Return the ``dense`` ones or the ``expert`` ones."""
+        return {"dense": self.dense, "expert": self.expert}[part]
+
     def scaled(self, factor: Array) -> Params:
         """Return `factor` such sets."""
         return Params(np.asarray(self.dense * factor), np.asarray(self.expert * factor))
