@@ -51,30 +51,19 @@ Scaled = Literal["time", "memory"]
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """What factors of one kind scale: a row of ``describe/data/factor_roles.csv``.
-
-    Attributes
-    ----------
-    name : str
-        First part of the factors' names.
-    scales : str
-        What is multiplied.
-    unit : str
-        Of what is multiplied: s, B or - for a share.
-    of : str
-        Which bill it changes: time or memory.
-    keys : tuple of str
-        What the rest of a name says, in order: `generation`, `bits`, `link`, `part`, `axis`, `class`, `recipe`.
-    each_layout : bool
-        Every layout has a value of its own: two layouts of one job do not err together in it.
-    """
+    """What factors of one kind scale: a row of ``describe/data/factor_roles.csv``."""
 
     name: str
+    """First part of the factors' names."""
     scales: str
     unit: str
+    """What is multiplied, and its unit: s, B or - for a share."""
     of: Scaled
+    """Which bill it changes."""
     keys: tuple[str, ...]
+    """What the rest of a name says, in order: generation, bits, link, part, axis, class, recipe."""
     each_layout: bool
+    """Every layout has a value of its own: two layouts of one job do not err together in it."""
 
 
 ROLES: Mapping[str, Role] = {
@@ -91,32 +80,18 @@ OTHER = "other"
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
-    """One uncertain constant.
-
-    Attributes
-    ----------
-    name : str
-        Role and what it is of: ``matmul.hopper.8-bit``.
-    role : Role
-        What it scales, and where.
-    center : float
-        Median of its natural logarithm; 0 where the calibrated value is the middle. [-]
-    spread : float
-        Scale of the natural logarithm: the standard deviation where tails are normal. [-]
-    tail : float
-        Degrees of freedom of Student's t; infinite for a normal one. [-]
-    points : int
-        Residuals behind it; 0 where it is lent. [-]
-    source : str
-        Where the spread is from.
-    """
+    """One uncertain constant, named by its role and what it is of: ``matmul.hopper.8-bit``."""
 
     name: str
     role: Role
     center: float
+    """Median of its natural logarithm; 0 where the calibrated value is the middle. [-]"""
     spread: float
+    """Scale of the natural logarithm: the standard deviation where tails are normal. [-]"""
     tail: float
+    """Degrees of freedom of Student's t; infinite for a normal one. [-]"""
     points: int
+    """Residuals behind it; 0 where it is lent. [-]"""
     source: str
 
     @property
@@ -128,57 +103,30 @@ class Factor:
 
 @cache
 def factors() -> Mapping[str, Factor]:
-    """Return every factor by name.
-
-    Raises
-    ------
-    CostModelError
-        If the shipped file names a role that does not exist or lacks a field.
-    """
+    """Return every factor by name."""
     path = files("costmodel") / "describe" / "data" / "factors.yaml"
     raw = read_mapping(path, example="launch: {center: 0, spread: 0.2, tail: 4, points: 3, source: runs}")
-    return {name: _factor(name, said) for name, said in raw.items()}
+    return {name: Factor(name=name, role=_role(name.partition(".")[0]), **said) for name, said in raw.items()}
 
 
-def _factor(name: str, said: Mapping[str, Any]) -> Factor:
-    role = name.partition(".")[0]
-    if role not in ROLES:
-        raise CostModelError(f"factors.yaml: {name}: unknown role; {choices_hint(role, ROLES)}")
-    missing = {"center", "spread", "tail", "points", "source"} - {*said}
-    if missing:
-        raise CostModelError(f"factors.yaml: {name}: {', '.join(sorted(missing))} missing")
-    return Factor(name=name, role=ROLES[role], **said)
+def _role(name: str) -> Role:
+    if name not in ROLES:
+        raise CostModelError(f"factor: unknown role {name!r}; {choices_hint(name, ROLES)}")
+    return ROLES[name]
 
 
+@lru_cache(maxsize=4096)
 def named(role: str, *keys: str) -> str:
     """Return the name of the factor of a role for these keys, or the one lent to what has no residuals.
-
-    Raises
-    ------
-    CostModelError
-        If there is no such role, or the shipped file lends it none.
 
     >>> named("matmul", "hopper", "16-bit"), named("matmul", "mars", "16-bit")
     ('matmul.hopper.16-bit', 'matmul.other.16-bit')
     """
-    if role not in ROLES:
-        raise CostModelError(f"factor: unknown role {role!r}; {choices_hint(role, ROLES)}")
-    return _named(role, keys)
-
-
-@lru_cache(maxsize=4096)
-def _named(role: str, keys: tuple[str, ...]) -> str:
-    return nearest(role, keys, factors())
+    return nearest(_role(role).name, keys, factors())
 
 
 def nearest(role: str, keys: Sequence[str], known: Iterable[str]) -> str:
-    """Return the name among `known` for these keys: their own, or that of others, key by key.
-
-    Raises
-    ------
-    CostModelError
-        If there is none.
-    """
+    """Return the name among `known` for these keys: their own, or that of others, key by key."""
     names = known if isinstance(known, Mapping) else set(known)
     for each in (keys, (OTHER, *keys[1:]), (*keys[:1], OTHER), (OTHER,) * len(keys)):
         name = ".".join([role, *each])
@@ -188,17 +136,9 @@ def nearest(role: str, keys: Sequence[str], known: Iterable[str]) -> str:
 
 
 class Factors(Mapping[str, Array]):
-    """Values of factors by name; a factor that is not named is 1.
+    """Values above 0 of factors by name, which broadcast with a job's layouts; samples are leading dimensions.
 
-    Parameters
-    ----------
-    values : mapping of str to array_like
-        Multipliers that broadcast with the layouts of a job; samples are leading dimensions.
-
-    Raises
-    ------
-    CostModelError
-        If there is no factor of a name, or a value is not above 0.
+    A factor that is not named is 1.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
@@ -237,29 +177,16 @@ NOMINAL = Factors()
 
 @dataclass(frozen=True, kw_only=True)
 class Belief:
-    """What is known of some factors beyond the shipped spreads: a joint distribution of their logarithms.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Factors that it is about.
-    center : tuple of float
-        Means of their natural logarithms. [-]
-    spread : tuple of float
-        Standard deviations of these. [-]
-    correlation : tuple of tuple of float
-        Correlations of these, a row a factor. [-]
-    tail : tuple of float
-        Degrees of freedom of Student's t of each; infinite for normal ones. [-]
-    source : str
-        Where it is from.
-    """
+    """What is known of some factors beyond the shipped spreads: a joint distribution of their natural logarithms."""
 
     names: tuple[str, ...] = ()
     center: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()
+    """Means and standard deviations. [-]"""
     correlation: tuple[tuple[float, ...], ...] = ()
+    """A row a factor. [-]"""
     tail: tuple[float, ...] = ()
+    """Degrees of freedom of Student's t of each; infinite for normal ones. [-]"""
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -392,21 +319,9 @@ def draw(
     that follows from its name and the seed alone. Factors that `belief` correlates are drawn as normal ones,
     :math:`\log f = c + s L z` with the Cholesky factor L of their correlations, then given their tails.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Factors.
-    count : int
-        Samples. [-]
-    seed : int
-        Of the orders.
-    belief : Belief
-        Replaces center, spread and tail of the factors that it names.
-    layouts : int
-        Where above 0, factors of a role with `each_layout` have as many values of their own along a second
-        dimension, and all others one.
-    kin : mapping of str to str
-        Factors that share another's values, widened to their own spread by values of their own (`kin_of`).
+    `belief` replaces center, spread and tail of the factors that it names. Where `layouts` is above 0, factors of a role
+    with `each_layout` have as many values of their own along a second dimension, and all others one. `kin` are factors
+    that share another's values, widened to their own spread by values of their own (`kin_of`).
     """
     known = factors()
     found: dict[str, Array] = {}

@@ -11,28 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import RecipeError, choices_hint
 
 
 class Update(NamedTuple):
-    """How one sort of parameters is stepped.
+    """How one sort of parameters is stepped: the name of its kernel's line, and what it keeps.
 
-    Attributes
-    ----------
-    kernel : str
-        Name of the line of its kernel.
-    holds : str
-        What it keeps.
-    state_bytes : str
-        Bytes a parameter of what it keeps, over `moments_bytes` (what the recipe keeps of Adam's two moments)
-        and, per parameter, `sides` (rows and columns of its matrices) or `squares` (their squares, of the sides
-        that the optimizer keeps square matrices of).
-    moved_bytes : str
-        Bytes a parameter that its kernels read and write in HBM, over `grad_bytes`, `state_bytes` (its own
-        states and the main weights) and `weight_bytes`.
+    `state_bytes` are bytes a parameter of what it keeps, over `moments_bytes` (what the recipe keeps of Adam's two
+    moments) and, per parameter, `sides` (rows and columns of its matrices) or `squares` (their squares, of the sides that
+    the optimizer keeps square matrices of). `moved_bytes` are bytes a parameter that its kernels read and write in HBM,
+    over `grad_bytes`, `state_bytes` (its own states and the main weights) and `weight_bytes`.
     """
 
     kernel: str
@@ -64,48 +55,28 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """One optimizer.
-
-    Attributes
-    ----------
-    name : str
-        For ``--optimizer``.
-    matrices : Update
-        How the matrices of the layers are stepped.
-    tables : Update
-        How the token table, learned positions and the output matrix are.
-    others : Update
-        How norms and biases are.
-    products : tuple of Product
-        Products that each iteration makes of a matrix of the layers before it is stepped.
-    iterations : int
-        How often.
-    largest_side : float
-        Sides beyond it have no square matrix; infinite where all have one, or none has. [-]
-    block : float
-        Matrices are cut into blocks of at most so many rows and columns. [-]
-    gathered_bytes : float
-        Bytes an element in which the rank that iterates gathers a matrix which ranks share; 0 where each steps
-        its part alone. [B]
-    paged : bool
-        Whether its states live on the host, and come and go with every step.
-    on_host : bool
-        Whether a vectorised step of the host exists, which ``offload_optimizer`` needs.
-    source : str
-        Where that is stated.
-    """
+    """One optimizer: a row of ``describe/data/optimizers.csv``."""
 
     name: str
     matrices: Update
     tables: Update
     others: Update
+    """How the matrices of the layers are stepped; the token table, learned positions and the output matrix; norms and
+    biases."""
     products: tuple[Product, ...]
+    """Products that each iteration makes of a matrix of the layers before it is stepped."""
     iterations: int
     largest_side: float
+    """Sides beyond it have no square matrix; infinite where all have one, or none has. [-]"""
     block: float
+    """Matrices are cut into blocks of at most so many rows and columns. [-]"""
     gathered_bytes: float
+    """Bytes an element in which the rank that iterates gathers a matrix which ranks share; 0 where each steps its part
+    alone. [B]"""
     paged: bool
+    """Whether its states live on the host, and come and go with every step."""
     on_host: bool
+    """Whether a vectorised step of the host exists, which ``offload_optimizer`` needs."""
     source: str
 
     @property
@@ -147,11 +118,11 @@ def _on_both_sides(name: str, times: float) -> tuple[Product, ...]:
     )
 
 
-def _now_and_then(name: str, times: float, every: float) -> tuple[Product, ...]:
-    """Return what is made of both square matrices every so many steps, as long as so many products of them."""
+def _now_and_then(name: str, times: float) -> tuple[Product, ...]:
+    """Return what is made of both square matrices now and then, as long as so many products of them a step."""
     return (
-        Product(f"left_{name}", "short", "short", "short", "fp32", "short", times / every),
-        Product(f"right_{name}", "long", "long", "long", "fp32", "long", times / every),
+        Product(f"left_{name}", "short", "short", "short", "fp32", "short", times),
+        Product(f"right_{name}", "long", "long", "long", "fp32", "long", times),
     )
 
 
@@ -190,28 +161,19 @@ _PRODUCTS = {
         Product("applied", "short", "long", "short"),
     ),
     # Gradient and momentum into the bases, the update out of them.
-    "soap": (*_STATISTICS, *_on_both_sides("rotation", 3.0), *_now_and_then("basis", _QR_TIMES, 10.0)),
-    "shampoo": (*_STATISTICS, *_on_both_sides("root", 1.0), *_now_and_then("eigen", _EIGEN_TIMES, 100.0)),
+    "soap": (*_STATISTICS, *_on_both_sides("rotation", 3.0), *_now_and_then("basis", _QR_TIMES / 10.0)),
+    "shampoo": (*_STATISTICS, *_on_both_sides("root", 1.0), *_now_and_then("eigen", _EIGEN_TIMES / 100.0)),
 }
 
 
 def _optimizer(row: Mapping[str, str]) -> Optimizer:
     """Read a row of the table."""
-    matrices, tables, others = (_UPDATES[row[part]] for part in ("matrices", "tables", "others"))
-    return Optimizer(
-        name=row["name"],
-        matrices=matrices,
-        tables=tables,
-        others=others,
-        products=_PRODUCTS.get(row["name"], ()),
-        iterations=int(row["iterations"]),
-        largest_side=float(row["largest_side"]),
-        block=float(row["block"]),
-        gathered_bytes=float(row["gathered_bytes"]),
-        paged=row["paged"] == "true",
-        on_host=row["on_host"] == "true",
-        source=row["source"],
-    )
+    values: dict[str, Any] = dict(row)
+    values |= {name: _UPDATES[row[name]] for name in ("matrices", "tables", "others")}
+    values |= {name: float(row[name]) for name in ("largest_side", "block", "gathered_bytes")}
+    values |= {name: row[name] == "true" for name in ("paged", "on_host")}
+    values |= {"iterations": int(row["iterations"]), "products": _PRODUCTS.get(row["name"], ())}
+    return Optimizer(**values)
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -221,13 +183,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def optimizer(name: str) -> Optimizer:
-    """Return the named optimizer.
-
-    Raises
-    ------
-    RecipeError
-        If there is none of that name.
-    """
+    """Return the named optimizer; `RecipeError` if there is none of that name."""
     if name not in OPTIMIZERS:
         raise RecipeError(f"optimizer: {name!r} is unknown; {choices_hint(name, OPTIMIZERS)}")
     return OPTIMIZERS[name]

@@ -46,11 +46,6 @@ def precision(name: str, *, transposes: bool = True) -> Precision:
 
     Where 8-bit matrix units take either layout, as Blackwell's do, nothing scaled by tensor is
     transposed (Transformer Engine, `is_non_tn_fp8_gemm_supported`).
-
-    Raises
-    ------
-    RecipeError
-        If it does not exist.
     """
     if name not in PRECISIONS:
         raise RecipeError(f"precision: {name!r} is unknown; {choices_hint(name, PRECISIONS)}")
