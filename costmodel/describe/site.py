@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.base.errors import DataError, near_hint, shown
-from costmodel.base.files import refuse_endless
 from costmodel.base.version import __version__
-from costmodel.base.yaml_files import document_text, node, parse_mapping
+from costmodel.base.yaml_files import document_text, node, read_mapping
 from costmodel.describe.factors import PRIOR, Belief, Factors, factors
 
 SCHEMA_VERSION = 1
@@ -30,24 +29,15 @@ _MOST_SPREAD = 5.0
 
 @dataclass(frozen=True)
 class Site:
-    """Factors as a site's own runs leave them.
-
-    Attributes
-    ----------
-    belief : Belief
-        Their joint distribution.
-    path : str
-        File that it was read from, empty for one made in code.
-    prior : mapping of str to (float, float)
-        Center and spread of each before the runs. [-]
-    runs : tuple of mapping
-        What was measured: a name, figures, and whether the row fits.
-    """
+    """Factors as a site's own runs leave them: their joint distribution, and what it was before the runs."""
 
     belief: Belief
     path: str = ""
+    """File that it was read from, empty for one made in code."""
     prior: Mapping[str, tuple[float, float]] = field(default_factory=dict, compare=False)
+    """Center and spread of each before the runs. [-]"""
     runs: Sequence[Mapping[str, Any]] = field(default=(), compare=False)
+    """What was measured: a name, figures, and whether the row fits."""
 
     @cached_property
     def factors(self) -> Factors:
@@ -79,25 +69,20 @@ def make_belief(
 def site_text(site: Site) -> str:
     """Return a site as its file."""
     belief = site.belief
-    held = {
-        name: node(
-            {
-                "center": round(belief.center[i], 5),
-                "spread": round(belief.spread[i], 5),
-                "tail": belief.tail[i],
-                "prior_center": round(site.prior[name][0], 5),
-                "prior_spread": round(site.prior[name][1], 5),
-            },
-            inline=True,
+    rows = {
+        name: (round(center, 5), round(spread, 5), tail, *(round(each, 5) for each in site.prior[name]))
+        for name, center, spread, tail in zip(
+            belief.names, belief.center, belief.spread, belief.tail, strict=True
         )
-        for i, name in enumerate(belief.names)
     }
     content = {
         "schema_version": SCHEMA_VERSION,
         "profile": "site",
         "made_by": f"costmodel calibrate runs, version {__version__}",
         "runs": [node(dict(run), inline=True) for run in site.runs],
-        "factors": held,
+        "factors": {
+            name: node(dict(zip(_FACTOR_KEYS, row, strict=True)), inline=True) for name, row in rows.items()
+        },
         "correlation": [node([round(one, 5) for one in row], inline=True) for row in belief.correlation],
     }
     return (
@@ -114,22 +99,7 @@ def load_site(path: str | Path) -> Site:
     DataError
         If it cannot be read, is no site file, is of another version, or names what is no factor.
     """
-    file = Path(path)
-    refuse_endless(file, DataError)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise DataError(f"site: {file}: is not a text in UTF-8") from None
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"site: {file}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from None
-    return _parsed(text, str(path))
-
-
-@lru_cache(maxsize=16)
-def _parsed(text: str, path: str) -> Site:
-    raw = parse_mapping(text, name=path, example="profile: site", error=DataError)
+    raw = read_mapping(Path(path), example="profile: site", error=DataError, name=f"site: {path}")
     if raw.get("profile") != "site":
         raise DataError(f"site: {path}: is no site file (profile: site); costmodel calibrate runs writes one")
     if raw.get("schema_version") != SCHEMA_VERSION:
@@ -139,43 +109,37 @@ def _parsed(text: str, path: str) -> Site:
     for key in raw:
         if key not in _KEYS:
             raise DataError(
-                f"site: {path}: {key!r} is not a key; {near_hint(str(key), _KEYS) or ', '.join(_KEYS)}"
+                f"site: {path}: {key!r} is not a key; {near_hint(key, _KEYS) or ', '.join(_KEYS)}"
             )
     held = raw.get("factors")
     if not isinstance(held, dict) or not held:
         raise DataError(f"site: {path}: factors: expected a mapping of factors")
-    values = {name: _factor(path, name, said) for name, said in held.items()}
-    correlation = _correlation(path, raw.get("correlation"), len(values))
+    for name, said in held.items():
+        _check_factor(f"site: {path}", name, said)
+    center, spread, tail, *prior = (tuple(float(said[key]) for said in held.values()) for key in _FACTOR_KEYS)
+    correlation = _correlation(str(path), raw.get("correlation"), len(held))
     belief = Belief(
-        names=tuple(values),
-        center=tuple(one["center"] for one in values.values()),
-        spread=tuple(one["spread"] for one in values.values()),
-        correlation=correlation,
-        tail=tuple(one["tail"] for one in values.values()),
-        source=path,
+        names=tuple(held), center=center, spread=spread, correlation=correlation, tail=tail, source=str(path)
     )
-    prior = {name: (one["prior_center"], one["prior_spread"]) for name, one in values.items()}
-    return Site(belief, path, prior, tuple(raw.get("runs") or ()))
+    before = dict(zip(held, zip(*prior, strict=True), strict=True))
+    return Site(belief, str(path), before, tuple(raw.get("runs") or ()))
 
 
-def _factor(path: str, name: object, said: object) -> dict[str, float]:
-    """Return the numbers of one factor."""
+def _check_factor(where: str, name: object, said: object) -> None:
+    """Refuse what is no factor, or numbers that one cannot have."""
     if name not in factors():
-        hint = " ".join(
-            filter(None, (near_hint(str(name), factors()), "calibrate again if it is of another version"))
-        )
-        raise DataError(f"site: {path}: {shown(name)} is no factor; {hint}")
+        hint = f"{near_hint(str(name), factors())} calibrate again if it is of another version".strip()
+        raise DataError(f"{where}: {shown(name)} is no factor; {hint}")
     if not isinstance(said, dict) or set(said) != set(_FACTOR_KEYS):
-        raise DataError(f"site: {path}: {name}: expected {', '.join(_FACTOR_KEYS)}")
+        raise DataError(f"{where}: {name}: expected {', '.join(_FACTOR_KEYS)}")
     for key, value in said.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool) and value == value
+        number = isinstance(value, int | float) and not isinstance(value, bool)
         least = 0.0 if key in ("tail", "spread", "prior_spread") else -_MOST_SPREAD
         most = float("inf") if key == "tail" else _MOST_SPREAD
         if not number or not least <= value <= most or (key in ("tail", "spread") and value == 0):
             raise DataError(
-                f"site: {path}: {name}: {key}: expected a number from {least:g} to {most:g}, got {shown(value)}"
+                f"{where}: {name}: {key}: expected a number from {least:g} to {most:g}, got {shown(value)}"
             )
-    return {key: float(said[key]) for key in _FACTOR_KEYS}
 
 
 def _correlation(path: str, said: object, count: int) -> tuple[tuple[float, ...], ...]:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from costmodel.describe.models.huggingface_hybrids import HYBRID_PARTS
 from costmodel.describe.models.huggingface_keys import Keys, table
 from costmodel.describe.models.huggingface_layers import COMMON_PARTS, value_of
 from costmodel.describe.models.huggingface_odd import ODD_PARTS
 
-_PARTS = COMMON_PARTS | ODD_PARTS | HYBRID_PARTS
+_PARTS = COMMON_PARTS | ODD_PARTS
 
 
 class Family(NamedTuple):

@@ -77,15 +77,22 @@ class Keys:
 
     def get(self, *names: str, default: Any = None) -> Any:
         """Return the first key that is present and not null, else the default."""
-        self.used.update(names)
+        self.used.update(name.split(".")[0] for name in names)
         for name in names:
-            if self.raw.get(name) is not None:
-                return self._checked(name, self.raw[name])
+            if (value := self._inside(name)) is not None:
+                return self._checked(name.rsplit(".", 1)[-1], value)
         for name in names:
             if self.defaults.get(name) is not None and name not in self.raw:
                 self.defaulted.add(name)
                 return self.defaults[name]
         return default
+
+    def _inside(self, name: str) -> Any:
+        """Return the value of a key, or of one inside a mapping."""
+        value: Any = self.raw
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
 
     def _checked(self, name: str, value: Any) -> Any:
         """Return a value whose kind is what the key's name says."""

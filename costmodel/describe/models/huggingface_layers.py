@@ -19,8 +19,12 @@ _WINDOWED = ("sliding_attention", "chunked_attention", "local")
 
 def value_of(keys: Keys, said: Any) -> Any:
     """Return what an entry of ``huggingface.yaml`` means for a config; the table's head says how it is written."""
-    if isinstance(said, dict):
+    if isinstance(said, dict) and "if" in said:
         return value_of(keys, said["then"] if value_of(keys, said["if"]) else said["else"])
+    if isinstance(said, dict) and "case" in said:
+        return value_of(keys, said.get(str(value_of(keys, said["case"])), said["else"]))
+    if isinstance(said, dict):
+        return {name: value_of(keys, each) for name, each in said.items()}
     if not isinstance(said, str) or not re.search(r"[!|]", said):
         return said
     first, *rest = re.split(r" (\*|\+|//) ", said)
@@ -113,18 +117,14 @@ def latent(keys: Keys) -> dict[str, Any]:
 
 def windows(keys: Keys, window: int | None, kinds: Sequence[str]) -> dict[str, Any]:
     """Turn a list of layer types into "all windowed but every n-th", or else into a pattern."""
-    layers = keys.need(*LAYERS)
-    if strange := sorted({str(kind) for kind in kinds} - {*_FULL, *_WINDOWED}):
-        raise keys.refuse(f"layer_types: {strange[0]!r} is not supported (full and sliding attention are)")
-    if len(kinds) != layers:
-        raise keys.refuse(f"layer_types: has {len(kinds)} layers, num_hidden_layers is {layers}")
-    full = [number for number, kind in enumerate(kinds, start=1) if kind in _FULL]
-    if not window or len(full) == layers:
+    attends = attention_layers(keys, kinds, _WINDOWED)
+    full = [number for number, each in enumerate(attends, start=1) if each]
+    if not window or all(attends):
         return {}
     every = full[0] if full else 0
-    if full == [number for number in range(1, layers + 1) if every and number % every == 0]:
+    if full == [number for number in range(1, len(attends) + 1) if every and number % every == 0]:
         return {"sliding_window": window, "full_attention_every": every}
-    pattern = "".join("f" if kind in _FULL else "w" for kind in kinds)
+    pattern = "".join("f" if each else "w" for each in attends)
     return {"sliding_window": window, "attention_pattern": pattern}
 
 
@@ -195,6 +195,8 @@ def leading_dense(keys: Keys, default: int | None = None) -> dict[str, Any]:
 def sparse_steps(keys: Keys) -> dict[str, Any]:
     """Return which layers of a Qwen have experts: every so many, but for the named dense ones."""
     dense, step = keys.get("mlp_only_layers", default=[]), keys.get("decoder_sparse_step", default=1)
+    if not keys.get("num_experts", "num_local_experts", default=0):
+        return {}
     if type(step) is not int or step < 1:
         raise ModelConfigError(f"decoder_sparse_step: expected a whole number >= 1, got {shown(step)}")
     layers = range(keys.need("num_hidden_layers"))
@@ -232,11 +234,81 @@ def routing_groups(keys: Keys) -> dict[str, Any]:
     return {"expert_groups": groups, "groups_per_token": used} if limited else {}
 
 
+def mixed(
+    keys: Keys,
+    letter: str,
+    *,
+    types: Any = None,
+    others: str = "linear_attention",
+    flags: Any = None,
+    numbers: Any = None,
+    first: int = 0,
+    period: Any = None,
+    offset: Any = None,
+    **sizes: Any,
+) -> dict[str, Any]:
+    """Return which layers have attention and which the mixer that `letter` names, with its sizes.
+
+    A list of types says it, which may be one of `others`; else truths, or the numbers of layers with attention, counted
+    from `first`; else a period, whose last layer has attention where no offset is named.
+    """
+    layers = keys.need("num_hidden_layers")
+    full = [False] * layers
+    if (kinds := value_of(keys, types)) is not None:
+        full = attention_layers(keys, kinds, others.split())
+    elif flags is not None:
+        full = [bool(flag) for flag in value_of(keys, flags)]
+    elif numbers is not None:
+        named = value_of(keys, numbers)
+        full = [number in named for number in range(first, layers + first)]
+    elif period is not None:
+        every = value_of(keys, period)
+        full = [
+            number % every == (every - 1 if offset is None else value_of(keys, offset))
+            for number in range(layers)
+        ]
+    if len(full) != layers:
+        raise keys.refuse(f"layer_types: has {len(full)} layers, num_hidden_layers is {layers}")
+    made = value_of(keys, sizes)
+    if made.get("dt_rank") == "auto":
+        made["dt_rank"] = -(-keys.need("hidden_size") // 16)
+    if all(full):
+        return {}
+    return {"attention_pattern": "".join("f" if each else letter for each in full), "mixers": {letter: made}}
+
+
+def attention_layers(keys: Keys, kinds: Sequence[str], others: Sequence[str]) -> list[bool]:
+    """Return which layers of a list of types have attention over all tokens; refuse other types, or another length."""
+    layers = keys.need(*LAYERS)
+    if len(kinds) != layers:
+        raise keys.refuse(f"layer_types: has {len(kinds)} layers, num_hidden_layers is {layers}")
+    if strange := sorted({str(kind) for kind in kinds} - {*_FULL, *others}):
+        also = " (full and sliding attention are)" if "sliding_attention" in others else ""
+        raise keys.refuse(f"layer_types: {strange[0]!r} is not supported{also}")
+    return [kind in _FULL for kind in kinds]
+
+
+def fields(keys: Keys, **said: Any) -> dict[str, Any]:
+    """Return more fields, among them those that a config has under a condition alone."""
+    found: dict[str, Any] = value_of(keys, said)
+    return found
+
+
 COMMON_PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     part.__name__: part
     for part in (
-        *(biases, grouped, late_windows, latent, leading_dense, listed_windows, patterned_windows, plain),
-        *(routed, sparse_steps),
+        *(
+            biases,
+            fields,
+            grouped,
+            late_windows,
+            latent,
+            leading_dense,
+            listed_windows,
+            mixed,
+            patterned_windows,
+        ),
+        *(plain, routed, sparse_steps),
     )
 }
-"""What rows of the table name under ``parts``, with those of `huggingface_odd` and `huggingface_hybrids`."""
+"""What rows of the table name under ``parts``, with those of `huggingface_odd`."""

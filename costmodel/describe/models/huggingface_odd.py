@@ -11,33 +11,16 @@ from typing import Any, NamedTuple
 
 from costmodel.describe.models.huggingface_keys import Keys
 from costmodel.describe.models.huggingface_layers import (
+    attention_layers,
     expert_layers,
     full_or_sliding,
     leading_dense,
+    value_of,
     windows,
 )
 
 _LETTERS = "abcdeghijklmopqrstuvxyz"
 """Letters that `attention_pattern` leaves to mixers."""
-
-
-def baichuan(keys: Keys) -> dict[str, Any]:
-    """Return Baichuan 1 and 2; the 13B (width 5,120) has ALiBi, the 7B rotates."""
-    return {"position": "alibi" if keys.need("hidden_size") == 5120 else "rope"}
-
-
-def falcon(keys: Keys) -> dict[str, Any]:
-    """Return the heads and norms of both Falcon generations."""
-    new = keys.get("new_decoder_architecture", default=False)
-    parallel = keys.get("parallel_attn", default=True)
-    kv_heads = keys.get("num_kv_heads", "n_head_kv", default=keys.need("num_attention_heads", "n_head"))
-    multi_query = keys.get("multi_query", default=True)
-    two_norms = keys.get("num_ln_in_parallel_attn", default=2 if new else 1) == 2 or not parallel
-    return {
-        "num_kv_heads": kv_heads if new or not multi_query else 1,
-        "parallel_block": parallel,
-        "norms_per_layer": 2 if two_norms else 1,
-    }
 
 
 def gpt_neo(keys: Keys) -> dict[str, Any]:
@@ -48,19 +31,6 @@ def gpt_neo(keys: Keys) -> dict[str, Any]:
         kinds = [kind for kinds, times in types for _ in range(times) for kind in kinds]
     keys.get("attention_types")
     return windows(keys, keys.get("window_size", default=256), kinds)
-
-
-def mpt(keys: Keys) -> dict[str, Any]:
-    """Return MPT's positions, which a mapping of its attention says, and its MLP."""
-    attention = keys.get("attn_config", default={})
-    if attention.get("attn_type", "multihead_attention") != "multihead_attention" or attention.get("qk_ln"):
-        raise keys.refuse("attn_config: only multihead_attention without qk_ln is supported")
-    alibi = attention.get("alibi", True)
-    return {
-        "ffn_size": keys.get("expansion_ratio", default=4) * keys.need("hidden_size"),
-        "position": "alibi" if alibi else "learned",
-        "max_positions": 0 if alibi else keys.need("max_seq_len"),
-    }
 
 
 def opt(keys: Keys) -> dict[str, Any]:
@@ -76,24 +46,6 @@ def softmax_only(keys: Keys) -> dict[str, Any]:
     if any(kind != 1 for kind in keys.get("attn_type_list", default=[])):
         raise keys.refuse("attn_type_list: only softmax attention (1) is supported")
     return {}
-
-
-def dbrx(keys: Keys) -> dict[str, Any]:
-    """Return DBRX, which keeps attention and experts in mappings of their own."""
-    attention, ffn = keys.need("attn_config"), keys.need("ffn_config")
-    for name, table, wanted in (
-        ("attn_config", attention, ("kv_n_heads",)),
-        ("ffn_config", ffn, ("ffn_hidden_size", "moe_num_experts", "moe_top_k")),
-    ):
-        for key in wanted:
-            if key not in table:
-                raise keys.refuse(f"{name}: missing {key!r}")
-    return {
-        "num_kv_heads": attention["kv_n_heads"],
-        "num_experts": ffn["moe_num_experts"],
-        "top_k": ffn["moe_top_k"],
-        "expert_ffn_size": ffn["ffn_hidden_size"],
-    }
 
 
 def cohere2_moe(keys: Keys) -> dict[str, Any]:
@@ -210,15 +162,6 @@ def _by_layer(layers: Sequence[_Heads]) -> dict[str, Any]:
     }
 
 
-def _windowed(keys: Keys, kinds: Sequence[str], layers: int) -> list[bool]:
-    """Return which layers have windows; refuse a list of another length, or with other types."""
-    if len(kinds) != layers:
-        raise keys.refuse(f"layer_types: has {len(kinds)} layers, num_hidden_layers is {layers}")
-    if strange := sorted({str(kind) for kind in kinds} - {"full_attention", "sliding_attention"}):
-        raise keys.refuse(f"layer_types: {strange[0]!r} is not supported (full and sliding attention are)")
-    return [kind == "sliding_attention" for kind in kinds]
-
-
 def _gemma4_heads(keys: Keys, layers: int) -> list[_Heads]:
     """Return the heads of each layer of a Gemma 4."""
     heads, kv_heads = keys.need("num_attention_heads"), keys.need("num_key_value_heads")
@@ -234,7 +177,8 @@ def _gemma4_heads(keys: Keys, layers: int) -> list[_Heads]:
     reuse = layers - keys.get("num_kv_shared_layers", default=0)
     double = keys.get("use_double_wide_mlp", default=False)
     made = []
-    for number, windowed in enumerate(_windowed(keys, kinds, layers)):
+    for number, full in enumerate(attention_layers(keys, kinds, ("sliding_attention",))):
+        windowed = not full
         own = changed.get(f"{number:02d}") or changed.get(str(number)) or {}
         wide = own.get("head_dim", dim if windowed or changed else global_dim)
         projections = 0 if number >= reuse else 1 if same and not windowed else 2
@@ -284,7 +228,6 @@ def gemma4(keys: Keys, own_width: int) -> dict[str, Any]:
 
 def mimo_v2(keys: Keys) -> dict[str, Any]:
     """Return MiMo-V2's heads: windowed layers have more key-value heads, and sinks; and which layers have experts."""
-    layers = keys.need("num_hidden_layers")
     older = keys.get("hybrid_layer_pattern")
     if older is None:
         kinds = keys.need("layer_types")
@@ -315,14 +258,108 @@ def mimo_v2(keys: Keys) -> dict[str, Any]:
         experts = expert_layers(keys, [bool(each) for each in freq])
     else:
         experts = leading_dense(keys, 0)
-    short = _windowed(keys, kinds, layers)
-    return {**_by_layer([windowed if each else full for each in short]), **experts}
+    attends = attention_layers(keys, kinds, ("sliding_attention",))
+    return {**_by_layer([full if each else windowed for each in attends]), **experts}
+
+
+_LETTERS_OF = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
+_NAMES = {"linear_attention": "mamba", "attention": "full_attention"}
+
+
+def nemotron_h(keys: Keys, **sizes: Any) -> dict[str, Any]:
+    """Return Nemotron-H: each layer is one block, of state space, attention, MLP, or experts."""
+    written = keys.get("hybrid_override_pattern")
+    if written is not None:
+        kinds = [_LETTERS_OF.get(letter, letter) for letter in written]
+    else:
+        kinds = [_NAMES.get(name, name) for name in keys.need("layers_block_type")]
+    if strange := sorted(set(kinds) - set(_LETTERS_OF.values())):
+        raise keys.refuse(f"hybrid_override_pattern: {strange[0]!r} is not supported")
+    if len(kinds) != keys.get("num_hidden_layers", default=len(kinds)):
+        raise keys.refuse(
+            f"hybrid_override_pattern: has {len(kinds)} layers, num_hidden_layers another number"
+        )
+    mixer, width = value_of(keys, sizes), keys.get("head_dim", "attention_head_dim")
+    values = {
+        **({} if width is None else {"head_dim": width}),
+        "num_layers": len(kinds),
+        "attention_pattern": "".join({"mamba": "m", "full_attention": "f"}.get(kind, "n") for kind in kinds),
+        "mixers": {"m": mixer} if "mamba" in kinds else {},
+        "mlp_pattern": "".join({"mlp": "d", "moe": "e"}.get(kind, "n") for kind in kinds),
+        "ffn_size": keys.get("intermediate_size", default=0) if "mlp" in kinds else 0,
+    }
+    if "moe" not in kinds:
+        return values
+    shared = keys.get("moe_shared_expert_intermediate_size", default=0)
+    return {
+        **values,
+        "num_experts": keys.need("n_routed_experts"),
+        "top_k": keys.need("num_experts_per_tok"),
+        "expert_ffn_size": keys.need("moe_intermediate_size"),
+        "shared_expert_ffn_size": shared if keys.get("n_shared_experts", default=0) else 0,
+    }
+
+
+def mamba2(keys: Keys) -> dict[str, Any]:
+    """Return that no layer of a Mamba-2 has an MLP; refuse heads that are not as wide as its channels ask for."""
+    heads, width = keys.need("num_attention_heads"), keys.need("head_dim")
+    inner = keys.get("expand", default=2) * keys.need("hidden_size")
+    if inner != heads * width:
+        raise keys.refuse(
+            f"num_heads: expected expand * hidden_size / head_dim, {inner / width:g}; got {heads}"
+        )
+    return {"mlp_pattern": "n" * keys.need("num_hidden_layers")}
+
+
+def jamba_experts(keys: Keys) -> dict[str, Any]:
+    """Return the experts of a Jamba, in every second layer."""
+    period, offset = keys.need("expert_layer_period"), keys.need("expert_layer_offset")
+    count = keys.need("num_experts")
+    keys.get("num_experts_per_tok")
+    if count < 2:
+        return {}
+    return {
+        **expert_layers(keys, [i % period == offset for i in range(keys.need("num_hidden_layers"))]),
+        "num_experts": count,
+        "top_k": keys.need("num_experts_per_tok"),
+        "expert_ffn_size": keys.need("intermediate_size"),
+    }
+
+
+def lfm2_widths(keys: Keys) -> dict[str, Any]:
+    """Return the width of the MLP of an LFM2, which a file may leave to a rule, or its experts."""
+    ffn, count = keys.need("intermediate_size", "block_ff_dim"), keys.get("num_experts", default=0)
+    if count:
+        keys.get("use_expert_bias")
+        return {
+            "first_dense_layers": keys.get("num_dense_layers", default=2),
+            "ffn_size": ffn,
+            "num_experts": count,
+            "top_k": keys.need("num_experts_per_tok"),
+            "expert_ffn_size": keys.need("moe_intermediate_size"),
+        }
+    if keys.get("block_auto_adjust_ff_dim", default=True):
+        of = keys.get("block_multiple_of", default=256)
+        ffn = of * -(-int(keys.get("block_ffn_dim_multiplier", default=1.0) * int(2 * ffn / 3)) // of)
+    keys.get("block_mlp_init_scale", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init")
+    keys.get("block_dim", "block_multiple_of", "block_ffn_dim_multiplier", "block_out_init_scale")
+    return {"ffn_size": ffn}
 
 
 ODD_PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     part.__name__: part
     for part in (
-        *(baichuan, cohere2_moe, dbrx, ernie4_5_moe, falcon, gemma4, gpt_neo, hunyuan_moe, indexed, llama4),
-        *(mimo_v2, mpt, opt, softmax_only),
+        *(
+            cohere2_moe,
+            ernie4_5_moe,
+            gemma4,
+            gpt_neo,
+            hunyuan_moe,
+            indexed,
+            jamba_experts,
+            lfm2_widths,
+            llama4,
+        ),
+        *(mamba2, mimo_v2, nemotron_h, opt, softmax_only),
     )
 }

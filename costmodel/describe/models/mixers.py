@@ -6,43 +6,46 @@ What they weigh and compute is `costmodel.step.anatomy.mixers`, one record a kin
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Annotated, Literal, Self
+from math import prod
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class MixerSizes(BaseModel, ABC):
+class MixerSizes(BaseModel):
     """What every sort has."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    split: ClassVar[dict[str, str]] = {}
+    """Sizes that tensor parallelism must divide, each in words."""
+    selected: ClassVar[tuple[str, ...]] = ()
+    """Sizes whose product is what attention beside it is left with."""
+
     beside_attention: bool = False
     """The layer has the model's attention too, on the same input (Falcon-H1)."""
 
-    @abstractmethod
     def split_over_tp(self) -> tuple[tuple[str, int], ...]:
         """Return what tensor parallelism must divide, in words, and how many there are. [-]"""
+        counts = ((words, getattr(self, name)) for name, words in self.split.items())
+        return tuple((words, count) for words, count in counts if count)
 
     @property
     def selects(self) -> int:
         """Tokens that attention beside it is left with for each query, 0 for all. [-]"""
-        return 0
+        return prod(getattr(self, name) for name in self.selected) if self.selected else 0
 
 
 class Selecting(MixerSizes):
-    """What chooses the keys that the model's attention looks at, so that it always stands beside it."""
+    """What chooses the keys that the model's attention looks at: it always stands beside it, whole on every tensor rank."""
 
     beside_attention: Literal[True] = True
-
-    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
-        """Return nothing: what chooses is small, and whole on every tensor rank."""
-        return ()
 
 
 class Indexed(Selecting):
     """Lightning indexer of DeepSeek sparse attention: DeepSeek-V3.2, arXiv:2512.02556, section 2.1."""
 
+    selected: ClassVar[tuple[str, ...]] = ("top_k",)
     kind: Literal["indexed"] = "indexed"
     heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
@@ -51,25 +54,16 @@ class Indexed(Selecting):
     shared: bool = False
     """It takes the choice of the layer before, without an indexer of its own (GLM-5)."""
 
-    @property
-    def selects(self) -> int:
-        """Return its top-k."""
-        return self.top_k
-
 
 class BlockSparse(Selecting):
     """Mixture of block attention, by the mean key of each block: E. Lu et al., MoBA, arXiv:2502.13189."""
 
+    selected: ClassVar[tuple[str, ...]] = ("block", "top_k")
     kind: Literal["block-sparse"] = "block-sparse"
     block: int = Field(gt=0)
     """Tokens of a block."""
     top_k: int = Field(gt=0)
     """Blocks that a query looks at, its own among them."""
-
-    @property
-    def selects(self) -> int:
-        """Return the tokens of its blocks."""
-        return self.block * self.top_k
 
 
 class NativeSparse(Selecting):
@@ -78,6 +72,7 @@ class NativeSparse(Selecting):
     J. Yuan et al., arXiv:2502.11089, section 3; the model's own attention is the selected branch.
     """
 
+    selected: ClassVar[tuple[str, ...]] = ("select_block", "select_blocks")
     kind: Literal["native-sparse"] = "native-sparse"
     compress_block: int = Field(gt=0)
     """Tokens that become one compressed key."""
@@ -86,15 +81,14 @@ class NativeSparse(Selecting):
     select_blocks: int = Field(gt=0)
     window: int = Field(gt=0)
 
-    @property
-    def selects(self) -> int:
-        """Return the tokens of the selected blocks."""
-        return self.select_block * self.select_blocks
-
 
 class GatedDelta(MixerSizes):
     """Gated DeltaNet: S. Yang et al., arXiv:2412.06464; keys of Qwen3-Next's config."""
 
+    split: ClassVar[dict[str, str]] = {
+        "key_heads": "key heads of the delta rule",
+        "value_heads": "value heads",
+    }
     kind: Literal["gated-delta"] = "gated-delta"
     key_heads: int = Field(gt=0)
     value_heads: int = Field(gt=0)
@@ -103,40 +97,31 @@ class GatedDelta(MixerSizes):
     conv_kernel: int = Field(gt=0)
     """Tokens that the convolution of queries, keys and values sees."""
 
-    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
-        """Return key and value heads."""
-        return (("key heads of the delta rule", self.key_heads), ("value heads", self.value_heads))
-
 
 class KimiDelta(MixerSizes):
     """Kimi Delta Attention, gated channel by channel: Kimi Team, arXiv:2510.26692."""
 
+    split: ClassVar[dict[str, str]] = {"heads": "heads of the delta rule"}
     kind: Literal["kimi-delta"] = "kimi-delta"
     heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
     """Of queries, keys and values; the rank of the projections of both gates too."""
     conv_kernel: int = Field(gt=0)
 
-    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
-        """Return its heads."""
-        return (("heads of the delta rule", self.heads),)
-
 
 class Lightning(MixerSizes):
     """Lightning attention, a decay a head: Z. Qin et al., arXiv:2401.04658; MiniMax-01, arXiv:2501.08313."""
 
+    split: ClassVar[dict[str, str]] = {"heads": "heads of linear attention"}
     kind: Literal["lightning"] = "lightning"
     heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
-
-    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
-        """Return its heads."""
-        return (("heads of linear attention", self.heads),)
 
 
 class Mamba(MixerSizes):
     """Selective state space of the first kind: A. Gu and T. Dao, arXiv:2312.00752."""
 
+    split: ClassVar[dict[str, str]] = {"inner": "channels of the state space"}
     kind: Literal["mamba"] = "mamba"
     inner: int = Field(gt=0)
     """Channels."""
@@ -150,14 +135,15 @@ class Mamba(MixerSizes):
     inner_norms: bool = False
     """A norm each of time step, B and C (Jamba)."""
 
-    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
-        """Return its channels."""
-        return (("channels of the state space", self.inner),)
-
 
 class Mamba2(MixerSizes):
     """State space with a scalar decay a head: T. Dao and A. Gu, arXiv:2405.21060."""
 
+    # Groups too: NVIDIA/Megatron-LM megatron/core/ssm/mamba_mixer.py.
+    split: ClassVar[dict[str, str]] = {
+        "heads": "heads of the state space",
+        "groups": "groups of the state space",
+    }
     kind: Literal["mamba-2"] = "mamba-2"
     heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
@@ -174,23 +160,16 @@ class Mamba2(MixerSizes):
     norm: bool = True
     """A gated norm before the way out; otherwise the gate alone."""
 
-    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
-        """Return its heads, and groups, which NVIDIA/Megatron-LM megatron/core/ssm/mamba_mixer.py divides too."""
-        return (("heads of the state space", self.heads), ("groups of the state space", self.groups))
-
 
 class ShortConvolution(MixerSizes):
     """A gated causal convolution over a few tokens: LFM2, arXiv:2511.23404, section 2."""
 
+    split: ClassVar[dict[str, str]] = {"channels": "channels of the convolution"}
     kind: Literal["short-convolution"] = "short-convolution"
     channels: int = Field(gt=0)
     conv_kernel: int = Field(gt=0)
     bias: bool = False
     """Of the convolution and of the ways in and out."""
-
-    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
-        """Return its channels."""
-        return (("channels of the convolution", self.channels),)
 
 
 class OtherHeads(MixerSizes):
@@ -199,6 +178,10 @@ class OtherHeads(MixerSizes):
     No mixer beside attention but a change of it: `Model.seen_by` applies it.
     """
 
+    split: ClassVar[dict[str, str]] = {
+        "num_heads": "attention heads of other layers",
+        "ffn_size": "MLP width of other layers",
+    }
     kind: Literal["other-heads"] = "other-heads"
     num_heads: int = Field(gt=0)
     num_kv_heads: int = Field(gt=0)
@@ -219,11 +202,6 @@ class OtherHeads(MixerSizes):
                 f"num_heads {self.num_heads} does not divide by num_kv_heads {self.num_kv_heads}"
             )
         return self
-
-    def split_over_tp(self) -> tuple[tuple[str, int], ...]:
-        """Return its heads, and the width of its MLP."""
-        mlp = (("MLP width of other layers", self.ffn_size),) if self.ffn_size else ()
-        return (("attention heads of other layers", self.num_heads), *mlp)
 
 
 AnyMixer = Annotated[
