@@ -21,7 +21,7 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import compose_cluster, list_profiles, load_cluster
 from costmodel.describe.hardware.slices import default_slice, slice_text
 from costmodel.describe.jobs.job import Job, make_job
-from costmodel.describe.models.model import model_from_dims
+from costmodel.describe.models.model_families import model_from_dims
 
 Row = Mapping[str, str]
 

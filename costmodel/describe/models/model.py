@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import gcd
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import ModelConfigError, choices_hint
+from costmodel.bill.formula import evaluate
 from costmodel.describe.models.mixers import AnyMixer, OtherHeads
 
 Attention = Literal["mha", "gqa", "mqa", "mla"]
@@ -27,11 +30,17 @@ MOST_LAYERS = 10_000
 
 _OWN = {"num_heads", "num_kv_heads", "head_dim", "v_head_dim", "attention_sinks", "kv_projections"}
 _WIDTHS = ("ffn_size", "shared_expert_ffn_size")
+_RULES = read_rows(Path(__file__).parents[1] / "data" / "model_rules.csv")
 DERIVED = {"num_kv_heads", "head_dim", "v_head_dim", "attention", "norm", "norm_bias", "norms_per_layer"}
 
 
 _ANY = "model"
 """What errors call a model that nobody gave an origin."""
+
+
+def _shared(heads: int, kv_heads: int) -> Attention:
+    """Return how heads of queries share those of keys."""
+    return "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa"
 
 
 class LayerKind(NamedTuple):
@@ -211,7 +220,7 @@ class Model(BaseModel):
         filled = {key: value for key, value in given.items() if value is not None}
         heads = filled["num_heads"]
         kv_heads = filled.setdefault("num_kv_heads", 1 if filled.get("attention") == "mqa" else heads)
-        filled.setdefault("attention", "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa")
+        filled.setdefault("attention", _shared(heads, kv_heads))
         if filled["attention"] == "mla":
             parts = [filled.get(key, 0) for key in ("qk_nope_head_dim", "qk_rope_head_dim")]
             filled.setdefault("head_dim", sum(parts) if all(type(part) is int for part in parts) else 0)
@@ -229,87 +238,26 @@ class Model(BaseModel):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        # Patterns first: what layers are follows from them.
-        for each in (self._pattern_contradictions, self._mixer_contradictions, self._contradictions):
-            for message in each():
-                raise ValueError(message)
+        """Refuse what a rule of ``describe/data/model_rules.csv`` says cannot be."""
+        said = dict(self)
+        said |= {name: self.attention == name for name in ("mha", "mqa", "mla")}
+        said |= {
+            "learned": self.position == "learned",
+            "attention_letters": len(self.attention_pattern),
+            "windowed_letters": self.attention_pattern.count("w"),
+            "mlp_letters": len(self.mlp_pattern),
+            "expert_letters": self.mlp_pattern.count("e"),
+        }
+        numbers = {name: value for name, value in said.items() if isinstance(value, int | float)}
+        for row in _RULES:
+            if evaluate(row["broken"], numbers):
+                raise ValueError(row["sentence"].format(**said))
+        for problem in self._problems():
+            raise ValueError(problem)
         return self
 
-    def _contradictions(self) -> Iterator[str]:
-        """Yield what is wrong about each impossible combination."""
-        mla, heads, kv_heads = self.attention == "mla", self.num_heads, self.num_kv_heads
-        if heads % kv_heads:
-            yield f"num_heads {heads} does not divide by num_kv_heads {kv_heads}"
-        if self.attention in ("mha", "mla") and kv_heads != heads:
-            yield f"attention {self.attention} needs num_kv_heads = num_heads {heads}, got {kv_heads}"
-        if self.attention == "mqa" and kv_heads != 1:
-            yield f"attention mqa needs num_kv_heads 1, got {kv_heads}"
-        if mla and not self.kv_lora_rank:
-            yield "attention mla needs kv_lora_rank > 0"
-        if mla and not self.qk_nope_head_dim:
-            yield "attention mla needs qk_nope_head_dim > 0"
-        if mla and self.head_dim != self.qk_nope_head_dim + self.qk_rope_head_dim:
-            parts = f"qk_nope_head_dim {self.qk_nope_head_dim} + qk_rope_head_dim {self.qk_rope_head_dim}"
-            yield f"head_dim {self.head_dim} is not {parts}"
-        if not mla and self.q_lora_rank + self.kv_lora_rank > 0:
-            yield f"q_lora_rank and kv_lora_rank are for attention mla, not {self.attention}"
-        yield from self._expert_contradictions()
-        if not self.ffn_size and any(kind.has_mlp and not kind.is_moe for kind in self.layer_kinds()):
-            yield "a model with dense layers needs ffn_size > 0"
-        if self.position == "learned" and not self.max_positions:
-            yield "position learned needs max_positions > 0 (rows of the table)"
-        if bool(self.layer_embedding_size) != bool(self.layer_embedding_rows):
-            yield "layer_embedding_size and layer_embedding_rows need each other"
-        if mla and (self.kv_projections < 2 or any(kind.heads for kind in self.layer_kinds())):
-            yield "kv_projections and other-heads are not for attention mla"
-        if self.full_attention_every > 0 and not self.sliding_window:
-            yield "full_attention_every is given but sliding_window is 0"
-
-    def _expert_contradictions(self) -> Iterator[str]:
-        """Yield what is wrong about experts."""
-        experts, groups, chosen = self.num_experts, self.expert_groups, self.groups_per_token
-        for key in (
-            "top_k",
-            "expert_ffn_size",
-            "shared_expert_ffn_size",
-            "first_dense_layers",
-            "expert_groups",
-        ):
-            if not experts and getattr(self, key):
-                yield f"{key} is given but num_experts is 0"
-        if experts and not 1 <= self.top_k <= experts:
-            yield f"top_k must be 1 … num_experts {experts}, got {self.top_k}"
-        if groups and experts % groups:
-            yield f"expert_groups {groups} does not divide num_experts {experts}"
-        if not 0 <= chosen <= groups or (groups > 0) != (chosen > 0):
-            yield f"groups_per_token must be 1 … expert_groups {groups}, got {chosen}"
-        if experts and not self.expert_ffn_size:
-            yield "a model with experts needs expert_ffn_size > 0"
-        if self.first_dense_layers > self.num_layers:
-            yield f"first_dense_layers {self.first_dense_layers} exceeds num_layers {self.num_layers}"
-
-    def _pattern_contradictions(self) -> Iterator[str]:
-        """Yield what is wrong about each impossible layer pattern."""
-        layers = self.num_layers
-        if self.qk_norm_all_heads and not self.qk_norm:
-            yield "qk_norm_all_heads is given but qk_norm is false"
-        if len(self.attention_pattern) not in (0, layers):
-            yield f"attention_pattern has {len(self.attention_pattern)} letters, num_layers is {layers}"
-        if "w" in self.attention_pattern and not self.sliding_window:
-            yield "attention_pattern has windowed layers but sliding_window is 0"
-        if self.attention_pattern and self.full_attention_every > 0:
-            yield "attention_pattern and full_attention_every both say which layers are windowed; give one"
-        if len(self.mlp_pattern) not in (0, layers):
-            yield f"mlp_pattern has {len(self.mlp_pattern)} letters, num_layers is {layers}"
-        if "e" in self.mlp_pattern and not self.num_experts:
-            yield "mlp_pattern has layers with experts but num_experts is 0"
-        if self.mlp_pattern and (self.first_dense_layers > 0 or self.moe_layer_freq > 1):
-            yield (
-                "mlp_pattern and first_dense_layers or moe_layer_freq both say which layers have experts; give one"
-            )
-
-    def _mixer_contradictions(self) -> Iterator[str]:
-        """Yield what is wrong about other mixers."""
+    def _problems(self) -> Iterator[str]:
+        """Yield what is wrong about mixers and kinds of layers."""
         used = set(self.attention_pattern) - set("fwn")
         for letter in sorted(letter for letter in self.mixers if letter in "fwn" or len(letter) != 1):
             yield f"mixers: {letter!r} is no letter of its own (f, w and n are taken)"
@@ -321,6 +269,10 @@ class Model(BaseModel):
         for number, pair in enumerate(zip(self.attention_pattern, self.mlp_pattern, strict=False), start=1):
             if pair == ("n", "n"):
                 yield f"layer {number} has neither a mixer nor an MLP"
+        if not self.ffn_size and any(kind.has_mlp and not kind.is_moe for kind in self.layer_kinds()):
+            yield "a model with dense layers needs ffn_size > 0"
+        if self.attention == "mla" and any(kind.heads for kind in self.layer_kinds()):
+            yield "kv_projections and other-heads are not for attention mla"
 
     def split_over_tp(self) -> tuple[tuple[str, int], ...]:
         """Return what tensor parallelism must divide in the mixers of its layers, in words, and their number. [-]"""
@@ -350,16 +302,10 @@ class Model(BaseModel):
     def _changed(self) -> dict[OtherHeads, Model]:
         """The model with each of its other heads."""
         made = {}
-        for kind in self.layer_kinds():
-            if (own := kind.heads) is not None:
-                heads, kv_heads = own.num_heads, own.num_kv_heads
-                made[own] = self._with(
-                    {
-                        "attention": "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa",
-                        **own.model_dump(include=_OWN),
-                        **({name: own.ffn_size for name in _WIDTHS if own.ffn_size and getattr(self, name)}),
-                    }
-                )
+        for own in (kind.heads for kind in self.layer_kinds() if kind.heads is not None):
+            update = own.model_dump(include=_OWN) | {"attention": _shared(own.num_heads, own.num_kv_heads)}
+            update |= {name: own.ffn_size for name in _WIDTHS if own.ffn_size and getattr(self, name)}
+            made[own] = self._with(update)
         return made
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -465,23 +411,3 @@ def _first_problem(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
     return f"{key}: {message}, got {first['input']!r}" if key else message
-
-
-def model_from_dims(**fields: Any) -> Model:
-    """Return a model from the dimension columns that tables of published runs carry.
-
-    Takes ``model`` (the name), ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``head_dim``, ``ffn``,
-    ``gated_mlp``, ``vocab``, ``tied_embeddings``, ``seq_len``, ``attention`` with its ranks, the
-    expert columns and ``mtp_layers``; None, NaN and empty text mean "not given", other columns are
-    not looked at. What such tables leave out (norms, biases, positions) follows from the family that
-    the name starts with (`costmodel.describe.models.model_families`).
-
-    Raises
-    ------
-    ModelConfigError
-        If a needed dimension is not given, or the dimensions contradict each other.
-    """
-    from costmodel.describe.models.model_families import values_from_dims
-
-    values = values_from_dims(fields)
-    return make_model(values, f"model {values.get('name', '')} (from its dimensions)")
