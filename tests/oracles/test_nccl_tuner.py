@@ -6,7 +6,6 @@ least of which is taken. Microseconds and bytes a microsecond; groups of one GPU
 
 from dataclasses import replace
 from math import log2
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,8 +21,6 @@ from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.nccl import (
     NCCL_ALGORITHMS,
     WAYS,
-    _Candidate,
-    _without_kept_off,
     collective_time,
 )
 
@@ -257,12 +254,3 @@ def test_a_grid_of_groups_is_priced_as_each_of_them(exponent):
     names = [NCCL_ALGORITHMS[int(code)] for code in grid.algorithm]
     assert (names[2] == "nvls") == (exponent > 20)
     assert "nvls" not in names[:2]
-
-
-def test_what_is_kept_off_stays_where_it_cannot_be_had():
-    """Of three groups the first is barred already, the library leaves the second, the third has it."""
-    way = WAYS[0]._replace(kept_off="ranks == 4")
-    one = _Candidate(way, None, np.array([True, False, False]))
-    path = SimpleNamespace(terms={"ranks": np.array([2.0, 4.0, 8.0])})
-    assert _without_kept_off(one, 1.0, path).barred.tolist() == [True, True, False]
-    assert _without_kept_off(one._replace(barred=None), 1.0, path).barred.tolist() == [False, True, False]

@@ -108,3 +108,15 @@ def test_wirings_have_a_source_and_an_unknown_one_is_refused():
             inside(4),
             [Tier(name="ici", size=4, bandwidth_bytes_per_s=1e9, topology="torus", shape=(4,))],
         )
+
+
+@pytest.mark.parametrize("name", ["switch", "node", "link", "ring", "tree", "send", "pair", "once"])
+def test_a_tier_may_have_any_name(name):
+    """Terms are called after tiers: one called as another term is priced as under a name of its own."""
+    group = Group(np.asarray(16.0), (np.asarray(8.0), np.asarray(16.0)))
+    for primitive in ("all_reduce", "all_to_all", "send_recv"):
+        found = [
+            float(collective_time(primitive, 1e8, group, (dataclasses.replace(XGMI, name=one), NET)).time_s)
+            for one in ("xgmi", name)
+        ]
+        assert found[0] == found[1]

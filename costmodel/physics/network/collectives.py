@@ -30,28 +30,39 @@ References
    J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
 """
 
-import csv
 from collections.abc import Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import LayoutError, choices_hint
-from costmodel.bill.formula import evaluate, names_of, run
-
-__all__ = [
-    "ALGORITHMS",
-    "TWO_LEVEL",
-    "Algorithm",
-    "CollectiveTime",
-    "crossover_size_bytes",
-    "textbook_time",
-    "two_level_time",
-]
+from costmodel.bill.formula import evaluate, run, with_steps
 
 Array = NDArray[np.float64]
+
+STEPS = (
+    ("log_ranks", "ceil(log2(ranks))"),
+    ("others_bytes", "(ranks - 1) / ranks * size_bytes"),
+    # The largest power of two up to n, and whether ranks beyond it fold their vector into a partner first.
+    ("core", "floor(log2(ranks))"),
+    ("folded", "ceil(log2(ranks)) - floor(log2(ranks))"),
+    ("in_node_bytes", "(node_ranks - 1) / node_ranks * size_bytes"),
+    ("between_bytes", "(nodes - 1) / nodes * size_bytes"),
+)
+"""What several records use."""
+_ALONE = "latency_s = where(ranks > 1, {latency}, 0); transfer_s = where(ranks > 1, {transfer}, 0); latency_s + transfer_s"
+_NODES = "latency_s = {latency}; transfer_s = {transfer}; latency_s + transfer_s"
+_CHUNKED = (
+    "stages = {stages}; wire_s = {transfer}; "
+    "fill = stages - 1; cross_s = sqrt(max(fill, 0) * start_s * wire_s); cut = fill * wire_s > start_s; "
+    + _ALONE.format(
+        latency="where(cut, fill * start_s + cross_s, stages * start_s)",
+        transfer="where(cut, wire_s + cross_s, stages * wire_s)",
+    )
+)
 
 
 class CollectiveTime(NamedTuple):
@@ -67,57 +78,36 @@ class CollectiveTime(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """One textbook algorithm of one collective: a row of ``collectives.csv``.
-
-    Attributes
-    ----------
-    primitive, name : str
-        What it does, and what it is called.
-    over : str
-        ``ranks`` of a flat tier, or ``nodes``.
-    latency, transfer : str
-        The part without and the part with bytes, as expressions. [s]
-    stages : str
-        Hops of a pipeline of chunks, whose whole message takes `transfer`; empty where messages are not cut.
-    valid : str
-        True for groups that it holds for; empty for all.
-    needs : str
-        Hardware without which it cannot run; empty if none.
-    source : str
-        Reference of this module.
-    note : str
-        What ranks send to whom.
-    """
+    """One textbook algorithm of one collective: a row of ``collectives.csv``."""
 
     primitive: str
     name: str
     over: str
+    """``ranks`` of a flat tier, or ``nodes``."""
     latency: str
     transfer: str
+    """The part without and the part with bytes, as expressions. [s]"""
     stages: str
+    """Hops of a pipeline of chunks, whose whole message takes `transfer`; empty where messages are not cut."""
     valid: str
+    """True for groups that it holds for; empty for all."""
     needs: str
+    """Hardware without which it cannot run; empty if none."""
     source: str
+    """Reference of this module."""
     note: str
+    """What ranks send to whom."""
 
     @property
     def formula(self) -> str:
         """Steps ``latency_s`` and ``transfer_s``, and their sum."""
-        if self.over == "nodes":
-            text = f"latency_s = {self.latency}; transfer_s = {self.transfer}; latency_s + transfer_s"
-        elif self.stages:
-            text = f"stages = {self.stages}; wire_s = {self.transfer}; {_CHUNKED}"
-        else:
-            text = (
-                f"latency_s = where(ranks > 1, {self.latency}, 0); "
-                f"transfer_s = where(ranks > 1, {self.transfer}, 0); latency_s + transfer_s"
-            )
-        return _with_steps(text)
+        text = _NODES if self.over == "nodes" else _CHUNKED if self.stages else _ALONE
+        return with_steps(STEPS, text.format(**self._asdict()))
 
     def applies(self, num_ranks: ArrayLike) -> NDArray[np.bool_]:
         """Say for which group sizes the formula holds."""
         n = np.asarray(num_ranks, dtype=np.float64)
-        return np.broadcast_to(evaluate(_with_steps(self.valid or "1"), {"ranks": n}) > 0, n.shape)
+        return np.broadcast_to(evaluate(with_steps(STEPS, self.valid or "1"), {"ranks": n}) > 0, n.shape)
 
     def time(
         self,
@@ -128,90 +118,64 @@ class Algorithm(NamedTuple):
         bandwidth_bytes_per_s: ArrayLike,
         gamma_s_per_byte: ArrayLike = 0.0,
     ) -> CollectiveTime:
-        r"""Price the collective.
-
-        Parameters
-        ----------
-        size_bytes, num_ranks : array_like
-            :math:`S` and :math:`n \ge 1`. [B], [-]
-        latency_s, bandwidth_bytes_per_s, gamma_s_per_byte : array_like
-            :math:`\alpha`, :math:`1/\beta` and :math:`\gamma`. [s], [B/s], [s/B]
-        """
-        n = np.asarray(num_ranks, dtype=np.float64)
-        return _priced(
-            self.formula,
-            {
-                "size_bytes": size_bytes,
-                "ranks": n,
-                "start_s": latency_s,
-                "bytes_per_s": bandwidth_bytes_per_s,
-                "add_s_per_byte": gamma_s_per_byte,
-                "set_bits": _set_bits(n) if "set_bits" in self.formula else 0.0,
-            },
+        """Price the collective; see `textbook_time`."""
+        return self._priced(
+            ranks=num_ranks,
+            size_bytes=size_bytes,
+            start_s=latency_s,
+            bytes_per_s=bandwidth_bytes_per_s,
+            add_s_per_byte=gamma_s_per_byte,
+            set_bits=_set_bits(num_ranks) if "set_bits" in self.formula else 0.0,
         )
 
+    def _priced(self, **terms: ArrayLike) -> CollectiveTime:
+        """Return the steps ``latency_s`` and ``transfer_s`` of the formula, the last before its sum."""
+        floats = {name: np.asarray(value, dtype=np.float64) for name, value in terms.items()}
+        *_, latency_s, transfer_s, _ = run(self.formula, floats)
+        return CollectiveTime(*(np.asarray(part, dtype=np.float64) for part in (latency_s, transfer_s)))
 
-def _priced(formula: str, terms: Mapping[str, ArrayLike]) -> CollectiveTime:
-    """Return the steps ``latency_s`` and ``transfer_s`` of a formula, the last before its sum."""
-    floats = {name: np.asarray(value, dtype=np.float64) for name, value in terms.items()}
-    *_, latency_s, transfer_s, _ = run(formula, floats)
-    return CollectiveTime(*(np.asarray(part, dtype=np.float64) for part in (latency_s, transfer_s)))
 
-
-def _set_bits(n: Array) -> Array:
+def _set_bits(num_ranks: ArrayLike) -> Array:
     r"""Count the bits that are set in all whole numbers below n: :math:`\sum_{i<n}\mathrm{popcount}(i)`."""
+    n = np.asarray(num_ranks, dtype=np.float64)[..., None]
     span = 2.0 ** np.arange(1, 33)
-    rest = np.mod(n[..., None], span)
-    return np.asarray(
-        (np.floor(n[..., None] / span) * span / 2 + np.maximum(rest - span / 2, 0.0)).sum(axis=-1)
-    )
+    ones = np.floor(n / span) * span / 2 + np.maximum(np.mod(n, span) - span / 2, 0.0)
+    return np.asarray(ones.sum(axis=-1))
 
 
-STEPS: Mapping[str, str] = {
-    "log_ranks": "ceil(log2(ranks))",
-    "others_bytes": "(ranks - 1) / ranks * size_bytes",
-    # The largest power of two up to n, and whether ranks beyond it fold their vector into a partner first.
-    "core": "floor(log2(ranks))",
-    "folded": "ceil(log2(ranks)) - floor(log2(ranks))",
-    "in_node_bytes": "(node_ranks - 1) / node_ranks * size_bytes",
-    "between_bytes": "(nodes - 1) / nodes * size_bytes",
-}
-"""What several records use."""
-
-_CHUNKED = (
-    "fill = stages - 1; cross_s = sqrt(max(fill, 0) * start_s * wire_s); cut = fill * wire_s > start_s; "
-    "latency_s = where(ranks > 1, where(cut, fill * start_s + cross_s, stages * start_s), 0); "
-    "transfer_s = where(ranks > 1, where(cut, wire_s + cross_s, stages * wire_s), 0); latency_s + transfer_s"
-)
-
-
-def _with_steps(formula: str) -> str:
-    """Put the steps of `STEPS` that a formula uses before it."""
-    used = names_of(formula)
-    return "".join(f"{name} = {step}; " for name, step in STEPS.items() if name in used) + formula
-
-
-def _read() -> list[Algorithm]:
-    """Return the records of ``collectives.csv``."""
-    table = (files("costmodel.physics.network") / "collectives.csv").read_text(encoding="utf-8")
-    return [Algorithm(**row) for row in csv.DictReader(table.splitlines())]
-
-
-def _by_name(records: list[Algorithm]) -> dict[str, dict[str, Algorithm]]:
-    """Sort records by collective and name."""
+def _by_name(over: str) -> dict[str, dict[str, Algorithm]]:
+    """Return the records over ranks or nodes, by collective and name."""
     found: dict[str, dict[str, Algorithm]] = {}
-    for record in records:
-        found.setdefault(record.primitive, {})[record.name] = record
+    for row in read_rows(Path(__file__).with_name("collectives.csv")):
+        if row["over"] == over:
+            found.setdefault(row["primitive"], {})[row["name"]] = Algorithm(**row)
     return found
 
 
-_RECORDS = _read()
-
-ALGORITHMS = _by_name([record for record in _RECORDS if record.over == "ranks"])
+ALGORITHMS = _by_name("ranks")
 """Every algorithm on a flat tier, by collective and name."""
-
-TWO_LEVEL = _by_name([record for record in _RECORDS if record.over == "nodes"])
+TWO_LEVEL = _by_name("nodes")
 """Every algorithm over nodes, by collective and name."""
+
+
+_Table = Mapping[str, Mapping[str, Algorithm]]
+
+
+def _records(table: _Table, primitive: str) -> Mapping[str, Algorithm]:
+    """Return the records of a primitive; an unknown one is a `LayoutError`."""
+    if primitive not in table:
+        raise LayoutError(f"collective: unknown {primitive!r}; {choices_hint(primitive, table)}")
+    return table[primitive]
+
+
+def _record(table: _Table, primitive: str, algorithm: str) -> Algorithm:
+    """Return the record of an algorithm; an unknown one is a `LayoutError`."""
+    known = _records(table, primitive)
+    if algorithm not in known:
+        raise LayoutError(
+            f"algorithm of {primitive}: unknown {algorithm!r}; {choices_hint(algorithm, known)}"
+        )
+    return known[algorithm]
 
 
 def textbook_time(
@@ -224,9 +188,18 @@ def textbook_time(
     bandwidth_bytes_per_s: ArrayLike,
     gamma_s_per_byte: ArrayLike = 0.0,
 ) -> CollectiveTime:
-    """Time of a collective by a named algorithm, or by ``auto``: the fastest that applies.
+    r"""Time of a collective by a named algorithm, or by ``auto``: the fastest that applies.
 
-    ``auto`` leaves out what needs special hardware (`Algorithm.needs`). Takes what `Algorithm.time` takes.
+    ``auto`` leaves out what needs special hardware (`Algorithm.needs`).
+
+    Parameters
+    ----------
+    primitive, algorithm : str
+        Keys of `ALGORITHMS`.
+    size_bytes, num_ranks : array_like
+        :math:`S` and :math:`n \ge 1`. [B], [-]
+    latency_s, bandwidth_bytes_per_s, gamma_s_per_byte : array_like
+        :math:`\alpha`, :math:`1/\beta` and :math:`\gamma`. [s], [B/s], [s/B]
 
     Raises
     ------
@@ -248,40 +221,17 @@ def textbook_time(
         "gamma_s_per_byte": gamma_s_per_byte,
     }
     if algorithm != "auto":
-        row = _row(primitive, algorithm)
+        row = _record(ALGORITHMS, primitive, algorithm)
         if not row.applies(n).all():
             raise LayoutError(f"{algorithm} {primitive} needs a power of two of ranks, got {n.tolist()}")
         return row.time(size_bytes, n, **link)
-    best: CollectiveTime | None = None
-    for row in _rows(primitive).values():
-        if row.needs:
-            continue
-        new, valid = row.time(size_bytes, n, **link), row.applies(n)
-        if best is None:
-            best = new
-            continue
-        faster = valid & (new.time_s < best.time_s)
-        best = CollectiveTime(
-            np.where(faster, new.latency_s, best.latency_s), np.where(faster, new.transfer_s, best.transfer_s)
-        )
-    assert best is not None
+    best = CollectiveTime(np.asarray(np.inf), np.asarray(np.inf))
+    for row in _records(ALGORITHMS, primitive).values():
+        if not row.needs:
+            new = row.time(size_bytes, n, **link)
+            faster = row.applies(n) & (new.time_s < best.time_s)
+            best = CollectiveTime(*(np.where(faster, *parts) for parts in zip(new, best, strict=True)))
     return best
-
-
-def _rows(primitive: str) -> dict[str, Algorithm]:
-    """Return the algorithms of a primitive."""
-    if primitive not in ALGORITHMS:
-        raise LayoutError(f"collective: unknown {primitive!r}; {choices_hint(primitive, ALGORITHMS)}")
-    return ALGORITHMS[primitive]
-
-
-def _row(primitive: str, algorithm: str) -> Algorithm:
-    """Return one row of the validity table."""
-    rows = _rows(primitive)
-    if algorithm not in rows:
-        hint = choices_hint(algorithm, [*rows, "auto"])
-        raise LayoutError(f"algorithm of {primitive}: unknown {algorithm!r}; {hint}")
-    return rows[algorithm]
 
 
 def two_level_time(
@@ -319,23 +269,15 @@ def two_level_time(
     LayoutError
         If there is no such algorithm.
     """
-    rows = TWO_LEVEL.get(primitive, {})
-    if algorithm not in rows:
-        raise LayoutError(
-            f"algorithm of {primitive} over nodes: unknown {algorithm!r}; {choices_hint(algorithm, rows)}"
-        )
-    return _priced(
-        rows[algorithm].formula,
-        {
-            "size_bytes": size_bytes,
-            "node_ranks": ranks_per_node,
-            "nodes": num_nodes,
-            "node_start_s": intra_latency_s,
-            "node_bytes_per_s": intra_bandwidth_bytes_per_s,
-            "net_start_s": inter_latency_s,
-            "net_bytes_per_s": inter_bandwidth_bytes_per_s,
-            "add_s_per_byte": gamma_s_per_byte,
-        },
+    return _record(TWO_LEVEL, primitive, algorithm)._priced(
+        size_bytes=size_bytes,
+        node_ranks=ranks_per_node,
+        nodes=num_nodes,
+        node_start_s=intra_latency_s,
+        node_bytes_per_s=intra_bandwidth_bytes_per_s,
+        net_start_s=inter_latency_s,
+        net_bytes_per_s=inter_bandwidth_bytes_per_s,
+        add_s_per_byte=gamma_s_per_byte,
     )
 
 

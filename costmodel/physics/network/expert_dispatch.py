@@ -17,155 +17,82 @@ References
    of deepseek-ai/DeepEP's branch hybrid-ep (buffers).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.formula import evaluate
-from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike
+from costmodel.base.csv_text import read_rows
+from costmodel.bill.formula import evaluate, with_steps
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, TierLike
 from costmodel.physics.network.mesh import Group
-from costmodel.physics.network.paths import Level, Route, Steps, go_on, no_facts, path_of, torus_link
+from costmodel.physics.network.paths import Level, Route, Steps, go_on, path_of
 from costmodel.physics.network.torus import torus_steps
 
 Array = NDArray[np.float64]
 
+# DeepEP works in nodes of eight, a channel for every two SMs; a slot holds a token in bf16 with its source, 128
+# experts, their weights and 128 scales. The more ranks, the more slots (`Buffer.get_dispatch_config`); NVSHMEM hands
+# memory out in pieces of `heap_bytes` (deep_ep/buffer.py, NVSHMEM_CUMEM_GRANULARITY).
+# Hybrid-EP keeps room for every token of every rank: all might go to one. With it the probabilities of the experts in
+# its NVLink domain, in fp32; between domains what each other one sends.
+_BUFFER_STEPS = (
+    ("token_bytes", "2 * hidden_size + 8 + 128 * (8 + 4 + 4)"),
+    ("slots", "where(ranks > 128, 720, where(ranks > 64, 560, where(ranks > 8, 288, 256)))"),
+    ("nodes", "where(ranks > 8, ranks / 8, 0)"),
+    ("sent_bytes", "sms / 2 * nodes * 128 * 2 * (token_bytes + 16)"),
+    ("heap_bytes", "2 ** 29"),
+    ("kept_bytes", "2 * hidden_size + 4 * experts / ranks * domain"),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dispatcher:
-    """How the tokens of a mixture of experts travel to the experts and back.
-
-    Attributes
-    ----------
-    name : str
-        As recipes write it.
-    dispatch, combine : str
-        Collective each way; "" where kernels of its own send each token once to each node (`moe_exchange_time`).
-    copies : str
-        What the collective's buffer holds of each token: a formula over `ranks`, `top_k` and `imbalance`.
-    quantised_bytes : float
-        Bytes an element of a dispatch where the layers compute in a low precision, scales included.
-    router_kernels : float or None
-        Kernels of router and preprocessing, forward, where the dispatcher brings its own.
-    sms : float
-        Streaming multiprocessors that its kernels hold while they send, unless a recipe says so; 0 where it
-        sends by a library whose share is the recipe's `overlap_contention`. [-]
-    network_rate : float
-        Rate of its messages between nodes, over that which the link's profile has for such kernels. [-]
-    node_buffer, network_buffer : str
-        Bytes that it holds on every GPU for messages inside and between nodes: formulas over `ranks`, `sms`,
-        `hidden_size`, `tokens` (of a rank and micro-batch), `experts` and `domain` (ranks of the group in a node).
-    buffer_source : str
-        Where those are written down.
-    description : str
-        What it sends, for the table of the mesh.
-    source : str
-        Where that is written down.
-    """
+    """How the tokens of a mixture of experts travel to the experts and back: a row of ``dispatchers.csv``."""
 
     name: str
+    """As recipes write it."""
     dispatch: str
     combine: str
+    """Collective each way; "" where kernels of its own send each token once to each node (`moe_exchange_time`)."""
     copies: str
+    """What the collective's buffer holds of each token: a formula over `ranks`, `top_k` and `imbalance`."""
     quantised_bytes: float
+    """Bytes an element of a dispatch where the layers compute in a low precision, scales included (fp32 every 128)."""
     router_kernels: float | None
+    """Kernels of router and preprocessing, forward, where the dispatcher brings its own (NVIDIA/Megatron-LM
+    docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1)."""
     sms: float
+    """Streaming multiprocessors that its kernels hold while they send, unless a recipe says so; 0 where it sends by a
+    library whose share is the recipe's `overlap_contention`. On NVLink 5 the 16 of Hybrid-EP (--moe-hybridep-num-sms)
+    send 600 to 750 GB/s where DeepEP's send 280 to 360; it needs 32 for 440 to 620. [-]"""
     network_rate: float
+    """Rate of its messages between nodes, over that which the link's profile has for such kernels. Hybrid-EP: six figures
+    of 16, 32 and 64 H100 in bf16 by 8 SMs, in the mean 40.7 GB/s of a port where DeepEP has 43.7. [-]"""
     node_buffer: str
     network_buffer: str
+    """Bytes that it holds on every GPU for messages inside and between nodes: formulas over `ranks`, `sms`,
+    `hidden_size`, `tokens` (of a rank and micro-batch), `experts` and `domain` (ranks of the group in a node)."""
     buffer_source: str
     description: str
+    """What it sends, for the table of the mesh."""
     source: str
 
 
-# DeepEP works in nodes of eight, a channel for every two SMs; a slot holds a token in bf16 with its source, 128
-# experts, their weights and 128 scales. The more ranks, the more slots (`Buffer.get_dispatch_config`).
-_TOKEN_BYTES = "token_bytes = 2 * hidden_size + 8 + 128 * (8 + 4 + 4)"
-_NODE_SLOTS = "where(ranks > 128, 720, where(ranks > 64, 560, where(ranks > 8, 288, 256)))"
-_NETWORK_SLOTS = 128
-# NVSHMEM hands memory out in pieces of this size (deep_ep/buffer.py, NVSHMEM_CUMEM_GRANULARITY).
-_HEAP_PIECE = 2**29
+def _dispatcher(row: Mapping[str, str]) -> Dispatcher:
+    numbers = {name: float(row[name]) for name in ("quantised_bytes", "sms", "network_rate")}
+    kernels = float(row["router_kernels"]) if row["router_kernels"] else None
+    buffers = {
+        name: with_steps(_BUFFER_STEPS, row[name] or "0") for name in ("node_buffer", "network_buffer")
+    }
+    return Dispatcher(**{**row, **numbers, **buffers, "router_kernels": kernels})  # type: ignore[arg-type]
 
-# Hybrid-EP keeps room for every token of every rank: all might go to one. With it the probabilities of the experts in
-# its NVLink domain, in fp32; between domains what each other one sends.
-_TOKEN_AND_PROBABILITIES = "kept_bytes = 2 * hidden_size + 4 * experts / ranks * domain"
 
 DISPATCHERS: dict[str, Dispatcher] = {
-    one.name: one
-    for one in (
-        Dispatcher(
-            name="all-to-all",
-            dispatch="all_to_all",
-            combine="all_to_all",
-            copies="top_k * imbalance",
-            quantised_bytes=2.0,
-            router_kernels=None,
-            sms=0.0,
-            network_rate=1.0,
-            node_buffer="0 * ranks",
-            network_buffer="0 * ranks",
-            buffer_source="none",
-            description="all-to-all of tokens",
-            source="Lepikhin et al., GShard, arXiv:2006.16668, section 3",
-        ),
-        Dispatcher(
-            name="all-gather",
-            dispatch="all_gather",
-            combine="reduce_scatter",
-            copies="ranks",
-            quantised_bytes=2.0,
-            router_kernels=None,
-            sms=0.0,
-            network_rate=1.0,
-            node_buffer="0 * ranks",
-            network_buffer="0 * ranks",
-            buffer_source="none",
-            description="all-gather + reduce-scatter of tokens",
-            source="NVIDIA/Megatron-LM megatron/core/transformer/moe/token_dispatcher.py (allgather)",
-        ),
-        Dispatcher(
-            name="deep-ep",
-            dispatch="",
-            combine="",
-            copies="top_k * imbalance",
-            # A scale in fp32 every 128 elements.
-            quantised_bytes=1.03,
-            # NVIDIA/Megatron-LM docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1.
-            router_kernels=17.0,
-            sms=20.0,
-            network_rate=1.0,
-            node_buffer=f"{_TOKEN_BYTES}; slots = {_NODE_SLOTS}; sms / 2 * min(ranks, 8) * slots * token_bytes",
-            network_buffer=f"{_TOKEN_BYTES}; nodes = where(ranks > 8, ranks / 8, 0); "
-            f"sent_bytes = sms / 2 * nodes * {_NETWORK_SLOTS} * 2 * (token_bytes + 16); "
-            f"ceil(sent_bytes / {_HEAP_PIECE}) * {_HEAP_PIECE}",
-            buffer_source="deepseek-ai/DeepEP csrc/config.hpp get_nvl_buffer_size_hint, get_rdma_buffer_size_hint; "
-            "deep_ep/buffer.py get_dispatch_config, NVSHMEM_CUMEM_GRANULARITY",
-            description="all-to-all of tokens (DeepEP)",
-            source="deepseek-ai/DeepEP README; de-duplicated, node-limited dispatch",
-        ),
-        Dispatcher(
-            name="hybrid-ep",
-            dispatch="",
-            combine="",
-            copies="top_k * imbalance",
-            quantised_bytes=1.03,
-            router_kernels=17.0,
-            # NVIDIA/Megatron-LM --moe-hybridep-num-sms. On NVLink 5 that many send 600 to 750 GB/s where DeepEP's
-            # send 280 to 360; it needs 32 for 440 to 620.
-            sms=16.0,
-            # Six figures of 16, 32 and 64 H100 in bf16 by 8 SMs, kernels alone: 38.4, 40.9 and 44.2 GB/s of a port to
-            # dispatch, 34.0, 42.3 and 44.7 to combine, in the mean 40.7 where DeepEP has 43.7.
-            network_rate=0.93,
-            node_buffer=f"{_TOKEN_AND_PROBABILITIES}; ranks * tokens * kept_bytes",
-            network_buffer=f"{_TOKEN_AND_PROBABILITIES}; (ranks / domain - 1) * tokens * kept_bytes",
-            buffer_source="deepseek-ai/DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md 4.2 and 4.3: one "
-            "buffer for dispatch and combine, bf16",
-            description="all-to-all of tokens (Hybrid-EP)",
-            source="deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md; de-duplicated, any NVLink domain",
-        ),
-    )
+    row["name"]: _dispatcher(row) for row in read_rows(Path(__file__).with_name("dispatchers.csv"))
 }
 """Every dispatcher by its name."""
 
@@ -185,54 +112,41 @@ def expected_copies(num_domains: ArrayLike, top_k: ArrayLike, *, domain_limit: A
     return evaluate(formula, {"domains": num_domains, "top_k": top_k, "limit": domain_limit})
 
 
-def _steps(levels: tuple[Level, ...], *, deduplicate: bool, limited: bool, slowed: bool) -> Steps:
-    """Return the copies that cross each tier, and seconds a byte of a token on the slowest."""
-    steps, slowest_s, most = [], "", "0"
-    for at in levels:
-        name = at.name
-        steps.append((f"{name}_domains", at.over_below("ranks")))
-        copies = f"top_k * (1 - 1 / {name}_domains)"
-        if deduplicate:
-            # GPUs that a token may go to are those of the nodes that it may use.
-            limit = f"node_limit * {name}_members" if at.inner else "node_limit"
-            usable = f"min({limit}, {name}_domains)" if limited else f"{name}_domains"
-            steps.append((f"{name}_usable", usable))
-            copies = _COPIES.replace("usable", f"{name}_usable").replace("domains", f"{name}_domains")
-        steps.append((f"{name}_copies", at.where_crossed(copies)))
-        if at.axes:
-            # What each chip sends, as if it were spread evenly over all chips and itself.
-            steps += torus_steps(at.axes)
-            whole = f"{name}_members / max({name}_members - 1, 1)"
-            steps.append((f"{name}_s_per_byte", f"{name}_copies * {whole} * spread_s_per_byte"))
-        else:
-            slower = " * network_rate" if slowed and not at.inner else ""
-            steps.append((f"{name}_s_per_byte", f"{name}_copies / ({at.rate(at.wiring.pairs)}{slower})"))
-        most = (
-            f"where({name}_s_per_byte > {slowest_s}, {name}_copies, {most})"
-            if slowest_s
-            else f"{name}_copies"
-        )
-        slowest_s = f"max({slowest_s}, {name}_s_per_byte)" if slowest_s else f"{name}_s_per_byte"
-    steps += [("exchange_s_per_byte", slowest_s or "0"), ("copies", most)]
-    return tuple(steps)
-
-
-def _of_tier(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    return {
-        "bytes_per_s": tier.achieved_bandwidth_bytes_per_s,
-        "efficiency": fabric.dispatch_rate_factor,
-    }
-
-
 @cache
 def _route(deduplicate: bool, limited: bool, slowed: bool) -> Route:
-    """Return the traffic of tokens sent once a domain or once an expert, to all domains or to some."""
-    return Route(
-        lambda levels: _steps(levels, deduplicate=deduplicate, limited=limited, slowed=slowed),
-        _of_tier,
-        no_facts,
-        torus_link,
-    )
+    """Return the traffic of tokens sent once a domain or once an expert, to all domains or to some.
+
+    Its steps are the copies that cross each tier, and seconds a byte of a token on the slowest.
+    """
+
+    def steps_of(levels: tuple[Level, ...]) -> Steps:
+        steps, slowest_s, most = [], "", "0"
+        for at in levels:
+            name = at.name
+            steps.append((f"{name}_domains", at.over_below("ranks")))
+            copies = f"top_k * (1 - 1 / {name}_domains)"
+            if deduplicate:
+                # GPUs that a token may go to are those of the nodes that it may use.
+                limit = f"node_limit * {name}_members" if at.inner else "node_limit"
+                usable = f"min({limit}, {name}_domains)" if limited else f"{name}_domains"
+                steps.append((f"{name}_usable", usable))
+                copies = _COPIES.replace("usable", f"{name}_usable").replace("domains", f"{name}_domains")
+            steps.append((f"{name}_copies", at.where_crossed(copies)))
+            if at.axes:
+                # What each chip sends, as if it were spread evenly over all chips and itself.
+                steps += torus_steps(at.axes)
+                whole = f"{name}_members / max({name}_members - 1, 1)"
+                steps.append((f"{name}_s_per_byte", f"{name}_copies * {whole} * spread_s_per_byte"))
+            else:
+                slower = " * network_rate" if slowed and not at.inner else ""
+                rate = at.rate(at.wiring.pairs, "dispatch_efficiency")
+                steps.append((f"{name}_s_per_byte", f"{name}_copies / ({rate}{slower})"))
+            each_s = f"{name}_s_per_byte"
+            most = f"where({each_s} > {slowest_s}, {name}_copies, {most})" if slowest_s else f"{name}_copies"
+            slowest_s = f"max({slowest_s}, {each_s})" if slowest_s else each_s
+        return (*steps, ("exchange_s_per_byte", slowest_s or "0"), ("copies", most))
+
+    return steps_of
 
 
 def moe_exchange_time(
@@ -284,14 +198,13 @@ def moe_exchange_time(
     for the caller to count.
     """
     nodes = np.asarray(node_limit, dtype=np.float64)
-    limited = bool((nodes > 0.0).any())
-    more: tuple[tuple[str, ArrayLike], ...] = (("top_k", top_k),)
+    limited, slowed = bool((nodes > 0.0).any()), network_rate != 1.0
+    more: dict[str, ArrayLike] = {"top_k": top_k}
     if limited:
-        more += (("node_limit", np.where(nodes > 0.0, nodes, np.inf)),)
-    slowed = network_rate != 1.0
+        more["node_limit"] = np.where(nodes > 0.0, nodes, np.inf)
     if slowed:
-        more += (("network_rate", network_rate),)
-    path = path_of(group, tiers, concurrent, _route(deduplicate, limited, slowed), more)
+        more["network_rate"] = network_rate
+    path = path_of(group, tiers, concurrent, _route(deduplicate, limited, slowed), **more)
     known = {
         **path.terms,
         **path.values,

@@ -1,6 +1,7 @@
 r"""What a collective of NCCL (or RCCL) takes on a fabric of nested tiers, in a form cheap to search.
 
-Each way of doing a collective is a `Way`: a formula over the steps of a path (`paths`), of the form
+Each way of doing a collective is a `Way`, a row of ``nccl_ways.csv``: a formula over the steps of a path (`paths`),
+of the form
 
 .. math:: t = T_0 + \sum_t h_t a_t + 2\sqrt{P\,W b} + W b + \frac{S}{n B_c}
 
@@ -13,10 +14,9 @@ copy of a rank's own shard; the fastest of the ways that apply is taken, as NCCL
 - all-reduce by double tree across nodes, or by the switch (NVLS; NVLS-tree across nodes);
 - all-gather and reduce-scatter of one GPU a node by parallel aggregated trees (PAT, from NCCL 2.23 on);
 - all-reduce by the network's switches (SHARP) where a tier's profile says that they add up, behind NVLS
-  or a chain in each node;
-- on a torus, along the sides of the group's box of chips, in turn or at once (`torus`).
-
-Across two nodes a tree's NICs carry S/2 up and S/2 down, half of what more nodes need.
+  or a chain in each node: a port sends its part of the vector once and receives the sum once;
+- on a torus, along the sides of the group's box of chips, in turn or at once (`torus`): an all-reduce is a
+  reduce-scatter and a gather, a broadcast a scatter and a gather.
 
 References
 ----------
@@ -29,31 +29,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path as File
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import LayoutError, choices_hint
-from costmodel.bill.formula import compiled, evaluate, run
+from costmodel.bill.formula import compiled, evaluate, run, with_steps
 from costmodel.bill.lines import anywhere
 from costmodel.bill.quantity import Quantity
+from costmodel.physics.network import paths
 from costmodel.physics.network.expert_dispatch import moe_exchange_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike
 from costmodel.physics.network.mesh import Group
-from costmodel.physics.network.paths import (
-    LINK,
-    PAIRS,
-    RING,
-    SLICE_LINK,
-    SLICE_PAIRS,
-    SLICE_RING,
-    Path,
-    Route,
-    Steps,
-    go_on,
-    path_of,
-)
+from costmodel.physics.network.paths import Path, Route, go_on, path_of
 from costmodel.physics.network.topologies import TORUS
 
 __all__ = [
@@ -63,7 +54,6 @@ __all__ = [
     "WAYS",
     "Fabric",
     "GroupCost",
-    "Way",
     "collective_candidates",
     "collective_time",
     "moe_exchange_time",
@@ -71,42 +61,43 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-
-_TUNER = "NVIDIA/nccl src/graph/tuning.cc: latency + bytes / rate of (algorithm, protocol)"
+_ROUTES: Mapping[str, Route] = {
+    "ring": paths.ring_steps,
+    "pairs": paths.pair_steps,
+    "link": paths.link_steps,
+    "torus-ring": paths.slice_ring_steps,
+    "torus-pairs": paths.slice_pair_steps,
+    "torus-link": paths.link_steps,
+}
+_STEPS = (
+    ("nodes", "ranks / node_ranks"),
+    # Chains inside nodes beside what their ports carry between them.
+    ("chain_s_per_byte", "where(node_ranks > 1, 2, 0) / (node_bytes_per_s * node_efficiency)"),
+    # Of two nodes each tree's port moves half of the vector up and half down; of more, all both ways.
+    ("tree_s_per_byte", "where(nodes > 2, 2, 1) * outer_s_per_byte / tree_efficiency"),
+    ("sharp_s_per_byte", "max(outer_s_per_byte, 1 / (node_ranks * sharp_bytes_per_s))"),
+    ("switch_s_per_byte", "(1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency)"),
+    ("nvls_fill_s", "nvls_fill_step_s * node_ranks + nvls_tree_fill_s"),
+)
+"""What several ways build on."""
 
 
 class Way(NamedTuple):
-    """One way of doing a collective.
-
-    Attributes
-    ----------
-    algorithm : str
-        One of `NCCL_ALGORITHMS`.
-    primitives : tuple of str
-        What it does.
-    route : Route
-        The traffic that its formula starts from.
-    formula : str
-        Steps ``latency_s`` and ``transfer_s``, and their sum, over the steps and terms of the route,
-        ``size_bytes`` and ``wire_bytes``.
-    applies : str
-        True for groups that can do it so; over the same names, but not the size.
-    kept_off : str
-        True where the library does not take it, faster or not.
-    protocol : str
-        NCCL's name of how messages are handed over.
-    source : str
-        Where the form comes from.
-    """
+    """One way of doing a collective."""
 
     algorithm: str
+    """One of `NCCL_ALGORITHMS`."""
     primitives: tuple[str, ...]
     route: Route
+    """The traffic that its formula starts from."""
     formula: str
-    applies: str = "1"
-    kept_off: str = "0"
-    protocol: str = "Simple"
-    source: str = _TUNER
+    """Steps ``latency_s`` and ``transfer_s``, and their sum, over steps and terms of the route, ``size_bytes`` and
+    ``wire_bytes``."""
+    applies: str
+    """True for groups that can do it so; over the same names, but not the size."""
+    protocol: str
+    """NCCL's name of how messages are handed over."""
+    on_torus: bool
 
     @property
     def code(self) -> float:
@@ -114,198 +105,27 @@ class Way(NamedTuple):
         return float(NCCL_ALGORITHMS.index(self.algorithm))
 
 
-_SENDS = "NVIDIA/nccl: point-to-point messages of one group, started together"
-_COPIED = "size_bytes / ranks * copy_s_per_byte"
-# Chains inside nodes beside what their ports carry between them.
-_CHAINS = (
-    "chain_s_per_byte = where(node_ranks > 1, 2, 0) / (node_bytes_per_s * node_efficiency); "
-    "wire_s = size_bytes * max(chain_s_per_byte, port_s_per_byte)"
-)
-_ADD = "latency_s + transfer_s"
-_HAS_LL = "(simple_hop_s > 0) * (ll_bytes_per_s > 0)"
-# From there on NCCL takes the switch (H200, B200 sweeps).
-_SWITCH_ONLY = "(size_bytes >= 2097152) * (node_ranks >= nvls_min_ranks) * (node_ranks >= ranks) * (switch_bytes_per_s > 0)"
-# NCCL's own constant for a network level of NVLS-tree [2].
-_NVLS_LEVEL = "20.9e-6"
-# NCCL's own constants of PAT: base, a level of the network (14 us over 3.5), what each rank adds, share of the
-# ring's rate; and of SHARP: the network's part behind NVLS and behind a chain, a hop of the chain [2].
-_PAT = {"base": "8e-6", "level": "4e-6", "rank": "2.8e-6", "rate": "0.75"}
-_SHARP_LATENCY, _CHAIN_LATENCY, _CHAIN_HOP = "18e-6", "30e-6", "2.8e-6"
-_BY_NETWORK = "(sharp_bytes_per_s > 0) * (ranks > node_ranks)"
-_SCATTERED = ("all_gather", "reduce_scatter")
-_ROOTED = ("broadcast", "reduce")
-
-# An all-reduce is a reduce-scatter and a gather; a broadcast a scatter and a gather, a reduce that backwards.
-_TWICE = ("all_reduce", *_ROOTED)
-_TORUS = "costmodel.physics.network.torus: rings and lines along the sides of a box of chips"
-
-
-def _pipelined(fill_s: str) -> str:
-    """Return the time of chunks of the best size, whose pipeline takes `fill_s` to fill."""
-    return f"transfer_s = wire_s + 2 * sqrt({fill_s} * wire_s)"
-
-
-def _on_torus(sides: str, primitives: tuple[str, ...]) -> Way:
-    """Return a gather inside every slice and between slices, there and back where `primitives` do both."""
-    word = {"at-once": "once", "in-turn": "turn"}[sides]
-    passes = "2 * " if primitives is _TWICE else ""
+def _way(row: Mapping[str, str]) -> Way:
+    """Return a row of ``nccl_ways.csv``: seconds without bytes, on the wire and to fill the pipeline, and a rank's own copy."""
+    transfer = "wire_s" + (f" + 2 * sqrt({row['fill']} * wire_s)" if row["fill"] else "")
+    transfer += " + size_bytes / ranks * copy_s_per_byte" if row["copies"] else ""
+    text = f"latency_s = {row['latency']}; wire_s = {row['wire']}; transfer_s = {transfer}; latency_s + transfer_s"
     return Way(
-        algorithm=f"sides-{sides}",
-        primitives=primitives,
-        route=SLICE_RING,
-        formula="latency_s = slice_start_s + outer_start_s "
-        f"+ {passes}({word}_hops * slice_hop_s + outer_hops_s); "
-        f"slice_s = {passes}size_bytes * {word}_s_per_byte; "
-        f"outer_s = {passes}(slices - 1) / slices * size_bytes * outer_s_per_byte; "
-        f"transfer_s = slice_s + outer_s; {_ADD}",
-        source=_TORUS,
+        row["algorithm"],
+        tuple(row["primitives"].split()),
+        _ROUTES[row["route"]],
+        with_steps(_STEPS, text),
+        row["applies"],
+        row["protocol"],
+        row["route"].startswith("torus"),
     )
 
 
-WAYS: tuple[Way, ...] = (
-    Way(
-        algorithm="ring",
-        primitives=("all_reduce",),
-        route=RING,
-        formula="latency_s = base_latency_s + 2 * (hops_s + (ranks - 1) * simple_hop_s); "
-        f"wire_s = wire_bytes * ring_s_per_byte; {_pipelined('fill_s')} + {_COPIED}; {_ADD}",
-        kept_off=_SWITCH_ONLY,
-    ),
-    Way(
-        algorithm="ring",
-        primitives=_SCATTERED,
-        route=RING,
-        formula="latency_s = base_latency_s + hops_s + (ranks - 1) * simple_hop_s; "
-        f"wire_s = wire_bytes * ring_s_per_byte; {_pipelined('fill_s')} + {_COPIED}; {_ADD}",
-    ),
-    Way(
-        algorithm="ring",
-        primitives=_ROOTED,
-        route=RING,
-        formula="latency_s = base_latency_s + hops_s + (ranks - 1) * simple_hop_s; "
-        f"wire_s = wire_bytes * ring_s_per_byte; {_pipelined('fill_s')}; {_ADD}",
-    ),
-    Way(
-        algorithm="ll",
-        protocol="LL",
-        primitives=("all_reduce",),
-        route=RING,
-        formula="latency_s = base_latency_s + 2 * min(hops_s, chain_s + tree_s); "
-        f"transfer_s = wire_bytes * max(1 / max(ll_bytes_per_s, 1), ring_s_per_byte); {_ADD}",
-        applies=_HAS_LL,
-    ),
-    Way(
-        algorithm="ll",
-        protocol="LL",
-        primitives=(*_SCATTERED, *_ROOTED),
-        route=RING,
-        formula="latency_s = base_latency_s + hops_s; "
-        f"transfer_s = wire_bytes * max(1 / max(ll_bytes_per_s, 1), ring_s_per_byte); {_ADD}",
-        applies=_HAS_LL,
-    ),
-    Way(
-        algorithm="tree",
-        primitives=("all_reduce",),
-        route=RING,
-        # Of two nodes each tree's port moves half of the vector up and half down; of more, all both ways.
-        formula="latency_s = base_latency_s + 2 * (chain_s + tree_s); "
-        "port_s_per_byte = where(ranks / node_ranks > 2, 2, 1) * outer_s_per_byte / tree_efficiency; "
-        f"{_CHAINS}; {_pipelined('tree_fill_s')}; {_ADD}",
-        applies="ranks > node_ranks",
-    ),
-    Way(
-        algorithm="nvls",
-        primitives=("all_reduce",),
-        route=RING,
-        formula="latency_s = nvls_latency_s; "
-        "wire_s = size_bytes * (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency); "
-        f"{_pipelined('(nvls_fill_step_s * node_ranks + nvls_tree_fill_s)')}; {_ADD}",
-        applies="(switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks) * (node_ranks >= ranks)",
-    ),
-    Way(
-        algorithm="nvls-tree",
-        primitives=("all_reduce",),
-        route=RING,
-        formula="nodes = ranks / node_ranks; "
-        f"latency_s = nvls_latency_s + base_latency_s + 2 * log2(nodes) * {_NVLS_LEVEL}; "
-        "port_s_per_byte = where(nodes > 2, 2, 1) * outer_s_per_byte / tree_efficiency; "
-        "switch_s_per_byte = (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency * nvls_tree_efficiency); "
-        "wire_s = size_bytes * max(switch_s_per_byte, port_s_per_byte); "
-        f"{_pipelined('(nvls_fill_step_s * node_ranks + nvls_tree_fill_s)')}; {_ADD}",
-        applies="(switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks) * (ranks > node_ranks)",
-    ),
-    Way(
-        algorithm="pat",
-        primitives=_SCATTERED,
-        route=RING,
-        formula=f"latency_s = {_PAT['base']} + log2(ranks) * {_PAT['level']} + ranks * {_PAT['rank']}; "
-        f"transfer_s = size_bytes * ring_s_per_byte / {_PAT['rate']}; {_ADD}",
-        applies="(node_ranks <= 1) * (ranks > 1)",
-        source=f"{_TUNER}; PAT from 2.23 on, one GPU a node",
-    ),
-    # The network's switches add up: a port sends its part of the vector once and receives the sum once.
-    Way(
-        algorithm="nvls-sharp",
-        primitives=("all_reduce",),
-        route=RING,
-        formula=f"latency_s = nvls_latency_s + {_SHARP_LATENCY}; "
-        "port_s_per_byte = max(outer_s_per_byte, 1 / (node_ranks * sharp_bytes_per_s)); "
-        "switch_s_per_byte = (1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency); "
-        "wire_s = size_bytes * max(switch_s_per_byte, port_s_per_byte); "
-        f"{_pipelined('(nvls_fill_step_s * node_ranks + nvls_tree_fill_s)')}; {_ADD}",
-        applies=f"{_BY_NETWORK} * (switch_bytes_per_s > 0) * (node_ranks >= nvls_min_ranks)",
-        source=f"{_TUNER}; NVLS over nodes with CollNet (SHARP)",
-    ),
-    Way(
-        algorithm="collnet-chain",
-        primitives=("all_reduce",),
-        route=RING,
-        formula=f"latency_s = 2 * (node_ranks - 1) * {_CHAIN_HOP} + {_CHAIN_LATENCY}; "
-        "port_s_per_byte = max(outer_s_per_byte, 1 / (node_ranks * sharp_bytes_per_s)); "
-        f"{_CHAINS}; {_pipelined('tree_fill_s')}; {_ADD}",
-        applies=_BY_NETWORK,
-        source=f"{_TUNER}; CollNetChain (SHARP)",
-    ),
-    Way(
-        algorithm="direct",
-        primitives=("all_to_all",),
-        route=PAIRS,
-        formula="latency_s = start_s + far_peers * message_s; wire_s = size_bytes * pair_s_per_byte; "
-        f"{_pipelined('pipeline_s')} + {_COPIED}; {_ADD}",
-        source=_SENDS,
-    ),
-    Way(
-        algorithm="direct",
-        primitives=("send_recv",),
-        route=LINK,
-        formula="latency_s = start_s; wire_s = size_bytes / (link_bytes_per_s * link_efficiency); "
-        f"{_pipelined('pipeline_s')}; {_ADD}",
-        source=_SENDS,
-    ),
-    *(
-        _on_torus(sides, primitives)
-        for sides in ("at-once", "in-turn")
-        for primitives in (_TWICE, _SCATTERED)
-    ),
-    Way(
-        algorithm="direct",
-        primitives=("all_to_all",),
-        route=SLICE_PAIRS,
-        formula="latency_s = slice_start_s + spread_hops * slice_hop_s + outer_start_s + far_peers * message_s; "
-        "transfer_s = size_bytes * max(node_ranks / ranks * spread_s_per_byte, pair_s_per_byte); "
-        f"{_ADD}",
-        source=_TORUS,
-    ),
-    Way(
-        algorithm="direct",
-        primitives=("send_recv",),
-        route=SLICE_LINK,
-        formula="latency_s = start_s; wire_s = size_bytes * crowd / (link_bytes_per_s * link_efficiency); "
-        f"{_pipelined('pipeline_s')}; {_ADD}",
-        source=_TORUS,
-    ),
-)
+WAYS = tuple(_way(row) for row in read_rows(File(__file__).with_name("nccl_ways.csv")))
 """Every way of every collective, in the order in which ties are broken."""
+
+# From there on NCCL takes the switch for all-reduces and not the ring, faster or not (H200, B200 sweeps).
+_SWITCH_ONLY = "(size_bytes >= 2097152) * (node_ranks >= nvls_min_ranks) * (node_ranks >= ranks) * (switch_bytes_per_s > 0)"
 
 PROTOCOLS: Mapping[str, str] = {"none": "", **{way.algorithm: way.protocol for way in WAYS}}
 """What an algorithm of `NCCL_ALGORITHMS` hands its messages over by."""
@@ -334,6 +154,11 @@ class _Candidate(NamedTuple):
     way: Way
     made: Quantity
     barred: NDArray[np.bool_] | None
+
+    @property
+    def seconds(self) -> Array:
+        """What it takes, for ever where groups do not have it."""
+        return self.made.value if self.barred is None else np.where(self.barred, np.inf, self.made.value)
 
 
 def collective_time(
@@ -385,13 +210,12 @@ def collective_time(
     if algorithm != "auto":
         candidates = _only(algorithm, primitive, candidates)
     elif any(one.way.algorithm == "nvls" for one in candidates):
-        candidates = [_without_kept_off(one, size_bytes, path) for one in candidates]
-    best = _seconds(candidates[0])
+        candidates = [_without_ring(one, size_bytes, path) for one in candidates]
+    best = candidates[0].seconds
     codes: Array = np.asarray(candidates[0].way.code)
     for new in candidates[1:]:
-        seconds = _seconds(new)
-        faster = seconds < best
-        best, codes = np.where(faster, seconds, best), np.where(faster, new.way.code, codes)
+        faster = new.seconds < best
+        best, codes = np.where(faster, new.seconds, best), np.where(faster, new.way.code, codes)
     if anywhere(path.alone):
         codes = np.where(path.alone, 0.0, codes)
         wire = np.where(path.alone, 0.0, wire)
@@ -406,11 +230,8 @@ def collective_candidates(
     *,
     concurrent: ArrayLike = 1.0,
 ) -> dict[str, GroupCost]:
-    """Every way in which `collective_time` could do a collective of one group, by name.
-
-    Takes what `collective_time` takes; `size_bytes` may be an array, the group is one of several ranks.
-    """
-    path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent)
+    """Return every way in which `collective_time` could do a collective of one group of several ranks, by name."""
+    path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent, ())
     return {
         one.way.algorithm: GroupCost(one.made, wire, path.tier, np.asarray(one.way.code))
         for one in candidates
@@ -423,7 +244,7 @@ def _candidates(
     group: Group,
     tiers: Sequence[TierLike],
     concurrent: ArrayLike,
-    without: tuple[str, ...] = (),
+    without: tuple[str, ...],
 ) -> tuple[Path, Array, list[_Candidate]]:
     """Price the ways that some group has; with the path, and the bytes that a GPU sends."""
     if primitive not in WIRE_BYTES:
@@ -431,9 +252,8 @@ def _candidates(
     ways = _WAYS_OF[primitive, tiers[0].topology == TORUS.name]
     path = path_of(group, tiers, concurrent, ways[0].route)
     size = np.asarray(size_bytes, dtype=np.float64)
-    expression = WIRE_BYTES[primitive]
-    wire = evaluate(expression, {"ranks": path.ranks, "size_bytes": size})
-    steps = _wire_steps(path.steps, expression)
+    wire = evaluate(WIRE_BYTES[primitive], {"ranks": path.ranks, "size_bytes": size})
+    steps = (*path.steps, ("wire_bytes", WIRE_BYTES[primitive]))
     known = {**path.terms, **path.values, "size_bytes": size, "wire_bytes": wire}
     found = []
     for way in ways:
@@ -449,29 +269,18 @@ def _candidates(
     return path, wire, found
 
 
-_ON_TORUS = (SLICE_RING, SLICE_PAIRS, SLICE_LINK)
 _WAYS_OF = {
-    (name, torus): tuple(way for way in WAYS if name in way.primitives and (way.route in _ON_TORUS) == torus)
+    (name, torus): tuple(way for way in WAYS if name in way.primitives and way.on_torus == torus)
     for name in WIRE_BYTES
     for torus in (False, True)
 }
 
 
-@lru_cache(maxsize=1024)
-def _wire_steps(steps: Steps, expression: str) -> Steps:
-    return (*steps, ("wire_bytes", expression))
-
-
-def _seconds(one: _Candidate) -> Array:
-    """Return what a way takes, for ever where groups do not have it."""
-    return one.made.value if one.barred is None else np.where(one.barred, np.inf, one.made.value)
-
-
-def _without_kept_off(one: _Candidate, size_bytes: ArrayLike, path: Path) -> _Candidate:
-    """Keep large all-reduces of a domain whose switch adds off the ring, as NCCL does, faster or not."""
-    if one.way.kept_off == "0":
+def _without_ring(one: _Candidate, size_bytes: ArrayLike, path: Path) -> _Candidate:
+    """Keep large all-reduces of a domain whose switch adds off the ring, as NCCL does."""
+    if one.way.algorithm != "ring":
         return one
-    off = evaluate(one.way.kept_off, {**path.terms, "size_bytes": size_bytes}) > 0.0
+    off = evaluate(_SWITCH_ONLY, {**path.terms, "size_bytes": size_bytes}) > 0.0
     if not anywhere(off):
         return one
     return one._replace(barred=np.asarray(off if one.barred is None else off | one.barred))
@@ -500,20 +309,15 @@ def _chosen(codes: Array, candidates: list[_Candidate], path: Path) -> Quantity:
     terms: dict[str, ArrayLike] = {"algorithm": codes}
     for one in taken:
         prefix = one.way.algorithm.replace("-", "_")
-        heads.append(_prefixed(one.made.formula, compiled(one.way.formula).names[:-1], prefix))
-        parts = f"{prefix}_latency_s", f"{prefix}_transfer_s"
-        picks[one.way.code] = parts
+        heads.append(_prefixed(one.made.formula, compiled(one.way.formula).step_names, prefix))
+        picks[one.way.code] = f"{prefix}_latency_s", f"{prefix}_transfer_s"
         known |= {f"{prefix}_{name}": one.made.steps[name] for name in ("latency_s", "transfer_s")}
         terms |= one.made.terms
     pick = _pick_text(tuple(picks.items()))
-    values = run(pick, known)
+    latency_s, transfer_s, seconds = run(pick, known)
     text = _joined(tuple(heads), pick)
-    return Quantity(
-        np.asarray(values[-1], dtype=np.float64),
-        text,
-        terms,
-        {"latency_s": values[0], "transfer_s": values[1]},
-    )
+    steps = {"latency_s": latency_s, "transfer_s": transfer_s}
+    return Quantity(np.asarray(seconds, dtype=np.float64), text, terms, steps)
 
 
 @lru_cache(maxsize=256)

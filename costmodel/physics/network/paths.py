@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError
-from costmodel.bill.formula import compiled, evaluate, names_of, run
+from costmodel.bill.formula import compiled, evaluate, inputs_of, run, with_steps
 from costmodel.bill.lines import anywhere, settled
 from costmodel.bill.quantity import Quantity
-from costmodel.physics.network.fabric import Fabric, TierLike, constants_of
+from costmodel.physics.network.fabric import TierLike, constants_of
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.topologies import TORUS, Topology, topology
 from costmodel.physics.network.torus import side_terms, torus_steps
@@ -38,41 +38,31 @@ Steps = tuple[tuple[str, str], ...]
 
 
 class Level(NamedTuple):
-    """A tier that groups cross, as far as the text depends on it.
-
-    Attributes
-    ----------
-    name : str
-        Prefix of its terms.
-    below : str
-        Term with the members of a group in one domain of the tier below; empty for one member.
-    sure : bool
-        Whether every group of the array crosses it.
-    ends : str
-        Whether all, none or some of the groups end inside one of its domains.
-    inner : bool
-        Whether it is the innermost tier of the fabric.
-    wiring : Topology
-        How it is wired.
-    axes : tuple of int
-        On a torus, how many sides longer than one chip the groups that cross it have; else empty.
-    """
+    """A tier that groups cross, as far as the text depends on it."""
 
     name: str
+    """Prefix of its terms."""
     below: str
-    sure: bool
+    """Term with the members of a group in one domain of the tier below; empty for one member."""
+    always: bool
+    """Whether every group of the array crosses it."""
     ends: str
+    """Whether all, none or some of the groups end inside one of its domains."""
     inner: bool
+    """Whether it is the innermost tier of the fabric."""
     wiring: Topology
     axes: tuple[int, ...] = ()
+    """On a torus, how many sides longer than one chip the groups that cross it have; else empty."""
 
     def where_crossed(self, value: str, otherwise: str = "0") -> str:
         """Return an expression for groups that cross the tier, and another for the rest if there are any."""
-        return value if self.sure else f"where({self.name}_members > {self.below or 1}, {value}, {otherwise})"
+        return (
+            value if self.always else f"where({self.name}_members > {self.below or 1}, {value}, {otherwise})"
+        )
 
-    def rate(self, share: str) -> str:
+    def rate(self, share: str, efficiency: str = "efficiency") -> str:
         """Return the rate of one GPU of a group, given the share that its wiring leaves (see `Topology`)."""
-        whole = f"{self.name}_bytes_per_s * {self.name}_efficiency"
+        whole = f"{self.name}_bytes_per_s * {self.name}_{efficiency}"
         return whole if share == "1" else f"{whole} * {share.format(tier=self.name, below=self.below or 1)}"
 
     def over_below(self, value: str) -> str:
@@ -80,50 +70,95 @@ class Level(NamedTuple):
         return f"{value} / {self.below}" if self.below else value
 
 
-class Route(NamedTuple):
-    """A kind of traffic: which steps it has, and which facts of the tiers are their terms.
+Route = Callable[[tuple[Level, ...]], Steps]
+"""A kind of traffic: from the tiers crossed to its steps."""
 
-    Attributes
-    ----------
-    steps : callable
-        From the tiers crossed to names and expressions.
-    each : callable
-        Facts of every tier crossed; the terms are called after the tier and the fact.
-    outermost, innermost : callable
-        Facts of the outermost tier crossed, and of the innermost of the fabric.
-    """
+# Terms of every tier crossed, called after it; of the outermost one crossed; and of the innermost of the fabric.
+_EACH = ("bytes_per_s", "efficiency", "dispatch_efficiency", "hop_s", "tree_step_s")
+_OUTERMOST = (
+    *("base_latency_s", "simple_hop_s", "pipeline_s", "fill_step_s", "ll_bytes_per_s"),
+    *("tree_fill_s", "tree_efficiency", "nvls_tree_fill_s", "sharp_bytes_per_s"),
+    *("pair_start_s", "pair_message_s", "pair_fill_s"),
+    *("send_start_s", "send_fill_s", "send_bytes_per_s", "send_efficiency"),
+)
+_INNERMOST = (
+    *(
+        "node_bytes_per_s",
+        "node_efficiency",
+        "node_base_s",
+        "node_hop_s",
+        "switch_bytes_per_s",
+        "link_bytes_per_s",
+    ),
+    *("nvls_efficiency", "nvls_tree_efficiency", "nvls_latency_s", "nvls_fill_step_s", "nvls_min_ranks"),
+)
 
-    steps: Callable[[tuple[Level, ...]], Steps]
-    each: Callable[[TierLike, Fabric], dict[str, float]]
-    outermost: Callable[[TierLike, Fabric], dict[str, float]]
-    innermost: Callable[[TierLike, Fabric], dict[str, float]]
+
+_TAKEN = {name.partition("_")[0] for name in (*_OUTERMOST, *_INNERMOST)}
+_TAKEN |= {"ring", "outer", "chain", "sharp", "once", "turn", "spread", "between", "exchange", "copy", "wire"}
+"""What terms and steps begin with that are not called after a tier."""
+
+
+def _facts(tier: TierLike) -> dict[str, float]:
+    """Return the terms that a tier gives, wherever it lies."""
+    fabric, rate = constants_of(tier), tier.achieved_bandwidth_bytes_per_s
+    start_s = tier.base_latency_s + tier.latency_s
+    # On a torus a chip has two ports a dimension, one each way.
+    ports = 2.0 * len(tier.shape) if tier.topology == TORUS.name else 1.0
+    alone = topology(tier.topology).send.format(tier="tier", below=1)
+    return {
+        "bytes_per_s": rate,
+        "efficiency": fabric.rate_factor,
+        "dispatch_efficiency": fabric.dispatch_rate_factor,
+        "hop_s": tier.latency_s,
+        "tree_step_s": fabric.tree_step_s or tier.latency_s,
+        "base_latency_s": tier.base_latency_s,
+        "simple_hop_s": fabric.simple_step_s,
+        "pipeline_s": fabric.pipeline_s,
+        "fill_step_s": fabric.pipeline_step_s,
+        "ll_bytes_per_s": fabric.ll_bandwidth_bytes_per_s,
+        "tree_fill_s": fabric.tree_pipeline_s,
+        "tree_efficiency": fabric.tree_rate_factor,
+        "nvls_tree_fill_s": fabric.nvls_tree_pipeline_s,
+        "sharp_bytes_per_s": tier.reduction_bandwidth_bytes_per_s * fabric.tree_rate_factor,
+        "pair_start_s": fabric.all_to_all_latency_s or start_s,
+        "pair_message_s": fabric.all_to_all_message_s,
+        "pair_fill_s": fabric.all_to_all_pipeline_s,
+        "send_start_s": fabric.send_latency_s or start_s,
+        "send_fill_s": fabric.send_pipeline_s,
+        "send_bytes_per_s": rate * float(evaluate(alone, {"tier_domain": tier.size})) / ports,
+        "send_efficiency": fabric.send_rate_factor,
+        "node_bytes_per_s": rate,
+        "node_efficiency": fabric.rate_factor,
+        "node_base_s": tier.base_latency_s,
+        "node_hop_s": tier.latency_s,
+        "switch_bytes_per_s": tier.reduction_bandwidth_bytes_per_s,
+        "link_bytes_per_s": rate * fabric.rate_factor / ports,
+        "nvls_efficiency": fabric.nvls_rate_factor,
+        "nvls_tree_efficiency": fabric.nvls_tree_rate_factor,
+        "nvls_latency_s": fabric.nvls_latency_s,
+        "nvls_fill_step_s": fabric.nvls_pipeline_s,
+        "nvls_min_ranks": fabric.nvls_min_ranks,
+    }
 
 
 class Path(NamedTuple):
-    """What a group meets on its way; arrays over groups, not over sizes.
-
-    Attributes
-    ----------
-    ranks, tier : Array
-        Members, and the index of the outermost tier crossed (-1 in a group of one). [-]
-    alone : Array
-        Whether a group has one member.
-    steps : tuple of (str, str)
-        Names and expressions.
-    terms, values : mapping of str to array_like
-        The numbers that the steps (and the ways that follow) start from, and those of the steps.
-    """
+    """What a group meets on its way; arrays over groups, not over sizes."""
 
     ranks: Array
     tier: Array
+    """Index of the outermost tier crossed, -1 in a group of one. [-]"""
     alone: NDArray[np.bool_]
+    """Whether a group has one member."""
     steps: Steps
     terms: Mapping[str, ArrayLike]
+    """The numbers that the steps, and the ways that follow, start from."""
     values: Mapping[str, Array]
+    """Those of the steps."""
 
 
-def _ring_steps(levels: tuple[Level, ...]) -> Steps:
-    """Return latency, seconds a byte and fill time of a ring, and the latency of a tree.
+def ring_steps(levels: tuple[Level, ...]) -> Steps:
+    """Return latency, seconds a byte and fill time of neighbour to neighbour, and the latency of a tree.
 
     Where the ring goes on to an outer tier, one subdomain in each domain leaves over that one; the
     tightest tier sets the rate, the outermost one how long the chunk pipeline fills.
@@ -131,10 +166,9 @@ def _ring_steps(levels: tuple[Level, ...]) -> Steps:
     steps = [(f"{at.name}_hops", f"{at.over_below('ranks')} - ranks / {at.name}_members") for at in levels]
     steps.append(("hops_s", add_up(f"{at.name}_hops * {at.name}_hop_s" for at in levels)))
     for at in levels:
-        share = f"1 - {at.below or 1} / {at.name}_members"
-        share = {"all": "1", "none": f"({share})", "some": f"where({at.name}_members < ranks, {share}, 1)"}[
-            at.ends
-        ]
+        left = f"1 - {at.below or 1} / {at.name}_members"
+        some = f"where({at.name}_members < ranks, {left}, 1)"
+        share = {"all": "1", "none": f"({left})", "some": some}[at.ends]
         ports = f"{at.below} * " if at.below else ""
         steps.append(
             (f"{at.name}_s_per_byte", at.where_crossed(f"{share} / ({ports}{at.rate(at.wiring.ring)})"))
@@ -145,51 +179,14 @@ def _ring_steps(levels: tuple[Level, ...]) -> Steps:
     for at in levels:
         far = at.where_crossed(f"{at.name}_hops", far)
     steps.append(("fill_s", f"pipeline_s + {far} * fill_step_s"))
-    chain = (f"(node_ranks - 1) * {at.name}_hop_s" for at in levels if at.inner)
-    steps.append(("chain_s", add_up(chain)))
+    steps.append(("chain_s", add_up(f"(node_ranks - 1) * {at.name}_hop_s" for at in levels if at.inner)))
     outer = [at for at in levels if not at.inner]
     depth = (f"{at.name}_tree_step_s * log2({at.over_below(at.name + '_members')})" for at in outer)
     steps.append(("tree_s", add_up(depth)))
     return tuple(steps)
 
 
-def _ring_of_tier(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    return {
-        "bytes_per_s": tier.achieved_bandwidth_bytes_per_s,
-        "efficiency": fabric.rate_factor,
-        "hop_s": tier.latency_s,
-        "tree_step_s": fabric.tree_step_s or tier.latency_s,
-    }
-
-
-def _ring_of_outermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    return {
-        "base_latency_s": tier.base_latency_s,
-        "simple_hop_s": fabric.simple_step_s,
-        "pipeline_s": fabric.pipeline_s,
-        "fill_step_s": fabric.pipeline_step_s,
-        "ll_bytes_per_s": fabric.ll_bandwidth_bytes_per_s,
-        "tree_fill_s": fabric.tree_pipeline_s,
-        "tree_efficiency": fabric.tree_rate_factor,
-        "nvls_tree_fill_s": fabric.nvls_tree_pipeline_s,
-        "sharp_bytes_per_s": tier.reduction_bandwidth_bytes_per_s * fabric.tree_rate_factor,
-    }
-
-
-def _ring_of_innermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    return {
-        "node_bytes_per_s": tier.achieved_bandwidth_bytes_per_s,
-        "node_efficiency": fabric.rate_factor,
-        "switch_bytes_per_s": tier.reduction_bandwidth_bytes_per_s,
-        "nvls_efficiency": fabric.nvls_rate_factor,
-        "nvls_tree_efficiency": fabric.nvls_tree_rate_factor,
-        "nvls_latency_s": fabric.nvls_latency_s,
-        "nvls_fill_step_s": fabric.nvls_pipeline_s,
-        "nvls_min_ranks": fabric.nvls_min_ranks,
-    }
-
-
-def _pair_steps(levels: tuple[Level, ...]) -> Steps:
+def pair_steps(levels: tuple[Level, ...]) -> Steps:
     """Return seconds a byte of messages to all peers at once, and the peers across the outermost tier.
 
     Every tier carries what leaves the domain below it.
@@ -210,183 +207,87 @@ def _pair_steps(levels: tuple[Level, ...]) -> Steps:
     return tuple(steps)
 
 
-def _pair_of_tier(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    return {"bytes_per_s": tier.achieved_bandwidth_bytes_per_s, "efficiency": fabric.rate_factor}
+def link_steps(levels: tuple[Level, ...]) -> Steps:
+    """Return nothing: one message crosses the outermost tier by one GPU's port, or goes over a link of a torus."""
+    return ()
 
 
-def _pair_of_outermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    return {
-        "start_s": fabric.all_to_all_latency_s or tier.base_latency_s + tier.latency_s,
-        "message_s": fabric.all_to_all_message_s,
-        "pipeline_s": fabric.all_to_all_pipeline_s,
-    }
+def _on_torus(
+    levels: tuple[Level, ...], absent: tuple[str, ...]
+) -> tuple[list[tuple[str, str]], tuple[Level, ...]]:
+    """Return the steps of the box of chips inside a slice, `absent` where groups cross none, and the tiers outside."""
+    inner = next((at for at in levels if at.inner), None)
+    steps = [(name, "0") for name in absent] if inner is None else list(torus_steps(inner.axes))
+    steps.append(("slice_start_s", "0" if inner is None else inner.where_crossed("node_base_s")))
+    return steps, tuple(at for at in levels if not at.inner)
 
 
-def _slice_steps(levels: tuple[Level, ...]) -> Steps:
+def slice_ring_steps(levels: tuple[Level, ...]) -> Steps:
     """Return what a gather costs on a torus, and on the network between slices over every chip's own port."""
-    inner = next((at for at in levels if at.inner), None)
-    outer = tuple(at for at in levels if not at.inner)
-    steps: list[tuple[str, str]] = []
-    if inner is None:
-        names = ("once_s_per_byte", "once_hops", "turn_s_per_byte", "turn_hops")
-        steps += [(name, "0") for name in names]
-        steps.append(("slice_start_s", "0"))
-    else:
-        steps += torus_steps(inner.axes)
-        steps.append(("slice_start_s", inner.where_crossed("slice_base_s")))
+    absent = ("once_s_per_byte", "once_hops", "turn_s_per_byte", "turn_hops")
+    steps, outer = _on_torus(levels, absent)
     steps.append(("slices", "ranks / node_ranks"))
-    ring = dict(_ring_steps(outer))
-    steps += [(name, made) for name, made in ring.items() if name.endswith(("_hops", "_s_per_byte"))]
+    steps += [step for step in ring_steps(outer) if step[0].endswith(("_hops", "_s_per_byte"))]
+    steps.append(("between_s_per_byte", "(slices - 1) / slices * outer_s_per_byte"))
     hops = add_up(f"{at.name}_hops * {at.name}_hop_s" for at in outer)
-    any_outer = bool(outer)
-    steps.append(("outer_start_s", "where(slices > 1, base_latency_s, 0)" if any_outer else "0"))
-    steps.append(("outer_hops_s", f"{hops} + (slices - 1) * simple_hop_s" if any_outer else "0"))
+    steps.append(("outer_start_s", "where(slices > 1, base_latency_s, 0)" if outer else "0"))
+    steps.append(("outer_hops_s", f"{hops} + (slices - 1) * simple_hop_s" if outer else "0"))
     return tuple(steps)
 
 
-def _slice_of_innermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    return {**torus_link(tier, fabric), "slice_base_s": tier.base_latency_s, "slice_hop_s": tier.latency_s}
-
-
-def torus_link(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    """Return the rate of one link of a chip on a torus: two a dimension, one each way; nothing elsewhere."""
-    if tier.topology != TORUS.name:
-        return {}
-    ports = 2.0 * len(tier.shape)
-    return {"link_bytes_per_s": tier.achieved_bandwidth_bytes_per_s * fabric.rate_factor / ports}
-
-
-def _slice_pair_steps(levels: tuple[Level, ...]) -> Steps:
+def slice_pair_steps(levels: tuple[Level, ...]) -> Steps:
     """Return what the links of a torus and the ports of the outer network carry of an all-to-all."""
-    inner = next((at for at in levels if at.inner), None)
-    outer = tuple(at for at in levels if not at.inner)
-    steps = [*_pair_steps(outer)]
-    if inner is None:
-        steps += [("spread_s_per_byte", "0"), ("spread_hops", "0"), ("slice_start_s", "0")]
-    else:
-        steps += torus_steps(inner.axes)
-        steps.append(("slice_start_s", inner.where_crossed("slice_base_s")))
-    steps.append(("outer_start_s", "where(ranks > node_ranks, start_s, 0)" if outer else "0"))
-    return tuple(steps)
-
-
-def _slice_link_of_outermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    facts = _link_of_outermost(tier, fabric)
-    if tier.topology == TORUS.name:
-        facts["link_bytes_per_s"] /= 2.0 * len(tier.shape)
-    return facts
-
-
-def _wire_share(tier: TierLike) -> float:
-    """Return the share of a GPU's bandwidth that one message gets. [-]"""
-    share = topology(tier.topology).send
-    return (
-        1.0
-        if share == "1"
-        else float(evaluate(share.format(tier="tier", below=1), {"tier_domain": tier.size}))
-    )
-
-
-def _link_of_outermost(tier: TierLike, fabric: Fabric) -> dict[str, float]:
-    return {
-        "start_s": fabric.send_latency_s or tier.base_latency_s + tier.latency_s,
-        "link_bytes_per_s": tier.achieved_bandwidth_bytes_per_s * _wire_share(tier),
-        "link_efficiency": fabric.send_rate_factor,
-        "pipeline_s": fabric.send_pipeline_s,
-    }
-
-
-def no_facts(*_: object) -> dict[str, float]:
-    """Return no terms: a route that takes nothing from such a tier."""
-    return {}
-
-
-RING = Route(_ring_steps, _ring_of_tier, _ring_of_outermost, _ring_of_innermost)
-"""Neighbour to neighbour, or along trees."""
-PAIRS = Route(_pair_steps, _pair_of_tier, _pair_of_outermost, no_facts)
-"""From every rank to every other, at once."""
-LINK = Route(lambda _: (), no_facts, _link_of_outermost, no_facts)
-"""One message across the outermost tier, by one GPU's port."""
-SLICE_RING = Route(_slice_steps, _ring_of_tier, _ring_of_outermost, _slice_of_innermost)
-"""Neighbour to neighbour on a torus, then each chip over its own port between slices."""
-SLICE_PAIRS = Route(_slice_pair_steps, _pair_of_tier, _pair_of_outermost, _slice_of_innermost)
-"""From every chip to every other, inside a slice and between slices."""
-SLICE_LINK = Route(lambda _: (), no_facts, _slice_link_of_outermost, no_facts)
-"""One message over the links of a torus, or across the outermost tier."""
+    steps, outer = _on_torus(levels, ("spread_s_per_byte", "spread_hops"))
+    steps.append(("outer_start_s", "where(ranks > node_ranks, pair_start_s, 0)" if outer else "0"))
+    return (*pair_steps(outer), *steps)
 
 
 _KEPT_PATHS = 128
-_SMALL_GROUP = 1024
-"""Numbers of a group that are worth comparing. [-]"""
 _paths: dict[tuple[object, ...], tuple[tuple[object, ...], Path]] = {}
 
 
 def path_of(
-    group: Group,
-    tiers: Sequence[TierLike],
-    concurrent: ArrayLike,
-    route: Route,
-    more: tuple[tuple[str, ArrayLike], ...] = (),
+    group: Group, tiers: Sequence[TierLike], concurrent: ArrayLike, route: Route, **more: ArrayLike
 ) -> Path:
     """Return the path of a group, walked once for all the collectives it does.
 
-    Parameters
-    ----------
-    group : Group
-        Ranks and members per tier. [-]
-    tiers : sequence of Tier
-        Levels of the fabric, innermost first.
-    concurrent : array_like
-        Groups that share every port and link; divides all bandwidths. [-]
-    route : Route
-        What kind of traffic.
-    more : tuple of (str, array_like)
-        Terms of the steps that are not the fabric's.
+    `concurrent` groups share every port and link, which divides all bandwidths; `more` are terms of the steps that are
+    not the fabric's. [-]
     """
-    numbers = (concurrent, *(value for _, value in more))
-    if any(np.ndim(number) for number in numbers):
-        return _walk(group, tiers, np.asarray(concurrent, dtype=np.float64), route, more)
-    arrays = _arrays_of(group)
-    # Small groups are known by what they hold, large ones by which arrays they are; what is held keeps its id.
-    small = sum(array.size for array in arrays) <= _SMALL_GROUP
-    held = (*tiers, route) if small else (*arrays, *tiers, route)
-    content = tuple((array.shape, array.tobytes()) for array in arrays) if small else ()
-    key = (*content, *map(id, held), *map(float, numbers))  # type: ignore[arg-type]
-    kept = _paths.get(key)
-    if kept is None:
+    arrays = [np.asarray(each) for each in (group.ranks, *group.members, concurrent, *more.values())]
+    if group.box is not None:
+        arrays += [np.asarray(each) for each in (*group.box.sides, *group.box.spans)]
+    # What is held keeps its id.
+    held = (*tiers, route)
+    key = (*((array.shape, array.tobytes()) for array in arrays), *map(id, held))
+    if key not in _paths:
         if len(_paths) >= _KEPT_PATHS:
             _paths.clear()
-        path = _walk(group, tiers, np.asarray(concurrent, dtype=np.float64), route, more)
-        kept = _paths[key] = (held, path)
-    return kept[1]
-
-
-def _arrays_of(group: Group) -> list[Array]:
-    """Return the arrays that say which ranks a group has where."""
-    sides = [] if group.box is None else [*group.box.sides, *group.box.spans]
-    return [np.asarray(array) for array in (group.ranks, *group.members, *sides)]
+        _paths[key] = (held, _walk(group, tiers, np.asarray(concurrent, dtype=np.float64), route, more))
+    return _paths[key][1]
 
 
 def _walk(
-    group: Group,
-    tiers: Sequence[TierLike],
-    concurrent: Array,
-    route: Route,
-    more: tuple[tuple[str, ArrayLike], ...],
+    group: Group, tiers: Sequence[TierLike], concurrent: Array, route: Route, more: Mapping[str, ArrayLike]
 ) -> Path:
     """Follow the traffic of `group` through the tiers."""
     ranks = np.asarray(group.ranks, dtype=np.float64)
-    terms: dict[str, ArrayLike] = {"ranks": ranks, "crowd": 1.0, **dict(more)}
+    terms: dict[str, ArrayLike] = {"ranks": ranks, "crowd": 1.0, **more}
+    facts = [_facts(one) for one in tiers]
     levels: list[Level] = []
     below, below_name = np.asarray(1.0), ""
     tier, copy = np.asarray(-1.0), np.asarray(0.0)
+
+    def shared(name: str, fact: ArrayLike) -> ArrayLike:
+        """Return a fact of a tier as one group sees it: its part of a rate."""
+        return np.asarray(fact) / concurrent if name.endswith("bytes_per_s") else fact
+
     names = term_prefixes(tuple(one.name for one in tiers))
     for index, (one, name, members) in enumerate(zip(tiers, names, group.members, strict=True)):
         inside = np.asarray(members, dtype=np.float64)
         crossed = inside > below
         if not anywhere(crossed):
             continue
-        fabric = constants_of(one)
         ended = inside >= ranks
         ends = "all" if not anywhere(~ended) else ("some" if anywhere(ended) else "none")
         wiring, axes = topology(one.topology), tuple[int, ...]()
@@ -399,27 +300,21 @@ def _walk(
         terms[f"{name}_members"] = inside
         terms[f"{name}_domain"] = float(one.size)
         terms[f"{name}_parts"] = float(one.size) / (float(tiers[index - 1].size) if index else 1.0)
-        terms |= {
-            f"{name}_{key}": _shared(key, fact, concurrent) for key, fact in route.each(one, fabric).items()
-        }
+        terms |= {f"{name}_{key}": shared(key, facts[index][key]) for key in _EACH}
         tier = np.where(crossed, float(index), tier)
-        if fabric.copy_bandwidth_bytes_per_s:
-            copy = np.where(crossed, 1.0 / fabric.copy_bandwidth_bytes_per_s, copy)
+        if copied := constants_of(one).copy_bandwidth_bytes_per_s:
+            copy = np.where(crossed, 1.0 / copied, copy)
         below, below_name = inside, f"{name}_members"
     terms["node_ranks"] = np.asarray(group.members[0], dtype=np.float64)
     terms["copy_s_per_byte"] = settled(copy)
-    facts = [route.outermost(one, constants_of(one)) for one in tiers]
     at = settled(tier).astype(np.int64)
-    terms |= {
-        key: _shared(key, np.asarray([fact[key] for fact in facts])[at], concurrent) for key in facts[0]
-    }
-    innermost = route.innermost(tiers[0], constants_of(tiers[0]))
-    terms |= {key: _shared(key, fact, concurrent) for key, fact in innermost.items()}
-    steps = route.steps(tuple(levels))
-    values = [np.asarray(value, dtype=np.float64) for value in run(_text(steps), terms)[:-1]]
-    return Path(
-        ranks, tier, ranks <= 1.0, steps, terms, dict(zip((name for name, _ in steps), values, strict=True))
-    )
+    terms |= {key: shared(key, np.asarray([fact[key] for fact in facts])[at]) for key in _OUTERMOST}
+    terms |= {key: shared(key, facts[0][key]) for key in _INNERMOST}
+    steps = route(tuple(levels))
+    text = "; ".join([*(f"{name} = {expression}" for name, expression in steps), "0"])
+    values = [np.asarray(value, dtype=np.float64) for value in run(text, terms)[:-1]]
+    made = dict(zip((name for name, _ in steps), values, strict=True))
+    return Path(ranks, tier, ranks <= 1.0, steps, terms, made)
 
 
 def _sides(group: Group, tier: TierLike) -> tuple[dict[str, ArrayLike], Array]:
@@ -436,22 +331,17 @@ def _sides(group: Group, tier: TierLike) -> tuple[dict[str, ArrayLike], Array]:
     return {**{name: settled(value) for name, value in terms.items()}, "axes": axes, "crowd": crowd}, axes
 
 
-def _shared(name: str, fact: ArrayLike, concurrent: Array) -> ArrayLike:
-    """Return a fact of a tier as one group sees it: its part of a rate."""
-    return fact / concurrent if name.endswith("bytes_per_s") else fact  # type: ignore[operator]
-
-
 @lru_cache(maxsize=256)
 def term_prefixes(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return what the terms of tiers are called after, one a tier, all different.
 
-    >>> term_prefixes(("nvlink", "leaf 1", "leaf-1", "2nd"))
-    ('nvlink', 'leaf_1', 'leaf_1_2', 'tier_2nd')
+    >>> term_prefixes(("nvlink", "leaf 1", "leaf-1", "2nd", "switch"))
+    ('nvlink', 'leaf_1', 'leaf_1_2', 'tier_2nd', 'tier_switch')
     """
     given: list[str] = []
     for index, name in enumerate(names):
         plain = re.sub(r"\W+", "_", name).strip("_")
-        plain = plain if plain and plain[0].isalpha() else f"tier_{plain}"
+        plain = plain if plain and plain[0].isalpha() and plain not in _TAKEN else f"tier_{plain}"
         given.append(plain if plain not in given else f"{plain}_{index}")
     return tuple(given)
 
@@ -459,34 +349,10 @@ def term_prefixes(names: tuple[str, ...]) -> tuple[str, ...]:
 def go_on(formula: str, steps: Steps, known: Mapping[str, ArrayLike]) -> Quantity:
     """Return what a formula gives from steps whose values are known, with all text and terms behind it."""
     values = run(formula, known)
-    text, needs = with_steps(steps, formula)
+    text = with_steps(steps, formula)
     named = dict(zip(compiled(formula).step_names, values, strict=False))
-    return Quantity(
-        np.asarray(values[-1], dtype=np.float64), text, {name: known[name] for name in needs}, named
-    )
-
-
-@lru_cache(maxsize=1024)
-def _text(steps: Steps) -> str:
-    return "; ".join([*(f"{name} = {expression}" for name, expression in steps), "0"])
-
-
-@lru_cache(maxsize=1024)
-def with_steps(steps: Steps, formula: str) -> tuple[str, tuple[str, ...]]:
-    """Put those steps before a formula that it needs, and list the names that then want a number.
-
-    >>> with_steps((("a", "2 * x"), ("b", "a + y"), ("c", "b + z")), "b * b")
-    ('a = 2 * x; b = a + y; b * b', ('x', 'y'))
-    """
-    made = {name: tuple(names_of(expression)) for name, expression in steps}
-    wanted, held = set(names_of(formula)), []
-    for name, expression in reversed(steps):
-        if name in wanted:
-            held.append(f"{name} = {expression}")
-            wanted |= set(made[name])
-    text = "; ".join([*reversed(held), formula])
-    inside = {part.partition(" = ")[0] for part in text.split("; ")[:-1]}
-    return text, tuple(name for name in names_of(text) if name not in inside)
+    terms = {name: known[name] for name in inputs_of(text)}
+    return Quantity(np.asarray(values[-1], dtype=np.float64), text, terms, named)
 
 
 def add_up(parts: Iterable[str]) -> str:

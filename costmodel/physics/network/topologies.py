@@ -18,69 +18,47 @@ References
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import CostModelError, choices_hint
 
 
 class Topology(NamedTuple):
-    """One kind of wiring.
-
-    Attributes
-    ----------
-    name : str
-        Word of a cluster's or link's file.
-    ring, pairs, send : str
-        Share of a GPU's bandwidth that neighbours on rings get, messages to all peers at once, and a
-        single message; 1 where it is all.
-    forwards : bool
-        Whether messages to a GPU of another index are handed on inside the domain below first.
-    shaped : bool
-        Whether links run along dimensions, so that a domain has a shape.
-    innermost : bool
-        Whether it can only be the innermost tier.
-    source, note : str
-        Where the shares come from, and why.
-    """
+    """One kind of wiring."""
 
     name: str
+    """Word of a cluster's or link's file."""
     ring: str
     pairs: str
     send: str
+    """Share of a GPU's bandwidth that neighbours on rings get, messages to all peers at once, and a
+    single message; 1 where it is all."""
     forwards: bool
+    """Whether messages to a GPU of another index are handed on inside the domain below first."""
     shaped: bool
+    """Whether links run along dimensions, so that a domain has a shape."""
     innermost: bool
+    """Whether it can only be the innermost tier."""
     source: str
     note: str
+    """Where the shares come from, and why."""
 
 
-def _read() -> dict[str, Topology]:
-    """Return the records of ``topologies.csv`` by name."""
-    table = (files("costmodel.physics.network") / "topologies.csv").read_text(encoding="utf-8")
-    found = {}
-    for row in csv.DictReader(table.splitlines()):
-        forwards, shaped, innermost = (row.pop(flag) == "yes" for flag in ("forwards", "shaped", "innermost"))
-        found[row["name"]] = Topology(**row, forwards=forwards, shaped=shaped, innermost=innermost)
-    return found
-
-
-TOPOLOGIES: Mapping[str, Topology] = _read()
+_FLAGS = ("forwards", "shaped", "innermost")
+TOPOLOGIES: Mapping[str, Topology] = {
+    row["name"]: Topology(**{**row, **{flag: row[flag] == "yes" for flag in _FLAGS}})
+    for row in read_rows(Path(__file__).with_name("topologies.csv"))
+}
 """Every kind of wiring, by name."""
 
 SWITCH, TORUS = TOPOLOGIES["switch"], TOPOLOGIES["torus"]
 
 
 def topology(name: str) -> Topology:
-    """Return the record of a kind of wiring.
-
-    Raises
-    ------
-    CostModelError
-        If there is no such kind.
-    """
+    """Return the record of a kind of wiring; a `CostModelError` if there is no such kind."""
     if name not in TOPOLOGIES:
         raise CostModelError(f"topology: unknown {name!r}; {choices_hint(name, TOPOLOGIES)}")
     return TOPOLOGIES[name]
