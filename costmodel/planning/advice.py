@@ -248,12 +248,12 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     # Other choices are left out on both sides: what a constraint costs does not hang on them.
     question = replace(plan.question, chooses=False)
     jobs: Sequence[int] = range(len(question.jobs))
-    score = plan.billed_score(jobs)
+    score = _least(plan.tally.best_score, jobs)
     if not np.isfinite(score):
         # Nothing that was asked for starts with the recipe's own switches: those of the fastest stand on both sides.
         jobs = (int(plan.kept.top["job"][0]),)
         question = replace(question, jobs=(plan.jobs[jobs[0]],))
-        score = plan.billed_score(jobs)
+        score = _least(plan.tally.best_score, jobs)
     gains = [
         (f"{knob} = {', '.join(value_text(knob, v) for v in values)}", question.without(knob))
         for knob, values in question.given.items()
@@ -262,28 +262,32 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     if np.isfinite(question.max_memory_bytes):
         unlimited = replace(question, max_memory_bytes=np.inf)
         gains.append((f"max-memory {format_bytes(question.max_memory_bytes)}", unlimited))
-    saved = [(name, 1.0 - _best_score(asked) / score) for name, asked in gains]
+    saved = [(name, 1.0 - _best_score(plan, asked) / score) for name, asked in gains]
     if spared := question.spared(plan.best.job):
         kept = (
             f"headroom {spared:.1%}"
             if question.headroom
             else f"risk {RISK if question.risk is None else question.risk:.0%}"
         )
-        saved.append((kept, 1.0 - plan.score_in_device(jobs) / score))
+        saved.append((kept, 1.0 - _least(plan.tally.best_in_device, jobs) / score))
     domain = plan.best.job.cluster.tiers[0].size
     if question.tp_in_domain and float(plan.kept.top["tp"][plan.pick]) >= domain:
         # What lies inside the domain has been priced.
         wider = tuple(tp for job in question.jobs for tp in question.values(job)["tp"] if tp > domain)
         beyond = replace(question.without("tp"), given={**question.given, "tp": wider}, tp_in_domain=False)
-        saved.append(("tp inside the domain", 1.0 - min(_best_score(beyond), score) / score))
+        saved.append(("tp inside the domain", 1.0 - min(_best_score(plan, beyond), score) / score))
     saved.append(("memory of the GPU", plan.memory_gain))
     return [*saved, *_shared_factor_gains(question, score)]
 
 
-def _best_score(question: Question) -> float:
+def _least(scores: Mapping[int, float], jobs: Sequence[int]) -> float:
+    return min(scores.get(index, np.inf) for index in jobs)
+
+
+def _best_score(plan: Found, question: Question) -> float:
     """Return the best score of a question; infinite where no layout is left."""
     try:
-        return float(Found.search(question, kept=1).kept.top["score"][0])
+        return float(plan.search(question, kept=1).kept.top["score"][0])
     except NoLayoutError:
         return float("inf")
 
@@ -342,7 +346,7 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
     asked = replace(question, jobs=(job,), given=given, tp_in_domain=False, max_memory_bytes=np.inf)
     roomy = replace(job.cluster.accelerator, memory_bytes=np.inf)
     try:
-        found = Found.search(
+        found = plan.search(
             replace(
                 asked, jobs=(replace(job, cluster=replace(job.cluster, accelerator=roomy)),), headroom=0.0
             ),
@@ -351,7 +355,7 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
     except NoLayoutError:
         return f"impossible: {_broken_rule(question, given, job_index)}"
     try:
-        found = Found.search(replace(question, jobs=(job,), given=given, tp_in_domain=False))
+        found = plan.search(replace(question, jobs=(job,), given=given, tp_in_domain=False))
     except NoLayoutError:
         least = leanest_of(asked)
         return _too_large(question, job, layout_text(layout_of(least, 0)), float(least["memory_bytes"][0]))

@@ -21,27 +21,38 @@ from costmodel.step.anatomy.adapters import job_flops_per_token
 Array = NDArray[np.float64]
 
 
-def plan_columns(passes: Sequence[Pass], kept: Kept, rows: Mapping[str, Array]) -> dict[str, list[Any]]:
-    """Turn kept rows into columns with names instead of codes."""
-    of_row = [passes[int(index)] for index in rows["job"]]
+def plan_columns(
+    passes: Sequence[Pass],
+    kept: Kept,
+    rows: Mapping[str, Array],
+    ests: Sequence[Estimate] | None = None,
+) -> dict[str, list[Any]]:
+    """Turn kept rows into columns with names instead of codes, their figures from estimates where these are given."""
+    numbers = rows["job"].astype(int).tolist()
+    of_row = [passes[number] for number in numbers]
     jobs = [one.job for one in of_row]
-    step_s, gpus = rows["step_time_s"], rows["gpus"]
+    step_s, memory, gpus = rows["step_time_s"], rows["memory_bytes"], rows["gpus"]
+    if ests is not None:
+        step_s, memory = (
+            np.asarray([float(getattr(est, name)) for est in ests])
+            for name in ("step_time_s", "memory_bytes_per_gpu")
+        )
     tokens = np.asarray([float(job.global_batch * job.seq_len) for job in jobs])
-    per_token = {
-        index: float(job_flops_per_token(passes[index].job))
-        for index in set(rows["job"].astype(int).tolist())
-    }
-    flops = tokens * [per_token[int(index)] for index in rows["job"]]
+    per_token = {number: float(job_flops_per_token(passes[number].job)) for number in set(numbers)}
+    flops = tokens * [per_token[number] for number in numbers]
     peak = np.asarray([peak_flops_per_s(job) for job in jobs])
-    front = set(zip(*(kept.front[name].tolist() for name in ("job", *KNOBS)), strict=True))
-    keys = list(zip(*(rows[name].tolist() for name in ("job", *KNOBS)), strict=True))
+    front, keys = (
+        list(zip(*(part[name].tolist() for name in ("job", *KNOBS)), strict=True))
+        for part in (kept.front, rows)
+    )
+    on_front = set(front)
     columns: dict[str, list[Any]] = {
         "step_time_s": step_s.tolist(),
         SIMULATED: [None if np.isnan(took_s) else took_s for took_s in rows[SIMULATED].tolist()],
         "mfu": (flops / step_s / gpus / peak).tolist(),
         "tokens_per_s_per_gpu": (tokens / step_s / gpus).tolist(),
-        "memory_bytes_per_gpu": rows["memory_bytes"].tolist(),
-        "on_pareto_front": [key in front for key in keys],
+        "memory_bytes_per_gpu": memory.tolist(),
+        "on_pareto_front": [key in on_front for key in keys],
         "cluster": [job.cluster.name for job in jobs],
         "precision": [job.precision.name for job in jobs],
         "optimizer": [job.optimizer.name for job in jobs],
@@ -59,28 +70,13 @@ def plan_columns(passes: Sequence[Pass], kept: Kept, rows: Mapping[str, Array]) 
     known = {**rows, "dp": dp, "sequence_parallel": rows["sequence_parallel"] * (rows["tp"] > 1.0)}
     for name in names(LAYOUT_FIELDS):
         columns[name] = [plain_value(name, number) for number in known[name]]
-    offered = [job.cluster.accelerator.memory_bytes for job in jobs]
     columns["fits_probability"] = [
-        float(odds().fits_with(job.recipe.name).probability(need, have))
-        for job, need, have in zip(jobs, rows["memory_bytes"].tolist(), offered, strict=True)
+        float(odds().fits_with(job.recipe.name).probability(need, job.cluster.accelerator.memory_bytes))
+        for job, need in zip(jobs, memory.tolist(), strict=True)
     ]
+    if ests is not None:
+        columns["fits_probability"] = [float(est.fits_probability) for est in ests]
     return columns
-
-
-def figures(ests: Sequence[Estimate]) -> dict[str, list[Any]]:
-    """Return what a plan and an estimate both say of layouts, as estimates say it."""
-    names = ("step_time_s", "mfu", "tokens_per_s_per_gpu", "memory_bytes_per_gpu", "fits_probability")
-    found: dict[str, list[Any]] = {name: [float(getattr(est, name)) for est in ests] for name in names}
-    for name in ("days", "gpu_hours"):
-        found[name] = [
-            None if est.job.tokens is None else float(getattr(est, name)(est.job.tokens)) for est in ests
-        ]
-    prices = [est.job.cluster.price_usd_per_gpu_hour for est in ests]
-    found["dollars"] = [
-        None if hours is None or price is None else price * hours
-        for hours, price in zip(found["gpu_hours"], prices, strict=True)
-    ]
-    return found
 
 
 def _money(jobs: Sequence[Job], step_s: Array, gpus: Array) -> dict[str, list[Any]]:

@@ -63,10 +63,7 @@ def machines(plan: Found) -> tuple[Machine, ...]:
     for job in plan.question.jobs:
         groups.setdefault(_machine_of(job), []).append(job)
     own = _machine_of(plan.best.job)
-    found = [
-        _priced(jobs[0], plan) if key == own else _searched(plan.question, jobs)
-        for key, jobs in groups.items()
-    ]
+    found = [_priced(jobs[0], plan) if key == own else _searched(plan, jobs) for key, jobs in groups.items()]
     return tuple(sorted(found, key=lambda one: one.score))
 
 
@@ -80,9 +77,9 @@ def _machine_of(job: Job) -> tuple[object, ...]:
     return (job.cluster.name, float(job.layout.gpus), job.precision.name)
 
 
-def _searched(question: Question, jobs: Sequence[Job]) -> Machine:
+def _searched(plan: Found, jobs: Sequence[Job]) -> Machine:
     try:
-        return _priced(jobs[0], Found.search(replace(question, jobs=tuple(jobs))))
+        return _priced(jobs[0], plan.search(replace(plan.question, jobs=tuple(jobs))))
     except NoLayoutError as error:
         return Machine(jobs[0], problem=str(error))
 

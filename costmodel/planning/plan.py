@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
-from costmodel.base.answer import Answer
-from costmodel.base.errors import CostModelError
+import numpy as np
+
+from costmodel.base.answer import Answer, rows_of
+from costmodel.base.errors import CostModelError, LayoutError, NoLayoutError
 from costmodel.base.units import format_days
 from costmodel.base.version import __version__
-from costmodel.base.words import chance_text, common_device, errors_called
+from costmodel.base.words import chance_text, common_device
+from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.fields import PLAN_FIELDS
 from costmodel.describe.jobs.keywords import PlanKeywords
+from costmodel.describe.jobs.short_form import job_file_text
 from costmodel.describe.jobs.signature import shows
+from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.answer import JobFile
 from costmodel.planning.advice import advice, relaxed_gains, why_not
-from costmodel.planning.found import KEPT, Found, Progress
-from costmodel.planning.job_file import job_file_of
+from costmodel.planning.found import KEPT, Found
 from costmodel.planning.machines import Machine, machine_columns, machines, several_machines
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.request import requested
-from costmodel.planning.search import Question
-from costmodel.planning.tuning import held, searched
+from costmodel.planning.tuning import Progress, held, searched
 from costmodel.planning.uncertain import odds_record
 from costmodel.whole_run.run import run_of
 
@@ -48,7 +52,7 @@ class Plan(Found, Answer):
     @property
     def searched(self) -> dict[str, str]:
         """What was searched, by knob, switch or order of the axes, as texts."""
-        return searched(self.question)
+        return searched(self.question, self._ladders[0] if self._ladders else ())
 
     @property
     def held(self) -> str:
@@ -64,14 +68,30 @@ class Plan(Found, Answer):
         return self.question.command_of(self.estimate_of(self.kept.top, row).job)
 
     def job_file(self) -> str:
-        """Return the best layout as a job file, which `estimate`, `run` and `report` read.
+        """Return the best layout as a job file, which `estimate`, `run` and `report` read; it is priced again first.
 
         Raises
         ------
         CostModelError
             If a file cannot say the job: a model, cluster or recipe that was composed in code.
         """
-        return job_file_of(self.best, self.question.files)
+        job, endings = self.best.job, (".yaml", ".yml", ".json")
+        named = {
+            name: os.path.realpath(given) if given.endswith(endings) else given
+            for name, given in self.question.files.items()
+        }
+        text = job_file_text(job, named)
+        try:
+            back = estimate(**parse_mapping(text, "job file", example="model: llama3-405b"))
+        except CostModelError as error:
+            raise CostModelError(f"emit: a job file cannot say this job ({error})") from None
+        ours, theirs = ([est.step_time_s, est.memory_bytes_per_gpu] for est in (self.best, back))
+        if not np.allclose(ours, theirs, rtol=1e-12):
+            raise CostModelError(
+                f"emit: a job file cannot say this job: model {job.model.name}, cluster {job.cluster.name} or "
+                f"recipe {job.recipe.name} is not the one that is found under its name"
+            )
+        return text
 
     def to_dict(
         self,
@@ -91,19 +111,27 @@ class Plan(Found, Answer):
         answers : sequence of (str, str)
             Layouts, and what `why_not` says about them.
         """
-        best, tail = self.best, self.top(count)
-        top = _records(self.columns(count))
-        for row, est, command in zip(top, tail, self.commands(count), strict=True):
+        top = rows_of(self.columns(count))
+        for row, est, command in zip(top, self.top(count), self.commands(count), strict=True):
             row["command"] = command
             for what in ("category", "axis"):
                 row[f"exposed_s_by_{what}"] = {
                     name: float(seconds) for name, seconds in est.exposed_by(what).items()
                 }
+        tried = [trial.row for trial in self.odds.trials()]
+        trials = {
+            row: {**record, "command": self.command_of(row)}
+            for row, record in zip(tried, rows_of(self.shown_columns(tried)), strict=True)
+        }
+        yours: dict[str, Any] | None = {"problem": self.own_problem} if self.own_problem else None
+        if self.yours is not None:
+            row = next(row for row in top if "yours" in row["mark"])
+            yours = {**row, "slower": self.yours.slower, "fits": bool(self.yours.est.fits)}
         return {
             "schema_version": SCHEMA_VERSION,
             "version": __version__,
             "objective": self.question.objective,
-            "inputs": input_record(best.job),
+            "inputs": input_record(self.best.job),
             "tie_share": TIE_SHARE,
             "fastest_step_time_s": float(self.fastest.step_time_s),
             "searched": self.searched,
@@ -113,10 +141,10 @@ class Plan(Found, Answer):
             "num_layouts_fit": self.num_fit,
             "rejected": dict(self.rejected.most_common()),
             "top": top,
-            "yours": self._yours_record(top),
-            "try": odds_record(self.odds, self._by_row()),
-            "pareto": _records(self.pareto_columns()),
-            "machines": _records(machine_columns(self.machines)) if self.has_machines else [],
+            "yours": yours,
+            "try": odds_record(self.odds, trials),
+            "pareto": rows_of(self.pareto_columns()),
+            "machines": rows_of(machine_columns(self.machines)) if self.has_machines else [],
             "relaxed_gain_by_constraint": dict(gains),
             "advice": self.advice(),
             "why_not": dict(answers),
@@ -126,6 +154,34 @@ class Plan(Found, Answer):
     def machines(self) -> tuple[Machine, ...]:
         """The best of every cluster, number of GPUs and precision, with its whole run where the tokens are known."""
         return machines(self)
+
+    @property
+    def has_machines(self) -> bool:
+        """Whether several clusters, numbers of GPUs or precisions were asked for."""
+        return several_machines(self.question)
+
+    def best_of_each_job(self) -> list[Estimate]:
+        """Return the best estimate of every job that has one, by number of GPUs: what scaling curves are drawn from.
+
+        A search over several jobs keeps the best of all of them together, which are often of one job;
+        the others are searched again on their own.
+
+        Raises
+        ------
+        LayoutError
+            If the question has a single job.
+        """
+        if len(self.question.jobs) < 2:
+            raise LayoutError("scaling: one job was planned; name several GPU counts, such as 64,128,256")
+        found = [self.best]
+        for index, job in enumerate(self.question.jobs):
+            if index == self.asked_job(self.pick):
+                continue
+            try:
+                found.append(self.search(replace(self.question, jobs=(job,))).best)
+            except NoLayoutError:
+                continue
+        return sorted(found, key=lambda est: float(est.job.layout.gpus))
 
     @property
     def device_word(self) -> str:
@@ -140,9 +196,7 @@ class Plan(Found, Answer):
         CostModelError
             If that is no date, the job has no tokens, or its run cannot be priced.
         """
-        if self.best.job.tokens is None:
-            raise CostModelError("start: needs tokens, for a run that ends")
-        days = run_of(self.best, self.best.job.tokens).finishing_dates(start)
+        days = run_of(self.best, self._tokens("start")).finishing_dates(start)
         return [f"Started on {start}, done by {', '.join(f'{at} {day}' for at, day in days.items())}."]
 
     def in_time(self, days: float) -> list[str]:
@@ -158,12 +212,12 @@ class Plan(Found, Answer):
         CostModelError
             If the job has no tokens, or no run can be priced.
         """
-        if self.best.job.tokens is None:
-            raise CostModelError("days: needs tokens, for a run that ends")
-        if not self.has_machines:
-            runs = [run_of(self.best, self.best.job.tokens)]
-        else:
-            runs = [one.run for one in self.machines if one.run is not None]
+        tokens = self._tokens("days")
+        runs = (
+            [one.run for one in self.machines if one.run is not None]
+            if self.has_machines
+            else [run_of(self.best, tokens)]
+        )
         said = []
         for run in runs:
             kept = replace(run, limit_days=days).within()["days"]
@@ -174,40 +228,14 @@ class Plan(Found, Answer):
             )
         return said
 
-    @property
-    def has_machines(self) -> bool:
-        """Whether several clusters, numbers of GPUs or precisions were asked for."""
-        return several_machines(self.question)
-
-    def _yours_record(self, top: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """Return the layout that the job has today as numbers, with its gap to the pick; none where it has none."""
-        if self.yours is None:
-            return {"problem": self.own_problem} if self.own_problem else None
-        row = next(row for row in top if "yours" in row["mark"])
-        return {**row, "slower": self.yours.slower, "fits": bool(self.yours.est.fits)}
-
-    def _by_row(self) -> dict[int, dict[str, Any]]:
-        """Return the layouts to try as records, by their kept rows."""
-        rows = [trial.row for trial in self.odds.trials()]
-        records = _records(self.shown_columns(rows))
-        return {
-            row: {**record, "command": self.command_of(row)}
-            for row, record in zip(rows, records, strict=True)
-        }
+    def _tokens(self, field: str) -> float:
+        tokens = self.best.job.tokens
+        if tokens is None:
+            raise CostModelError(f"{field}: needs tokens, for a run that ends")
+        return tokens
 
     def __repr__(self) -> str:
         return f"Plan({self.num_priced:,} layouts priced, {self.num_fit:,} fit; best: {self.best!r})"
-
-
-def _records(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Turn columns into a record a row."""
-    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
-
-
-def search(question: Question, *, kept: int = KEPT, progress: Progress | None = None) -> Plan:
-    """Answer a question; see `Found.search`."""
-    with errors_called(common_device(job.cluster.accelerator.called for job in question.jobs)):
-        return Plan.search(question, kept=kept, progress=progress)
 
 
 @shows(PLAN_FIELDS, searched=True)

@@ -3,154 +3,204 @@
 Kernels differ by switches, so that a switch is a pass of its own; it runs over the best placements of the pass
 before, with all of their policies, instead of over the whole space. Choices are made one after another, the best
 first, until none is left that helps: not every combination is priced.
+
+What a framework can recompute of a layer is a ladder: modules in the order of what a byte that they free costs, between
+nothing and a third of the step (Korthikanti et al., arXiv:2205.05198, section 5).
 """
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
 
 from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import value_text
 from costmodel.describe.recipe import switch_text
+from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.best import Columns
 from costmodel.planning.choices import Choice, choices_of
-from costmodel.planning.ladder import RUNG, ladder_of, neighbours, selective
 from costmodel.planning.search import Pass, Question, Tally, best_placements, space_of
 from costmodel.planning.space import PLACEMENT_KNOBS
+from costmodel.step.price import price
+
+Progress = Callable[[int, int], None]
 
 LEAST_GAIN = 0.0005
 """Shares of a score that a choice has to save to be built upon. [-]"""
+RUNG = "selective_modules"
+"""The switch that a rung of the ladder turns."""
+SELECTIVE = float(RECOMPUTE_POLICIES.index("selective"))
 
 _OWN_SPACE = "moe_dispatcher"
+"""Another dispatcher is priced over a space of its own, because it lets experts spread further."""
 
 
-def asked_passes(question: Question) -> tuple[list[Pass], Counter[str]]:
-    """Return a pass a job over all of its space, and what is out of the spaces by reason.
+def ladder_of(question: Question, job: Job) -> tuple[Choice, ...]:
+    """Return the lists of modules to try beside the job's own, shortest first.
 
-    Another dispatcher is a pass over a space of its own, because it lets experts spread further.
+    Each module is priced alone, with whole layers on a GPU: those that free memory stand in the order of seconds a byte.
+    None where the framework takes none, or where the user named modules or another policy.
     """
-    asked: list[tuple[int, Job, tuple[Choice, ...]]] = [
-        (index, job, ()) for index, job in enumerate(question.jobs)
-    ]
-    if question.chooses:
-        asked += [
-            (index, choice.applied(job), (choice,))
-            for index, job in enumerate(question.jobs)
-            for choice in choices_of(job, question.held)
-            if choice.turned == _OWN_SPACE
-        ]
-    passes, rejected = [], Counter[str]()
-    for place, (origin, job, choices) in enumerate(asked):
-        space = space_of(question, job)
-        rejected.update(space.rejected)
-        passes.append(Pass(place, job, space.slabs, origin, choices))
-    return passes, rejected
+    launches = job.recipe.launches
+    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    if framework is None or RUNG in question.held or SELECTIVE not in question.values(job)["recompute"]:
+        return ()
+    plain_s, plain = _priced(job, ())
+    found = []
+    for module in framework.recompute_modules:
+        seconds, held = _priced(job, (module,))
+        if held < plain:
+            found.append(((seconds - plain_s) / (plain - held), module))
+    lists = accumulate(((module,) for _, module in sorted(found)), operator.add)
+    own = frozenset(job.recipe.memory.selective_modules)
+    return tuple(Choice({RUNG: modules}) for modules in lists if frozenset(modules) != own)
 
 
-def _is_rung(choices: tuple[Choice, ...]) -> bool:
-    """Return whether recomputed modules are among some choices."""
-    return any(choice.turned == RUNG for choice in choices)
+def _priced(job: Job, modules: tuple[str, ...]) -> tuple[float, float]:
+    """Return step time and memory of one layout that recomputes some modules. [s, B]"""
+    one = np.asarray(1.0)
+    layout = replace(
+        job.layout,
+        **dict.fromkeys(("tp", "cp", "pp", "vp", "ep", "etp", "micro_batch"), one),
+        **{"recompute": one * SELECTIVE, "schedule": one * schedule_code("none"), "zero_stage": one},
+    )
+    bill = price(replace(job.switched({RUNG: modules}), layout=layout)).bill
+    return float(bill.step_time_s()), float(bill.memory_bytes())
+
+
+def neighbours(ladder: tuple[Choice, ...], chosen: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """Return the rungs beside the one chosen: what else was chosen may take memory, or give some back."""
+    at = next((place for place, rung in enumerate(ladder) if rung in chosen), None)
+    return () if at is None else (*ladder[max(at - 1, 0) : at], *ladder[at + 1 : at + 2])
 
 
 class Tuned:
-    """The passes of choices beside the layout, priced into a tally.
+    """Passes over the spaces of a question, then over choices beside the layout, priced into one tally."""
 
-    Attributes
-    ----------
-    question : Question
-        With the jobs of all passes.
-    passes : list of Pass
-        Those of the spaces, then those of choices.
-    tally : Tally
-        What it has kept and counted.
-    """
+    def __init__(
+        self, question: Question, keep: int, progress: Progress | None = None, watched: float = np.inf
+    ) -> None:
+        self.asked, self.question = question, replace(question, jobs=())
+        self.passes: list[Pass] = []
+        self.rejected = Counter[str]()
+        self.tally = Tally(watched=watched)
+        self.ladders: list[tuple[Choice, ...]] = []
+        self._keep, self._progress = keep, progress
+        spaces: list[tuple[int, Job, tuple[Choice, ...]]] = [
+            (index, job, ()) for index, job in enumerate(question.jobs)
+        ]
+        if question.chooses:
+            spaces += [
+                (index, choice.applied(job), (choice,))
+                for index, job in enumerate(question.jobs)
+                for choice in choices_of(job, question.held)
+                if choice.turned == _OWN_SPACE
+            ]
+        for origin, job, choices in spaces:
+            space = space_of(question, job)
+            self.rejected.update(space.rejected)
+            self._add(Pass(len(self.passes), job, space.slabs, origin, choices))
+        self._total = sum(slab.num_possible for one in self.passes for slab in one.slabs)
 
-    def __init__(self, question: Question, passes: list[Pass], keep: int) -> None:
-        self.question = replace(question, jobs=tuple(one.job for one in passes))
-        self.passes = passes
-        self.tally = Tally()
-        self._keep = keep
+    def _add(self, one: Pass) -> None:
+        self.passes.append(one)
+        self.question = replace(self.question, jobs=(*self.question.jobs, one.job))
 
-    def price(self, one: Pass) -> Iterator[int]:
-        """Price a pass; yields layouts priced so far."""
+    def price_spaces(self) -> None:
+        """Price every layout that divides, and count what cannot start with the other dispatcher."""
+        for one in self.passes:
+            self._price(one)
+        self.rejected["choice_not_started"] = self._total - self.tally.num_priced
+
+    def tune(self) -> None:
+        """Choose for every job, best first."""
+        for base in list(self.passes) if self.asked.chooses else ():
+            self._tune(base)
+
+    def _price(self, one: Pass) -> None:
         for part in one.parts():
             self.tally.add(self.question, part, self._keep)
-            yield self.tally.num_priced
+            if self._progress is not None:
+                self._progress(self.tally.num_priced, max(self._total, self.tally.num_priced))
 
-    def tune(self, base: Pass) -> Iterator[int]:
-        """Choose for one job, best first; yields layouts priced so far."""
-        climbed, ladder = [base], ladder_of(self.question, base.job)
+    def _score(self, one: Pass) -> float:
+        return self.tally.best_score.get(one.number, np.inf)
+
+    def _tune(self, base: Pass) -> None:
+        """Choose for one job: rungs for what is cramped, then what helps most, until nothing does."""
+        climbed, ladder = [base], ladder_of(self.asked, base.job)
+        self.ladders.append(ladder)
         for rung in ladder:
-            best = min(self.tally.best_score.get(one.number, float("inf")) for one in climbed)
-            cramped = self.tally.worth_memory(base.number, best)
+            cramped = self.tally.worth_memory(base.number, min(map(self._score, climbed)))
             if cramped is not None:
                 climbed.append(self._chosen(base, rung, cramped))
-                yield from self.price(climbed[-1])
         found = [one for one in climbed if one.number in self.tally.placements]
         if not found:
             return
         placements = best_placements([self.tally.placements[one.number] for one in found])
-        current = min(found, key=lambda one: self.tally.best_score[one.number])
-        score = self.tally.best_score[current.number]
-        candidates = choices_of(base.job, self.question.held | {_OWN_SPACE})
+        current = min(found, key=self._score)
+        candidates = choices_of(base.job, self.asked.held | {_OWN_SPACE})
         while candidates:
-            tried = []
-            for choice in (*candidates, *neighbours(ladder, current.choices)):
-                after = self._chosen(current, choice, placements)
-                for _ in self.price(after):
-                    pass
-                tried.append((self.tally.best_score.get(after.number, float("inf")), choice, after))
-                yield self.tally.num_priced
-            best, taken, after = min(tried, key=lambda one: one[0])
-            if best > score * (1.0 - LEAST_GAIN):
+            tried = [
+                (choice, self._chosen(current, choice, placements))
+                for choice in (*candidates, *neighbours(ladder, current.choices))
+            ]
+            taken, after = min(tried, key=lambda each: self._score(each[1]))
+            if self._score(after) > self._score(current) * (1.0 - LEAST_GAIN):
                 return
-            helping = {str(choice) for _, choice, with_it in tried if self._helps(with_it, current)}
-            current, score = after, best
+            helping = {str(choice) for choice, with_it in tried if self._helps(with_it, current)}
+            current = after
             candidates = tuple(
-                one for one in candidates if str(one) in helping and one.turned != taken.turned
+                choice for choice in candidates if str(choice) in helping and choice.turned != taken.turned
             )
 
     def _helps(self, after: Pass, before: Pass) -> bool:
         """Say whether a pass makes any placement faster: the best one with a choice may need another choice first."""
-        now, then = (_by_placement(self.tally.placements.get(one.number)) for one in (after, before))
+        now, then = (self._by_placement(one) for one in (after, before))
         return any(score < then.get(at, 0.0) * (1.0 - LEAST_GAIN) for at, score in now.items())
 
+    def _by_placement(self, one: Pass) -> dict[tuple[float, ...], float]:
+        """Return the best score of each placement that was kept of a pass."""
+        found = self.tally.placements.get(one.number)
+        if found is None:
+            return {}
+        keys = zip(*(found[knob].tolist() for knob in PLACEMENT_KNOBS), strict=True)
+        return dict(zip(keys, found["score"].tolist(), strict=True))
+
     def _chosen(self, before: Pass, choice: Choice, placements: Columns) -> Pass:
-        """Return the pass of one choice more over some placements, as the last one."""
+        """Price a pass of one choice more over some placements."""
         job = choice.applied(before.job)
         choices = (*(one for one in before.choices if one.turned != RUNG or choice.turned != RUNG), choice)
-        question = selective(self.question) if _is_rung(choices) else self.question
-        one = Pass(len(self.passes), job, space_of(question, job, placements).slabs, before.origin, choices)
-        self.question = replace(self.question, jobs=(*self.question.jobs, job))
-        self.passes.append(one)
-        return one
+        question = self.asked
+        if any(one.turned == RUNG for one in choices):
+            question = replace(question, given={**question.given, "recompute": (SELECTIVE,)})
+        slabs = space_of(question, job, placements).slabs
+        self._add(Pass(len(self.passes), job, slabs, before.origin, choices))
+        self._price(self.passes[-1])
+        return self.passes[-1]
 
 
-def _by_placement(found: Columns | None) -> dict[tuple[float, ...], float]:
-    """Return the best score of each placement that was kept."""
-    if found is None:
-        return {}
-    keys = zip(*(found[knob].tolist() for knob in PLACEMENT_KNOBS), strict=True)
-    return dict(zip(keys, found["score"].tolist(), strict=True))
-
-
-def searched(question: Question) -> dict[str, str]:
+def searched(question: Question, ladder: tuple[Choice, ...]) -> dict[str, str]:
     """Return what a search looks at, by knob, switch or order, as texts."""
     first = question.jobs[0]
     found = {
         knob: ", ".join(value_text(knob, value) for value in values)
         for knob, values in question.values(first).items()
     }
-    if question.chooses:
-        for choice in (*choices_of(first, question.held), *ladder_of(question, first)):
-            for name in choice.switches or ("axis_order",):
-                own = " ".join(first.axis_order) if name == "axis_order" else first.switches[name]
-                said = " ".join(choice.axis_order) or switch_text(choice.switches[name])
-                values = found.get(name, switch_text(own)).split(" | " if name == RUNG else ", ")
-                found[name] = (" | " if name == RUNG else ", ").join(dict.fromkeys((*values, said)))
+    for choice in (*choices_of(first, question.held), *ladder) if question.chooses else ():
+        for name in choice.switches or ("axis_order",):
+            own = " ".join(first.axis_order) if name == "axis_order" else first.switches[name]
+            said = " ".join(choice.axis_order) or switch_text(choice.switches[name])
+            between = " | " if name == RUNG else ", "
+            values = found.get(name, switch_text(own)).split(between)
+            found[name] = between.join(dict.fromkeys((*values, said)))
     return found
 
 
@@ -158,18 +208,19 @@ def held(question: Question) -> str:
     """Say what a search does not look at."""
     first = question.jobs[0]
     launches = first.recipe.launches
-    framework = launches.framework if launches else "none"
+    why = (
+        "framework any: layouts alone are searched; a plan for one framework turns these too, and can find a faster one"
+        if not question.launchable
+        else "choose is off"
+        if not question.chooses
+        else ""
+        if launches and launches.framework in FRAMEWORKS
+        else "it is what somebody ran"
+    )
     said = f"All other settings: defaults of {first.recipe.name}"
-    if not question.launchable:
-        said += (
-            ", overlaps, dispatcher, graphs and the order of the axes with them (framework any: layouts alone are "
-            "searched; a plan for one framework turns these too, and can find a faster one)"
-        )
-    elif not question.chooses:
-        said += ", overlaps, dispatcher, graphs and the order of the axes with them (choose is off)"
-    elif framework not in FRAMEWORKS:
-        said += ", overlaps, dispatcher, graphs and the order of the axes with them (it is what somebody ran)"
+    if why:
+        said += f", overlaps, dispatcher, graphs and the order of the axes with them ({why})"
     if question.held:
         said += f"; as given: {', '.join(sorted(question.held))}"
-    chunks = "balanced to offset the LM head"
-    return f"{said}; layers over stages: {chunks if first.balanced_stages else 'as the recipe splits them'}"
+    chunks = "balanced to offset the LM head" if first.balanced_stages else "as the recipe splits them"
+    return f"{said}; layers over stages: {chunks}"

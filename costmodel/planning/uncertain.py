@@ -8,7 +8,7 @@ they see what any two layouts of a sweep differ by besides, which nothing predic
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
 from typing import Any, NamedTuple
@@ -246,7 +246,7 @@ def compare(
     passes: Sequence[Pass],
     kept: Columns,
     rows: Indices,
-    weights: Mapping[int, float],
+    weight: Callable[[Job], float],
     *,
     seed: int = 0,
     max_memory_bytes: float = np.inf,
@@ -261,8 +261,8 @@ def compare(
         Columns of kept layouts.
     rows : Indices
         Candidates, the plan's pick first.
-    weights : mapping of int to float
-        What a second costs in the objective's currency, by job.
+    weight : callable
+        What a second of a job costs in the objective's currency.
     seed : int
         Of the samples.
     max_memory_bytes : float
@@ -272,14 +272,14 @@ def compare(
     rows = rows[_one_a_trial(passes, taken(kept, rows))]
     if len(rows) > 1.25 * FINALISTS:
         # What only trials see would thin them by luck.
-        first = _priced(passes, kept, rows, weights, SCREENED, seed, max_memory_bytes, trials=False)
+        first = _priced(passes, kept, rows, weight, SCREENED, seed, max_memory_bytes, trials=False)
         # The likeliest, and those of least expected cost: with few samples either alone forgets some.
         finite = np.where(np.isfinite(first.cost), first.cost, 10.0 * first.least[:, None])
         order = np.lexsort((finite.mean(axis=0), -first.best.mean(axis=0)))
         few = np.asarray([0, *[index for index in order if index][: FINALISTS - 1]])
         rows = rows[few]
     rows = np.asarray([*rows, *(row for row in without if row not in rows)])
-    return _priced(passes, kept, rows, weights, SAMPLES, seed, max_memory_bytes)
+    return _priced(passes, kept, rows, weight, SAMPLES, seed, max_memory_bytes)
 
 
 def _turned(passes: Sequence[Pass], rows: Columns) -> list[frozenset[str]]:
@@ -309,7 +309,7 @@ def _one_a_trial(passes: Sequence[Pass], rows: Columns) -> Indices:
     today is a trial of its own.
     """
     jobs = [passes[int(job)] for job in rows["job"]]
-    origin = np.asarray([float(one.origin if one.slabs else -one.number) for one in jobs])
+    origin = np.asarray([float(one.origin if one.slabs else -1) for one in jobs])
     keys = np.stack([origin, *(rows[name] for name in _TRIAL)], axis=1)
     return np.asarray(np.sort(np.unique(keys, axis=0, return_index=True)[1]))
 
@@ -318,7 +318,7 @@ def _priced(
     passes: Sequence[Pass],
     kept: Columns,
     rows: Indices,
-    weights: Mapping[int, float],
+    weight: Callable[[Job], float],
     count: int,
     seed: int,
     max_memory_bytes: float,
@@ -344,7 +344,7 @@ def _priced(
         fits[:, at] = (held <= offered) & (
             bill.host_memory_bytes() <= room * one.job.cluster.host.memory_bytes
         )
-        cost[:, at] = np.where(fits[:, at], weights[number] * step_s[:, at], np.inf)
+        cost[:, at] = np.where(fits[:, at], weight(one.job) * step_s[:, at], np.inf)
     origins = [passes[int(job)].origin for job in few["job"]]
     parallel = tuple(zip(origins, *(few[name].tolist() for name in _PARALLEL), strict=True))
     return Odds(rows, cost, step_s, fits, shared, parallel, tuple(_turned(passes, few)))

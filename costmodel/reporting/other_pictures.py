@@ -13,7 +13,6 @@ from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_text
 from costmodel.estimates.collective import SEARCHED_SIZES, Price, bus_bytes, price_collective
 from costmodel.estimates.record import input_record
-from costmodel.planning.scaling import best_of_each_job
 from costmodel.reporting.charts import (
     COLOURS,
     DASHES,
@@ -138,7 +137,7 @@ def _named(memory: Any, step: Any, names: Sequence[str], shown: Any) -> list[Dot
 def scaling_chart(plan: Plan) -> Chart:
     """Draw the throughput of the best layout over the number of GPUs, beside perfect scaling."""
     best: dict[float, Estimate] = {}
-    for est in best_of_each_job(plan):
+    for est in plan.best_of_each_job():
         gpus = float(est.job.layout.gpus)
         if gpus not in best or _rate(est) > _rate(best[gpus]):
             best[gpus] = est

@@ -14,7 +14,7 @@ import numpy as np
 import costmodel as cm
 from costmodel.base.allocator import keep_freed_memory
 from costmodel.describe.jobs.fields import KNOBS
-from costmodel.planning.plan import search
+from costmodel.planning.plan import Plan
 from costmodel.planning.request import make_question
 from costmodel.planning.search import priced_parts, rows_of
 
@@ -43,8 +43,8 @@ def main() -> None:
     """Print the figures as JSON, with memory kept as the command `plan` does."""
     keep_freed_memory()
     question = make_question(**ASKED, **WHOLE_SPACE)
-    cold_s, found = seconds(lambda: search(question))
-    warm_s = min(seconds(lambda: search(question))[0] for _ in range(REPEATS))
+    cold_s, found = seconds(lambda: Plan.search(question))
+    warm_s = min(seconds(lambda: Plan.search(question))[0] for _ in range(REPEATS))
     pricing_s = min(seconds(lambda: sum(1 for _ in priced_parts(question)))[0] for _ in range(REPEATS))
     part = next(iter(priced_parts(question)))
     possible = np.flatnonzero(part.slab.possible)
@@ -70,8 +70,8 @@ def main() -> None:
     once_s = min(seconds(lambda: cm.estimate(layout="tp8 pp8", **ASKED))[0] for _ in range(REPEATS))
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     large = make_question(**LARGE, **WHOLE_SPACE)
-    large_priced = search(large).num_priced
-    large_s = min(seconds(lambda: search(large))[0] for _ in range(REPEATS))
+    large_priced = Plan.search(large).num_priced
+    large_s = min(seconds(lambda: Plan.search(large))[0] for _ in range(REPEATS))
     print(
         json.dumps(
             {

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 import costmodel as cm
-from costmodel.planning.ladder import ladder_of, neighbours, rungs
 from costmodel.planning.request import make_question
+from costmodel.planning.tuning import ladder_of, neighbours
 
 DEEPSEEK = {
     "model": "deepseek-v3",
@@ -45,7 +45,8 @@ def test_what_the_user_named_is_no_rung():
 
 
 def test_neighbours_of_a_rung():
-    ladder = rungs(make_question(**DENSE).jobs[0])
+    question = make_question(**DENSE)
+    ladder = ladder_of(question, question.jobs[0])
     assert neighbours(ladder, ()) == ()
     assert neighbours(ladder, ladder[:1]) == ladder[1:2]
     assert neighbours(ladder, (ladder[1],)) == (ladder[0], ladder[2])

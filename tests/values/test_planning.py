@@ -12,7 +12,6 @@ from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.describe.odds import odds
 from costmodel.planning.advice import _alternatives
 from costmodel.planning.best import best_rows, pareto_indices
-from costmodel.planning.scaling import best_of_each_job
 from costmodel.planning.search import Part, space_of
 
 N = 4 * (15 * 2**20 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
@@ -372,12 +371,12 @@ def test_a_sweep_scales_the_network_only():
 
 def test_the_best_of_each_number_of_gpus():
     found = plan(free=("zero_stage",), gpus=[2, 8], global_batch=8, kept=1)
-    best = best_of_each_job(found)
+    best = found.best_of_each_job()
     assert [float(est.job.layout.gpus) for est in best] == [2, 8]
     alone = plan(free=("zero_stage",), gpus=2, global_batch=8).best
     assert float(best[0].step_time_s) == near(float(alone.step_time_s))
     with pytest.raises(LayoutError, match="scaling: one job was planned; name several GPU counts"):
-        best_of_each_job(plan(free=("zero_stage",), gpus=2, global_batch=8))
+        plan(free=("zero_stage",), gpus=2, global_batch=8).best_of_each_job()
 
 
 def test_no_part_of_a_search_is_larger_than_asked():

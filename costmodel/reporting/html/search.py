@@ -7,7 +7,7 @@ import numpy as np
 from costmodel.base.errors import CostModelError
 from costmodel.estimates.estimate import Estimate
 from costmodel.physics.pipeline.schedules import schedule_code
-from costmodel.planning.plan import Plan, search
+from costmodel.planning.plan import Plan
 from costmodel.planning.search import Question
 
 _KEPT = 300
@@ -33,7 +33,7 @@ def other_layouts(est: Estimate) -> Plan | None:
     # With the memory to spare that `plan` leaves; to the brim only where nothing else fits.
     for headroom in (None, 0.0):
         try:
-            return search(Question(jobs=(job,), given=given, headroom=headroom), kept=_KEPT)
+            return Plan.search(Question(jobs=(job,), given=given, headroom=headroom), kept=_KEPT)
         except CostModelError:
             continue
     return None
