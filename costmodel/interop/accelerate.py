@@ -5,22 +5,19 @@ What the keys mean stands in ``keys/accelerate.yaml``; batch and sequence belong
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.yaml_files import parse_mapping
-from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.interop.deepspeed import imported
+from costmodel.interop.draft import Draft
 from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
     counts_of,
     data_degrees,
-    fields_of,
+    own_head,
     steps_of,
-    tokens_of,
 )
 from costmodel.interop.keys import Values, key_table
 from costmodel.interop.text_file import TextFile
@@ -28,9 +25,8 @@ from costmodel.interop.trainers import (
     FSDP_RECIPE,
     LEFT_TO_TRAINER,
     configuration_text,
-    done,
+    draft_under,
     joined,
-    of_head,
     recomputes,
     take_kernels,
     take_mesh,
@@ -43,85 +39,68 @@ if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
 _KEYS = key_table("accelerate")
-_STRATEGIES: Mapping[str, str] = _KEYS.more["cp_strategies"]
 _ON = (True, "true", "True")
 _SCRIPT = re.compile(r"^# in the training script: ([\w ]+?) = (\d+)$", re.M)
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a configuration.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read.
-    """
+    """Read a configuration."""
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     said = Values(_KEYS, raw)
-    left = said.unread()
-    job = fields_of({**of_head(file.text), **given})
-    chosen = job.get("recipe")
-    if said["gpus"]:
-        job.setdefault("gpus", said["gpus"])
-    mixed, kind = str(said["precision"] or "no").lower(), str(said["kind"]).upper()
-    if mixed not in _KEYS.more["precisions"]:
-        raise FrameworkConfigError(f"mixed_precision: {mixed!r} is not supported")
-    job.setdefault("precision", _KEYS.more["precisions"][mixed])
-    notes: list[str] = []
-    warnings: list[str] = []
+    draft = draft_under(own_head(file.text), given)
+    draft.ignored += said.unread()
+    chosen, kind = draft["recipe"], str(said["kind"]).upper()
+    draft.put(gpus=said["gpus"], precision=said["precision"])
     if kind == "DEEPSPEED":
-        if named := said["zero_file"]:
-            found = joined(file, named, job, notes, warnings)
-        else:
-            found = imported(_deepspeed(said, mixed), {"recompute": "none", **job})
+        draft = joined(file, said["zero_file"] or _deepspeed(said), draft)
         # DeepSpeed's own keys are filled in by the script's trainer.
-        wanted = ("cluster", "model", "gpus", "global_batch", "seq_len")
-        missing = tuple(key for key in found.missing if key in wanted)
-        return dataclasses.replace(found, missing=missing, ignored=(*found.ignored, *left))
+        draft.missing = []
+        return draft.answer()
     if kind == "FSDP":
-        take_sharding(raw.get("fsdp_config") or {}, job, warnings)
+        take_sharding(raw.get("fsdp_config") or {}, draft)
     elif kind == "MEGATRON_LM":
-        job = {"tp": said["megatron_tp"], "pp": said["megatron_pp"], "recipe": "megatron-core", **job}
-        job.setdefault("sequence_parallel", said["megatron_sequence"] in _ON and job["tp"] > 1)
-        job.setdefault("recompute", "selective" if said["megatron_recomputes"] in _ON else "none")
-        job.setdefault("zero_stage", int(said["megatron_sharded"] in _ON))
+        draft.put(
+            tp=said["megatron_tp"],
+            pp=said["megatron_pp"],
+            recipe="megatron-core",
+            recompute="selective" if said["megatron_recomputes"] in _ON else "none",
+            zero_stage=int(said["megatron_sharded"] in _ON),
+        )
+        draft.put(sequence_parallel=said["megatron_sequence"] in _ON and draft["tp"] > 1)
     elif kind in ("MULTI_GPU", "NO", ""):
-        job = {"recipe": FSDP_RECIPE, "zero_stage": 0, **job}
+        draft.put(recipe=FSDP_RECIPE, zero_stage=0)
     else:
         raise FrameworkConfigError(f"distributed_type: {kind!r} is not supported")
-    for axis in ("tp", "cp"):
-        if said[axis]:
-            job.setdefault(axis, said[axis])
-    take_mesh(said, job)
-    if (job.get("cp") or 1) > 1:
-        take_method("all-gather" if said["cp_strategy"] == _STRATEGIES["all-gather"] else "ring", job)
-    if not chosen and job["recipe"] == FSDP_RECIPE:
-        take_kernels(None, FSDP_RECIPE, job)
-    _take_script(job, file.text)
-    return dataclasses.replace(done(job, notes, warnings), ignored=left)
+    draft.put(tp=said["tp"], cp=said["cp"])
+    take_mesh(said, draft)
+    if (draft["cp"] or 1) > 1:
+        take_method(said["cp_strategy"], draft)
+    if not chosen and draft["recipe"] == FSDP_RECIPE:
+        take_kernels(None, FSDP_RECIPE, draft)
+    _take_script(file.text, draft)
+    return draft.answer()
 
 
-def _deepspeed(said: Values, mixed: str) -> dict[str, Any]:
+def _deepspeed(said: Values) -> dict[str, Any]:
     """Return the DeepSpeed configuration that Accelerate makes of its own keys."""
     zero: dict[str, Any] = {"stage": said["zero_stage"]}
     for part in ("optimizer", "param"):
         if said[f"zero_{part}"] != "none":
             zero[f"offload_{part}"] = {"device": said[f"zero_{part}"]}
+    mixed = said["precision"]
     precision = {"bf16" if mixed == "bf16" else "fp16": {"enabled": mixed in ("bf16", "fp16")}}
     return {"zero_optimization": zero, **LEFT_TO_TRAINER, **precision}
 
 
-def _take_script(job: dict[str, Any], text: str) -> None:
-    """Take what our own comments say that the training script has to: batch, sequence and steps."""
+def _take_script(text: str, draft: Draft) -> None:
+    """Read what our own comments say that the training script has to: batch, sequence and steps."""
     said = {name: int(number) for name, number in _SCRIPT.findall(text)}
-    for name, ours in (("per_device_train_batch_size", "micro_batch"), ("sequence length", "seq_len")):
-        if name in said:
-            job.setdefault(ours, said[name])
-    each, micro, gpus = said.get("gradient_accumulation_steps"), job.get("micro_batch"), job.get("gpus")
+    draft.put(micro_batch=said.get("per_device_train_batch_size"), seq_len=said.get("sequence length"))
+    each, micro, gpus = said.get("gradient_accumulation_steps"), draft["micro_batch"], draft["gpus"]
     if each and micro and gpus:
-        shards = (job.get("tp") or 1) * (job.get("cp") or 1)
-        job.setdefault("global_batch", micro * each * max(1, gpus // shards))
-    job |= tokens_of(said.get("max_steps"), job)
+        shards = (draft["tp"] or 1) * (draft["cp"] or 1)
+        draft.put(global_batch=micro * each * max(1, gpus // shards))
+    draft.put_steps(said.get("max_steps"))
 
 
 def emit_accelerate(job: Job) -> str:
@@ -131,7 +110,7 @@ def emit_accelerate(job: Job) -> str:
     said: dict[str, Any] = {
         "environment": "LOCAL_MACHINE",
         "kind": "FSDP" if counts["zero_stage"] else "MULTI_GPU",
-        "precision": FRAMEWORKS["accelerate"].precisions[job.precision.name],
+        "precision": job.precision.name,
         "nodes": counts["gpus"] // per_node,
         "gpus": counts["gpus"],
     }
@@ -148,7 +127,7 @@ def emit_accelerate(job: Job) -> str:
             "shard": shard,
             "tp": counts["tp"],
             "cp": counts["cp"],
-            "cp_strategy": _STRATEGIES.get(job.recipe.overlap.cp_method, "allgather"),
+            "cp_strategy": "ring" if job.recipe.overlap.cp_method == "ring" else "all-gather",
         }
     script: dict[str, Any] = {
         "per_device_train_batch_size": counts["micro_batch"],

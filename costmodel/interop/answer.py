@@ -38,23 +38,7 @@ class JobFile(NamedTuple):
 
 
 def job_file(path: str | Path, kind: str = "", **given: Any) -> JobFile:
-    """Read the job that a file of any kind describes: ours, a launch script, a configuration, a ``config.json``.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    kind : str
-        What it is; by default its content tells.
-    **given
-        What the file leaves to its surroundings, as for `costmodel.read`; fields among it are left out of the answer,
-        for the caller to lay on top.
-
-    Raises
-    ------
-    CostModelError
-        If the file cannot be read, holds no job, or describes a model that cannot be priced while none is given.
-    """
+    """Read the job that a file of any kind describes: ours, a launch script, a configuration, a ``config.json``."""
     from costmodel.describe.jobs.merge import read_job
     from costmodel.interop.reading import kind_of, read
 

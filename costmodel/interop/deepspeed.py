@@ -13,23 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError
 from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES, REQUIRED
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.recipe import load_recipe
+from costmodel.interop.draft import Draft
 from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
     base_recipe,
     changed_switches,
     counts_of,
-    fields_of,
     left_of,
     model_reference,
     steps_of,
-    tokens_of,
     unsaid_switches,
 )
 from costmodel.interop.keys import Values, key_table
-from costmodel.interop.optimizer_names import settle_offload, take_optimizer
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
 
@@ -38,113 +36,65 @@ if TYPE_CHECKING:
 
 _RECORD = FRAMEWORKS["deepspeed"]
 _KEYS = key_table("deepspeed")
-_DEVICES = {"none": False, "cpu": True, "nvme": True}
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a configuration.
-
-    Parameters
-    ----------
-    file : TextFile
-        The JSON.
-    given : mapping
-        Keywords of a job; those that the file leaves to the trainer ("auto") have to be among them.
-
-    Raises
-    ------
-    CostModelError
-        If the text is no such JSON, or the batch figures contradict each other.
-    """
-    return imported(parse_json(file.text, file.name), given)
+    """Read a configuration; what it leaves to the trainer ("auto") has to be given beside it."""
+    return imported(parse_json(file.text, file.name), given).answer()
 
 
-def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
-    """Read a configuration's content; see `read`."""
+def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
+    """Read a configuration's content."""
     said = _values(raw)
     if not any(key in _KEYS.tables or key in _KEYS.used for key in raw if key != "comment"):
         raise FrameworkConfigError(
             "deepspeed: no key of a DeepSpeed configuration, such as zero_optimization or train_batch_size"
         )
-    auto: list[str] = [
-        key
-        for key in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
-        if key in said.unsaid
-    ]
-    if said.key("zero_stage") in said.unsaid:
-        auto.append("zero_optimization.stage")
-    precision, stage = given.get("precision"), given.get("zero_stage")
-    if precision is None:
-        precision = "bf16" if said["bf16"] else "fp16" if said["fp16"] else None
-        if precision is None and any(key.endswith(".enabled") for key in said.unsaid):
+    draft = Draft(given)
+    auto = [said.key(name) for name in ("micro_batch", "accumulation", "global_batch", "zero_stage")]
+    auto = [key for key in auto if key in said.unsaid]
+    if draft["precision"] is None and not said["bf16"] and not said["fp16"]:
+        if any(key.endswith(".enabled") for key in said.unsaid):
             auto.append("precision")
         else:
-            precision = precision or "fp32"
-    tp, cp = given.get("tp") or said["tp"], given.get("cp") or said["cp"]
-    pp = given.get("pp") or said["pp"] or 1
-    micro = given.get("micro_batch") or said["micro_batch"]
-    total = given.get("global_batch") or said["global_batch"]
-    steps, gpus = said["accumulation"], given.get("gpus") or said["gpus"]
-    dp = None if gpus is None else max(1, gpus // (tp * cp * pp))
-    if dp is None and micro and steps and total:
-        dp = total // (micro * steps)
-        gpus = dp * tp * cp * pp
-    if dp is not None:
-        contradicts = micro and total and not (given.get("micro_batch") or given.get("global_batch"))
-        micro, total = _batch(micro, steps if contradicts or not (micro and total) else None, total, dp)
+            draft.put(precision="fp32")
+    draft.put(precision="bf16" if said["bf16"] else "fp16" if said["fp16"] else None)
+    draft.put(**{axis: said[axis] for axis in ("tp", "cp", "ep", "etp")}, pp=said["pp"] or 1)
+    _take_batch(said, draft)
     if "train_micro_batch_size_per_gpu" not in auto:
-        micro = micro or 1
-    warnings, facts, chosen = _unpriced(said)
-    recompute = given.get("recompute") or said["recompute"]
-    if recompute is None:
-        recompute = "full" if said["recomputation"] else "none"
-        if said["recomputation"]:
-            warnings.append(
-                "activation_checkpointing: says how, the training script says whether; priced as full "
-                "recomputation, give --recompute none where the script does not"
-            )
-    recipe = given.get("recipe") or _RECORD.recipe
-    job: dict[str, Any] = {
-        **chosen,
-        **fields_of(given),
-        "recipe": recipe,
-        "gpus": gpus,
-        "tp": tp,
-        "cp": cp,
-        "pp": pp,
-        "global_batch": total,
-        "micro_batch": micro,
-        "zero_stage": _stage(said) if stage is None else stage,
-        "shard_group": max(0, said["shard_group"]),
-        "ep": said["ep"],
-        "etp": said["etp"],
-        "precision": precision,
-        "recompute": recompute,
-        "sequence_parallel": False,
-        "schedule": given.get("schedule") or ("none" if pp == 1 else "1f1b"),
-        "model": given.get("model") or said["model"],
-        "seq_len": given.get("seq_len") or said["seq_len"],
-        "switches": {**_switches(said, recipe, cp), **(given.get("switches") or {})},
-    }
-    job |= tokens_of(said["steps"] if type(said["steps"]) is int else None, job)
-    settle_offload(job, warnings)
-    known = {
-        "train_micro_batch_size_per_gpu": micro,
-        "gradient_accumulation_steps": steps or (micro and total),
-        "train_batch_size": total,
-        "precision": precision,
-        "zero_optimization.stage": stage,
-    }
-    missing = [key for key in REQUIRED if job[key] is None]
-    notes = [f'"auto", filled in by the trainer: {", ".join(auto)}'] if auto else []
-    return Imported(
-        {key: value for key, value in job.items() if value is not None},
-        ("cluster", *missing, *(key for key in auto if known[key] is None)),
-        said.unread(),
-        tuple(notes),
-        tuple(warnings),
-        facts,
+        draft.put(micro_batch=1)
+    _take_unpriced(said, draft)
+    if draft["recompute"] is None and said["recompute"] is None and said["recomputation"]:
+        draft.warnings.append(
+            "activation_checkpointing: says how, the training script says whether; priced as full "
+            "recomputation, give --recompute none where the script does not"
+        )
+    draft.put(
+        recipe=_RECORD.recipe,
+        zero_stage=_stage(said),
+        shard_group=max(said["shard_group"], 0),
+        recompute=said["recompute"] or ("full" if said["recomputation"] else "none"),
+        sequence_parallel=False,
+        schedule="none" if draft["pp"] == 1 else "1f1b",
+        model=said["model"],
+        seq_len=said["seq_len"],
     )
+    draft.job["switches"] = {**_switches(said, draft), **(draft["switches"] or {})}
+    draft.put_steps(said["steps"])
+    draft.settle_offload()
+    if auto:
+        draft.notes.append(f'"auto", filled in by the trainer: {", ".join(auto)}')
+    known = {
+        "train_micro_batch_size_per_gpu": draft["micro_batch"],
+        "gradient_accumulation_steps": said["accumulation"]
+        or (draft["micro_batch"] and draft["global_batch"]),
+        "train_batch_size": draft["global_batch"],
+        "precision": draft["precision"],
+        "zero_optimization.stage": given.get("zero_stage"),
+    }
+    draft.missing += [key for key in auto if known[key] is None]
+    draft.ignored += said.unread()
+    return draft
 
 
 def beside_flags(text: str) -> tuple[int | None, dict[str, Any]]:
@@ -171,78 +121,66 @@ def _stage(said: Values) -> int:
     return int(stage)
 
 
-def _batch(micro: int | None, steps: int | None, total: int | None, dp: int) -> tuple[int | None, int | None]:
-    """Complete the batch: total = micro x steps x dp, any two given."""
-    if micro and steps and total and micro * steps * dp != total:
-        raise FrameworkConfigError(
-            f"deepspeed: train_batch_size = {total}, but micro x accumulation x dp = "
-            f"{micro}·{steps}·{dp} = {micro * steps * dp}"
-        )
-    if micro is None and total and steps:
-        micro = max(1, total // (steps * dp))
-    if total is None and micro:
-        total = micro * (steps or 1) * dp
-    return micro, total
+def _take_batch(said: Values, draft: Draft) -> None:
+    """Complete the batch and the GPUs: total = micro x steps x data-parallel ranks."""
+    given = draft["micro_batch"] or draft["global_batch"]
+    draft.put(**{name: said[name] for name in ("micro_batch", "global_batch", "gpus")})
+    micro, total, steps = draft["micro_batch"], draft["global_batch"], said["accumulation"]
+    shards = draft["tp"] * draft["cp"] * draft["pp"]
+    if draft["gpus"] is None and micro and steps and total:
+        draft.put(gpus=total // (micro * steps) * shards)
+    if draft["gpus"] is None:
+        return
+    dp = max(1, draft["gpus"] // shards)
+    if micro and total:
+        if steps and not given and micro * steps * dp != total:
+            raise FrameworkConfigError(
+                f"deepspeed: train_batch_size = {total}, but micro x accumulation x dp = "
+                f"{micro}·{steps}·{dp} = {micro * steps * dp}"
+            )
+    elif micro:
+        draft.put(global_batch=micro * (steps or 1) * dp)
+    elif total and steps:
+        draft.put(micro_batch=max(1, total // (steps * dp)))
 
 
 def _offloads(said: Values, part: str) -> bool:
     """Whether optimizer or parameters are on the host or on a disk, under the key of any age."""
     older = {"optimizer": "cpu_offload", "param": "cpu_offload_params"}
-    return bool(said.choice(f"offload_{part}", _DEVICES)) or said[older[part]] is True
+    return bool(said[f"offload_{part}"]) or said[older[part]] is True
 
 
-def _unpriced(said: Values) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
-    """Return warnings of what has no price, the facts among it, and the optimizer where it has one."""
+def _take_unpriced(said: Values, draft: Draft) -> None:
+    """Say what has no price, and read the optimizer."""
     swaps = "nvme" in (said["offload_optimizer"], said["offload_param"])
-    warnings = [said_so for said_so in said.unpriced() if swaps or not said_so.startswith("aio: ")]
-    facts: dict[str, Any] = {}
-    chosen: dict[str, Any] = {}
+    draft.warnings += [text for text in said.unpriced() if swaps or not text.startswith("aio: ")]
     if _offloads(said, "param"):
-        facts["offload_param"] = True
-        warnings.append(
+        draft.facts["offload_param"] = True
+        draft.warnings.append(
             "offload_param: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
         )
     if said["optimizer"]:
-        take_optimizer(said["optimizer"], chosen, facts, warnings)
-    if said["second_copy"] > 1:
-        warnings.append("zero_hpz_partition_size: the second copy of parameters inside a node has no price")
-    if said["quantized_weights"]:
-        warnings.append("zero_quantized_weights: price it by --set gather_dtype=fp8")
-    if said["quantized_gradients"]:
-        warnings.append("zero_quantized_gradients: price it by --set gradient_compression=int4")
-    if said["zenflow"]:
-        warnings.append(
-            "zenflow: its stall-free updates have no price: the offloaded step is priced as it waits"
-        )
-    return warnings, facts, chosen
+        draft.put_optimizer(said["optimizer"])
 
 
-def _switches(said: Values, recipe: str, cp: int) -> dict[str, Any]:
+def _switches(said: Values, draft: Draft) -> dict[str, Any]:
     """Read the switches that differ from those of the recipe."""
-    base = load_recipe(recipe)
+    base = load_recipe(draft["recipe"])
     overlapped = base.overlap.dp_overlap if base.overlap.dp_overlap != "none" else "every-layer"
     # DeepSpeed overlaps by default from stage 3 on.
     overlaps = said["zero_stage"] == 3 if said["overlaps"] is None else said["overlaps"]
     read: dict[str, Any] = {
         "dp_overlap": overlapped if overlaps else "none",
         "offload_optimizer": _offloads(said, "optimizer"),
+        "grad_reduce_dtype": said["reduce_dtype"],
+        "grad_accum_dtype": said["accumulation_dtype"],
+        "cp_method": "ulysses" if draft["cp"] > 1 else None,
     }
-    for switch, name in (("grad_reduce_dtype", "reduce_dtype"), ("grad_accum_dtype", "accumulation_dtype")):
-        if said[name]:
-            read[switch] = said.choice(name, _KEYS.more["dtypes"])
-    if cp > 1:
-        read["cp_method"] = "ulysses"
-    return changed_switches(read, base)
+    return changed_switches({name: value for name, value in read.items() if value is not None}, base)
 
 
 def emit_deepspeed(job: Job) -> str:
-    """Return the configuration of one layout; what JSON cannot say is under ``comment``.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If DeepSpeed cannot run the schedule or the precision.
-    """
+    """Return the configuration of one layout; what JSON cannot say is under ``comment``."""
     counts, recipe = counts_of(job), job.recipe
     said: dict[str, Any] = {
         "global_batch": counts["global_batch"],
@@ -264,7 +202,7 @@ def emit_deepspeed(job: Job) -> str:
     }
     if counts["ep"] > 1:
         said |= {"experts": True, "ep": counts["ep"], "etp": counts["etp"]}
-    values = _KEYS.nested({name: value for name, value in said.items() if value is not None})
+    values = _KEYS.nested(said)
     if recipe.host.offload_optimizer:
         values["zero_optimization"]["offload_optimizer"]["pin_memory"] = True
     if job.layout.recompute:
@@ -283,6 +221,6 @@ def emit_deepspeed(job: Job) -> str:
     if steps := steps_of(job):
         comment["steps"] = steps
     given = {"recipe": base_recipe(job, _RECORD.recipe), "gpus": counts["gpus"], "pp": counts["pp"]}
-    if unsaid := unsaid_switches(job, imported(values, given)):
+    if unsaid := unsaid_switches(job, imported(values, given).answer()):
         comment["switches without a key"] = unsaid
     return json.dumps({"comment": comment, **values}, indent=2) + "\n"

@@ -163,14 +163,24 @@ def tokens_of(steps: int | None, job: Mapping[str, Any]) -> dict[str, float]:
     return {"tokens": float(tokens)} if tokens <= _MOST_TOKENS else {}
 
 
+def known_model(*names: str) -> Model | None:
+    """Return the model that one of some names means offline, by itself or by the last part of a path."""
+    for spelled in dict.fromkeys(
+        part for name in names for part in (name, name.rstrip("/").rsplit("/", 1)[-1])
+    ):
+        try:
+            return load_model(spelled)
+        except CostModelError:
+            continue
+    return None
+
+
 def model_reference(model: Model) -> str:
     """Return a word that `load_model` makes the same model of: its name, or else the file that it was read from."""
     but = {"name", "source"}
-    try:
-        if load_model(model.name).model_dump(exclude=but) == model.model_dump(exclude=but):
-            return model.name
-    except CostModelError:
-        pass
+    known = known_model(model.name)
+    if known is not None and known.model_dump(exclude=but) == model.model_dump(exclude=but):
+        return model.name
     named = model.source.removeprefix("model file ")
     path = Path(named)
     if path.suffix not in (".json", ".yaml", ".yml") or not is_there(path):
@@ -198,13 +208,7 @@ def own_head(text: str) -> dict[str, Any]:
 
 
 def require_launched(job: Job, framework: Framework) -> None:
-    """Refuse a schedule, a precision or an optimizer that a framework does not have.
-
-    Raises
-    ------
-    FrameworkConfigError
-        Naming it, and what there is.
-    """
+    """Refuse a schedule, a precision or an optimizer that a framework does not have."""
     _require_trained(job, framework)
     schedule = schedule_at(job.layout.schedule).name
     if schedule not in framework.schedules:
@@ -268,13 +272,7 @@ def data_degrees(counts: Mapping[str, int]) -> tuple[int, int]:
 
 
 def require_same_model(job: Job, model: Model, framework: str) -> None:
-    """Refuse a model whose shape the framework's keys do not carry.
-
-    Raises
-    ------
-    FrameworkConfigError
-        Naming the first field that would come back different.
-    """
+    """Refuse a model whose shape the framework's keys do not carry."""
     # Positions are made longer for a longer sequence.
     but = {"name", "source", "context_length"}
     ours, theirs = job.model.model_dump(exclude=but), model.model_dump(exclude=but)

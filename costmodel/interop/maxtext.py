@@ -10,14 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.models.model import Model, make_model
-from costmodel.describe.models.model_files import load_model
-from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of
+from costmodel.interop.draft import Draft
+from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.keys import Values, key_table, unknown_keys
-from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.text_file import TextFile
 
 _KEYS = key_table("maxtext")
@@ -25,42 +23,38 @@ _TABLES = _KEYS.more
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a job.
-
-    Raises
-    ------
-    CostModelError
-        If a value cannot be read, or the model is neither known nor described.
-    """
+    """Read a job."""
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     said = Values(_KEYS, raw)
-    job = fields_of(given)
-    warnings = said.unpriced()
-    if "model" not in job and (model := _model(raw, said, Path(file.name).stem, given.get("vocab_size"))):
-        job["model"] = model
-    degrees = _degrees(raw, job)
-    job.setdefault("tp", degrees["tensor"] * degrees["tensor_sequence"])
-    for axis, name in (("pp", "pipeline"), ("cp", "context"), ("ep", "expert")):
-        job.setdefault(axis, degrees[name])
-    job.setdefault("recipe", "maxtext-tpu" if said["hardware"] == "tpu" else "maxtext")
-    job.setdefault("zero_stage", 3 if degrees["fsdp"] * degrees["fsdp_transpose"] > 1 else 0)
-    _take_batch(said, job)
-    if said["seq_len"]:
-        job.setdefault("seq_len", said["seq_len"])
+    draft = Draft(given)
+    draft.warnings += said.unpriced()
+    if draft["model"] is None:
+        draft.put(model=_model(raw, said, Path(file.name).stem, given.get("vocab_size")))
+    degrees = _degrees(raw, draft)
+    draft.put(
+        tp=degrees["tensor"] * degrees["tensor_sequence"],
+        pp=degrees["pipeline"],
+        cp=degrees["context"],
+        ep=degrees["expert"],
+        recipe="maxtext-tpu" if said["hardware"] == "tpu" else "maxtext",
+        zero_stage=3 if degrees["fsdp"] * degrees["fsdp_transpose"] > 1 else 0,
+        seq_len=said["seq_len"],
+    )
+    _take_batch(said, draft)
     precisions, quantized = _TABLES["precisions"], str(said["quantization"] or "")
     if quantized and quantized not in precisions["quantization"]:
-        warnings.append(f"quantization {quantized}: has no price; priced as {said['dtype']}")
+        draft.warnings.append(f"quantization {quantized}: has no price; priced as {said['dtype']}")
     plain = precisions["dtype"].get(said["dtype"], "bf16")
-    job.setdefault("precision", precisions["quantization"].get(quantized, plain))
-    if "recompute" not in job:
-        job["recompute"] = "full" if said["remat"] == "full" else "selective"
+    draft.put(precision=precisions["quantization"].get(quantized, plain))
+    if draft["recompute"] is None:
+        draft.put(recompute="full" if said["remat"] == "full" else "selective")
         if said["remat"] != "full":
-            warnings.append(f"remat_policy {said['remat']}: priced as selective recomputation of attention")
-    facts: dict[str, Any] = {}
-    if "optimizer" not in job:
-        take_optimizer(said["optimizer"], job, facts, warnings)
-    missing = [key for key in ("model", "gpus", "global_batch", "seq_len") if job.get(key) is None]
-    return Imported(job, ("cluster", *missing), _unread(raw), (), tuple(warnings), facts)
+            draft.warnings.append(
+                f"remat_policy {said['remat']}: priced as selective recomputation of attention"
+            )
+    draft.put_optimizer(said["optimizer"])
+    draft.ignored += _unread(raw)
+    return draft.answer()
 
 
 def _unread(raw: Mapping[str, Any]) -> tuple[str, ...]:
@@ -87,29 +81,22 @@ def _unread(raw: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _take_batch(said: Values, job: dict[str, Any]) -> None:
-    """Put the batch of all devices into a job, where their number is known."""
-    each = said["device_batch"]
-    if not job.get("gpus") or each is None or "global_batch" in job:
+def _take_batch(said: Values, draft: Draft) -> None:
+    """Read the batch of all devices, where their number is known."""
+    each, gpus = said["device_batch"], draft["gpus"]
+    if not gpus or each is None or draft["global_batch"] is not None:
         return
     if not 0 < each <= FIELD["global_batch"].most:
         raise said.error(said.key("device_batch"), "a number above 0", each)
-    at_once = each * job["gpus"]
+    at_once = each * gpus
     if at_once * said["accumulation"] != int(at_once * said["accumulation"]):
-        raise FrameworkConfigError(f"per_device_batch_size: {each} on {job['gpus']} GPUs is no whole batch")
-    job["global_batch"] = int(at_once * said["accumulation"])
-    replicas = max(1, job["gpus"] // (job["tp"] * job["pp"] * job["cp"]))
-    job.setdefault("micro_batch", max(1, int(at_once) // replicas))
+        raise FrameworkConfigError(f"per_device_batch_size: {each} on {gpus} GPUs is no whole batch")
+    replicas = max(1, gpus // (draft["tp"] * draft["pp"] * draft["cp"]))
+    draft.put(global_batch=int(at_once * said["accumulation"]), micro_batch=max(1, int(at_once) // replicas))
 
 
-def _degrees(raw: Mapping[str, Any], job: dict[str, Any]) -> dict[str, int]:
-    """Return how far each axis divides, over both tiers; -1 is what is left.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If a degree is no whole number, or the axes do not divide the GPUs.
-    """
+def _degrees(raw: Mapping[str, Any], draft: Draft) -> dict[str, int]:
+    """Return how far each axis divides, over both tiers; -1 is what is left."""
     priced, unpriced = _TABLES["axes"]["priced"], _TABLES["axes"]["unpriced"]
     found, open_axis = dict.fromkeys(priced, 1), ""
     for tier in ("ici", "dcn"):
@@ -125,12 +112,13 @@ def _degrees(raw: Mapping[str, Any], job: dict[str, Any]) -> dict[str, int]:
             elif axis in found:
                 found[axis] *= value
     known = prod(found.values())
+    gpus = draft["gpus"]
     if not open_axis:
-        job.setdefault("gpus", known)
-    elif job.get("gpus"):
-        if job["gpus"] % known:
-            raise FrameworkConfigError(f"gpus: {job['gpus']} is not divided by the axes, {known}")
-        found[open_axis] *= job["gpus"] // known
+        draft.put(gpus=known)
+    elif gpus:
+        if gpus % known:
+            raise FrameworkConfigError(f"gpus: {gpus} is not divided by the axes, {known}")
+        found[open_axis] *= gpus // known
     elif open_axis == "fsdp":
         # Everything that is left is sharded, however many GPUs there are.
         found["fsdp"] = max(found["fsdp"], 2)
@@ -138,23 +126,17 @@ def _degrees(raw: Mapping[str, Any], job: dict[str, Any]) -> dict[str, int]:
 
 
 def _model(raw: Mapping[str, Any], said: Values, name: str, vocabulary: int | None) -> Model | None:
-    """Return the model that is named or described.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If its block has no price here, or its name is not known.
-    """
+    """Return the model that is named or described."""
     named, block = said["named"], said["block"]
     if not said.said("hidden_size"):
         if named == "default":
             return None
-        try:
-            return load_model(named)
-        except CostModelError:
+        model = known_model(named)
+        if model is None:
             raise FrameworkConfigError(
                 f"model_name: {named!r} is not known here; give --model NAME or config.json"
-            ) from None
+            )
+        return model
     if block not in _TABLES["blocks"]:
         raise FrameworkConfigError(f"decoder_block: {block!r} is not supported; give --model")
     if said["scale"] != 1:
@@ -180,13 +162,7 @@ def _model(raw: Mapping[str, Any], said: Values, name: str, vocabulary: int | No
 
 
 def _looked_up(fields: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a block: values as they are, and those that a key of the file says.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If a whole number is missing, or is none.
-    """
+    """Return fields of a block: values as they are, and those that a key of the file says."""
     found = {}
     for field, value in fields.items():
         if isinstance(value, list):

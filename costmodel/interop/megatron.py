@@ -20,10 +20,10 @@ from costmodel.interop.framework import (
     steps_of,
     unsaid_switches,
 )
-from costmodel.interop.megatron_job import CP_TYPES, DEFAULT_RECIPE, SHARDING, job_of_flags
+from costmodel.interop.keys import Flags
+from costmodel.interop.megatron_job import DEFAULT_RECIPE, MEGATRON, read_flags
 from costmodel.interop.megatron_mixers import is_hybrid
 from costmodel.interop.megatron_model import model_arguments
-from costmodel.interop.megatron_text import MEGATRON, Flags
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at
@@ -42,13 +42,7 @@ ORDERS: dict[tuple[str, ...], bool] = {DEFAULT_ORDER: False, ("tp", "cp", "pp", 
 
 
 def emit_megatron(job: Job) -> str:
-    """Return the launch line of one layout.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If Megatron-LM has no setting for the model, the schedule or the axis order.
-    """
+    """Return the launch line of one layout."""
     counts = counts_of(job)
     hybrid = is_hybrid(job.model)
     if hybrid and chunks_of(job):
@@ -68,7 +62,7 @@ def emit_megatron(job: Job) -> str:
     nodes, program = counts["gpus"] // per_node, "pretrain_mamba.py" if hybrid else "pretrain_gpt.py"
     launch = f"{ordered}torchrun --nnodes {nodes} --nproc-per-node {per_node} {program}"
     text = " \\\n    ".join([launch, *_lines_of(flags)]) + "\n"
-    back = job_of_flags(Flags(text), recipe=base_recipe(job, DEFAULT_RECIPE))
+    back = read_flags(Flags(text), {"recipe": base_recipe(job, DEFAULT_RECIPE)}).answer()
     require_same_model(job, back.job["model"], "Megatron-LM")
     notes = [
         f"# model {job.model.name}, cluster {job.cluster.name}, recipe {job.recipe.name}",
@@ -140,7 +134,7 @@ def layout_arguments(job: Job, counts: dict[str, int]) -> dict[str, Any]:
         "train_iters": steps_of(job),
         "distributed_optimizer": bool(zero) and not _by_matrix(job),
         "fsdp": fsdp,
-        "sharding": SHARDING[zero] if fsdp else None,
+        "sharding": zero if fsdp else None,
         "checkpoint_format": "fsdp_dtensor" if fsdp else None,
     }
     if counts["shard_group"] and zero:
@@ -172,7 +166,7 @@ def recipe_arguments(job: Job, counts: dict[str, int]) -> dict[str, Any]:
         "no_p2p_overlap": not recipe.overlap.pp_overlap,
     }
     if counts["cp"] > 1:
-        found["cp_type"] = CP_TYPES[recipe.overlap.cp_method]
+        found["cp_type"] = recipe.overlap.cp_method
         if recipe.overlap.cp_method == "a2a+p2p":
             swapped = int(place_job(job).shard.swaps)
             found["cp_sizes"] = [swapped, counts["cp"] // swapped]
@@ -201,14 +195,13 @@ def recipe_arguments(job: Job, counts: dict[str, int]) -> dict[str, Any]:
 
 def _dispatcher(recipe: Recipe, *, several: bool) -> dict[str, Any]:
     """Return how tokens reach their experts; the flex dispatcher needs several ranks of them."""
-    backends = {ours: theirs for theirs, ours in _WORDS["flex_backends"].items()}
     dispatcher = recipe.moe.moe_dispatcher
-    if dispatcher not in backends:
-        return {"dispatcher": dispatcher.replace("-", "")}
+    if dispatcher not in ("deep-ep", "hybrid-ep"):
+        return {"dispatcher": dispatcher}
     if not several:
-        return {"dispatcher": "alltoall"}
+        return {"dispatcher": "all-to-all"}
     sms = recipe.moe.dispatch_sms if dispatcher == "hybrid-ep" else None
-    return {"dispatcher": "flex", "flex_backend": backends[dispatcher], "flex_sms": sms or None}
+    return {"dispatcher": "flex", "flex_backend": dispatcher, "flex_sms": sms or None}
 
 
 def _graphs(job: Job) -> dict[str, Any]:

@@ -8,79 +8,68 @@ from typing import Any
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.job import EVEN
 from costmodel.describe.models.model import Model
+from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
-from costmodel.interop.framework import FrameworkConfigError, Imported, changed_switches, tokens_of
-from costmodel.interop.keys import Values, key_table
+from costmodel.interop.draft import Draft
+from costmodel.interop.framework import FrameworkConfigError, changed_switches, known_model, tokens_of
+from costmodel.interop.keys import Flags, Values, key_table
 from costmodel.interop.megatron_model import model_of_flags, noop_layers, other_mixer, shape_of_flags
-from costmodel.interop.megatron_text import MEGATRON, Flags
-from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.tuning import take_tuning
 from costmodel.physics.pipeline.chunks import parse_chunks
 
+MEGATRON = key_table("megatron")
 DEFAULT_RECIPE = FRAMEWORKS["megatron"].recipe
-_WORDS = MEGATRON.more["words"]
-SHARDING: list[str] = _WORDS["sharding"]
-CP_TYPES: Mapping[str, str] = _WORDS["cp_types"]
-"""Megatron-LM's words for how context parallelism brings keys and values together."""
+_GIVEN = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "global_batch", "seq_len", "vocab_size")
+"""What is given in the place of a flag."""
 
 
-def job_of_flags(
-    flags: Flags, *, recipe: str | None = None, name: str = "megatron", model: Model | None = None
-) -> Imported:
-    """Read a job.
-
-    Parameters
-    ----------
-    flags : Flags
-        Of the launcher and of the program.
-    recipe : str, optional
-        What has no flag; by default that of the framework the flags are of.
-    name : str
-        Of the model.
-    model : Model, optional
-        Where the flags name one instead of describing it.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If a flag has no readable value, or flags contradict each other.
-    """
-    deepspeed = flags["deepspeed"]
-    chosen = recipe or ("megatron-deepspeed" if deepspeed else DEFAULT_RECIPE)
-    notes: list[str] = []
-    warnings = flags.unpriced()
+def read_flags(
+    flags: Flags, given: Mapping[str, Any], *, name: str = "megatron", model: Model | None = None
+) -> Draft:
+    """Read a job of the flags of a launcher and of a program; `name` is for the model that they describe."""
+    draft = Draft(given)
+    for field in _GIVEN:
+        if given.get(field) is not None:
+            flags.give(field, given[field])
+    draft.warnings += flags.unpriced()
+    named = model or draft["model"] or _named_model(flags, draft)
+    model = load_model(named) if isinstance(named, str) else named
     unpriced = "" if model is not None else other_mixer(flags)
     shape = shape_of_flags(flags) if unpriced else {}
     if not unpriced and model is None and (flags.said("num_layers") or flags.said("hybrid_pattern")):
-        model = model_of_flags(flags, name, notes)
+        model = model_of_flags(flags, name, draft.notes)
     layers = model.num_layers if model is not None else int(shape.get("num_layers", 0))
-    experts = bool(model.num_experts) if model is not None else bool(shape.get("num_experts"))
-    job: dict[str, Any] = {"model": model, "recipe": chosen, **_layout_of(flags, layers, experts=experts)}
-    job["recompute"] = _recompute_of(flags, warnings)
-    job["precision"] = _precision_of(flags)
-    facts = _facts_of(flags, job, warnings)
-    _take_adapters(flags, job, notes, warnings)
-    job["switches"] = _switches_of(flags, chosen, experts=experts, deepspeed=deepspeed)
-    if flags["tp_pp_dp"]:
-        job["axis_order"] = "tp cp pp dp"
-    if chunks := _pipeline_layout(flags, job, model):
-        job["pipeline_layout"] = chunks
-    wanted = ["gpus", "global_batch", "seq_len"]
-    if model is None and not unpriced:
-        wanted.insert(0, "model")
-    missing = tuple(key for key in wanted if job.get(key) is None)
-    job |= _length_of(flags, job)
-    return Imported(
-        {key: value for key, value in job.items() if value is not None},
-        ("cluster", *missing),
-        flags.unread(),
-        tuple(notes),
-        tuple(warnings),
-        facts,
-        shape,
-        unpriced,
-        framework="Megatron-DeepSpeed" if deepspeed else "",
-    )
+    experts = bool(model.num_experts if model is not None else shape.get("num_experts"))
+    draft.put(model=model, recipe="megatron-deepspeed" if flags["deepspeed"] else DEFAULT_RECIPE)
+    draft.put(**_layout_of(flags, layers, experts=experts))
+    draft.put(recompute=_recompute_of(flags, draft.warnings), precision=_precision_of(flags))
+    _take_optimizer(flags, draft)
+    _take_adapters(flags, draft)
+    draft.job["switches"] = {
+        **_switches_of(flags, draft["recipe"], experts=experts),
+        **(draft["switches"] or {}),
+    }
+    draft.put(axis_order="tp cp pp dp" if flags["tp_pp_dp"] else None)
+    draft.put(pipeline_layout=_pipeline_layout(flags, draft.job, model) or None)
+    _take_length(flags, draft)
+    draft.ignored += flags.unread()
+    if unpriced:
+        draft.more |= {"shape": shape, "unpriced": unpriced}
+    if flags["deepspeed"]:
+        draft.more["framework"] = "Megatron-DeepSpeed"
+    return draft
+
+
+def _named_model(flags: Flags, draft: Draft) -> Model | None:
+    """Return the model that ms-swift's ``--model`` names in place of its sizes."""
+    named = "" if flags.said("num_layers") else flags["model"]
+    if not named:
+        return None
+    model = known_model(named)
+    if model is None:
+        raise FrameworkConfigError(f"--model: {named!r} is not known offline; give --model config.json")
+    draft.notes.append(f"model: {named}")
+    return model
 
 
 def _layout_of(flags: Flags, layers: int, *, experts: bool) -> dict[str, Any]:
@@ -123,29 +112,27 @@ def _virtual_stages(flags: Flags, pp: int, layers: int) -> int:
         )
     if flags["vp"] is not None:
         return int(flags["vp"])
-    if dealt := flags["pipeline_layout"]:
-        return max(1, len(parse_chunks(dealt)) // pp)
+    if chunks := flags["pipeline_layout"]:
+        return max(1, len(parse_chunks(chunks)) // pp)
     places = layers if flags["num_layers"] is None else flags["num_layers"]
     return max(1, places // (pp * each)) if each and places else 1
 
 
-def _length_of(flags: Flags, job: Mapping[str, Any]) -> dict[str, float]:
-    """Return the tokens of the whole run, where they do not depend on a batch that grows."""
+def _take_length(flags: Flags, draft: Draft) -> None:
+    """Read the tokens of the whole run, where they do not depend on a batch that grows."""
     iters, samples = (int(flags[name] or 0) for name in ("train_iters", "train_samples"))
     if samples > 0:
-        return tokens_of(1, {"global_batch": samples, "seq_len": job.get("seq_len")})
-    return {} if flags.said("growing_batch") else tokens_of(iters, job)
+        draft.put(**tokens_of(1, {**draft.job, "global_batch": samples}))
+    elif not flags.said("growing_batch"):
+        draft.put_steps(iters)
 
 
 def _gpus_of(flags: Flags) -> int | None:
     """Return nodes times GPUs of each, as torchrun's or DeepSpeed's launcher has them."""
 
     def known(name: str) -> int | None:
-        """Return the first of a name's flags that has a number."""
-        for flag in MEGATRON.fields[name].keys:
-            if not flags.lacks(flag) and flags.text(flag, "").isdigit():
-                return int(flags.text(flag, ""))
-        return None
+        texts = [flags.text(flag) for flag in MEGATRON.fields[name].keys if not flags.lacks(flag)]
+        return next((int(text) for text in texts if text.isdigit()), None)
 
     nodes, each = known("nodes"), known("gpus_per_node")
     return known("world_size") or (None if nodes is None or each is None else nodes * each)
@@ -159,8 +146,8 @@ def _zero_stage(flags: Flags) -> int:
             raise FrameworkConfigError(f"--zero-stage: expected 0 to 3, got {stage}")
         return int(stage)
     if flags["fsdp"]:
-        return SHARDING.index(flags.choice("sharding", SHARDING) if flags["sharding"] else SHARDING[3])
-    # Muon's states are dealt out matrix by matrix (megatron/core/optimizer/layer_wise_optimizer.py).
+        return int(flags["sharding"])
+    # Muon's states are divided matrix by matrix (megatron/core/optimizer/layer_wise_optimizer.py).
     return int(flags["distributed_optimizer"] or flags["optimizer"].startswith("dist_"))
 
 
@@ -201,12 +188,12 @@ def _precision_of(flags: Flags) -> str:
     if flags["fp4"]:
         return "nvfp4"
     if flags["fp8"] or flags["fp8_older"]:
-        return flags.choice("fp8_recipe", _WORDS["fp8_recipes"])
-    named = str(_WORDS["torch_dtypes"].get(flags["torch_dtype"], "fp32"))
+        return str(flags["fp8_recipe"])
+    named = {"bfloat16": "bf16", "float16": "fp16"}.get(flags["torch_dtype"], "fp32")
     return "fp16" if flags["fp16"] else "bf16" if flags["bf16"] else named
 
 
-def _take_adapters(flags: Flags, job: dict[str, Any], notes: list[str], warnings: list[str]) -> None:
+def _take_adapters(flags: Flags, draft: Draft) -> None:
     """Read low-rank adapters, as ms-swift and MindSpeed-LLM add them to Megatron's flags."""
     way, rank = flags["tuner"], flags["lora_rank"]
     if not way and not flags["qlora"] and rank is None:
@@ -214,35 +201,32 @@ def _take_adapters(flags: Flags, job: dict[str, Any], notes: list[str], warnings
     # ms-swift trains a language model's adapters beside a whole tower.
     way = "qlora" if flags["qlora"] else {"lora_llm": "lora", "": "lora"}.get(way, way)
     said = Values(key_table("trainers"), {"lora_rank": rank, "lora_target": flags["lora_targets"]})
-    take_tuning(said, way, job, notes, warnings)
+    take_tuning(said, way, draft)
 
 
-def _facts_of(flags: Flags, job: dict[str, Any], warnings: list[str]) -> dict[str, Any]:
-    """Take the optimizer, and return what the flags say that has no price, and warn of it."""
-    facts: dict[str, Any] = {}
+def _take_optimizer(flags: Flags, draft: Draft) -> None:
+    """Read the optimizer, and what of it and of layers that do nothing has no price."""
     if flags["optimizer"] == "hybridadam":
-        facts["optimizer"] = "hybridadam"
-        warnings.append(
+        draft.facts["optimizer"] = "hybridadam"
+        draft.warnings.append(
             "--optimizer hybridadam: offloads its states; price it by --set offload_optimizer=true"
         )
     else:
-        # Its SGD has a momentum of 0.9 unless told otherwise (--sgd-momentum).
-        take_optimizer(flags["optimizer"], job, facts, warnings, sgd="sgd-momentum")
+        # Its SGD has a momentum of 0.9 unless the flags say another (--sgd-momentum).
+        draft.put_optimizer(flags["optimizer"], sgd="sgd-momentum")
     if flags["precision_aware"]:
         widths = [flags["first_moment"], flags["second_moment"]]
         if all(width in ("bf16", "fp16") for width in widths):
-            job["optimizer"] = "adamw-bf16"
+            draft.put(optimizer="adamw-bf16")
         else:
-            warnings.append(
+            draft.warnings.append(
                 f"--use-precision-aware-optimizer: moments in {' and '.join(widths)}; price them by "
                 "--set moments_bytes=…"
             )
     if empty := noop_layers(flags):
-        facts["num_layers"] = flags["num_layers"] or 0
-        facts["noop_layers"] = len(empty)
-    if flags["fp8_params"] and not str(job["precision"]).startswith(("fp8", "mx")):
-        warnings.append("--fp8-param-gather: has no effect without fp8")
-    return facts
+        draft.facts |= {"num_layers": flags["num_layers"] or 0, "noop_layers": len(empty)}
+    if flags["fp8_params"] and not str(draft["precision"]).startswith(("fp8", "mx")):
+        draft.warnings.append("--fp8-param-gather: has no effect without fp8")
 
 
 def _pipeline_layout(flags: Flags, job: Mapping[str, Any], model: Model | None) -> str:
@@ -287,7 +271,7 @@ def _layers_of_ranks(places: int, pp: int, first: int | None, last: int | None) 
     return counts
 
 
-def _switches_of(flags: Flags, recipe: str, *, experts: bool, deepspeed: bool) -> dict[str, Any]:
+def _switches_of(flags: Flags, recipe: str, *, experts: bool) -> dict[str, Any]:
     """Read the switches that differ from those of the recipe."""
     base = load_recipe(recipe)
     fused_loss = "unfused" if base.kernels.cross_entropy == "fused" else base.kernels.cross_entropy
@@ -303,7 +287,7 @@ def _switches_of(flags: Flags, recipe: str, *, experts: bool, deepspeed: bool) -
         "dropout": max(flags["attention_dropout"], flags["hidden_dropout"]) > 0,
         **_context_method(flags),
     }
-    if not deepspeed:
+    if not flags["deepspeed"]:
         # DeepSpeed's engine overlaps as its own configuration says.
         overlapped = base.overlap.dp_overlap if base.overlap.dp_overlap != "none" else "last-micro-batch"
         read["dp_overlap"] = overlapped if flags["overlap_grads"] or flags["overlap_params"] else "none"
@@ -326,7 +310,7 @@ def _switches_of(flags: Flags, recipe: str, *, experts: bool, deepspeed: bool) -
 def _graph_scope(flags: Flags) -> dict[str, Any]:
     """Read what the graphs hold; what says nothing, or the whole layer of older releases, stays the recipe's."""
     held = set(flags["cuda_graph_scope"])
-    if "full_iteration" in {*held, flags.text(flags.flag("cuda_graphs"), "")}:
+    if "full_iteration" in {*held, flags.text(flags.key("cuda_graphs"))}:
         return {"cuda_graph_scope": "all"}
     if "mlp" in held:
         return {"cuda_graph_scope": "static"}
@@ -338,27 +322,25 @@ def _context_method(flags: Flags) -> dict[str, Any]:
     if flags["ulysses"] > 1:
         return {"cp_method": "ulysses"}
     if flags["cp_algorithm"] and flags["cp"] > 1:
-        return {"cp_method": flags.choice("cp_algorithm", _WORDS["cp_algorithms"])}
+        return {"cp_method": flags["cp_algorithm"]}
     if not flags["cp_type"]:
         return {}
-    # The help of Megatron-LM says allgather, Transformer Engine takes all_gather.
-    methods = {theirs: ours for ours, theirs in CP_TYPES.items()} | {"allgather": "all-gather"}
     sizes = flags["cp_sizes"]
     swapped = {"cp_a2a_ranks": int(sizes[0])} if sizes and sizes[0].isdigit() else {}
-    return {"cp_method": flags.choice("cp_type", methods), **swapped}
+    return {"cp_method": flags["cp_type"], **swapped}
 
 
 def _expert_switches(flags: Flags) -> dict[str, Any]:
     """Read how tokens reach their experts."""
-    backend = flags.choice("flex_backend", _WORDS["flex_backends"])
-    dispatcher = flags.choice("dispatcher", {**_WORDS["dispatchers"], "flex": backend})
-    if flags.said("deepspeed_ep"):
-        dispatcher = "all-to-all"
-    by_hybrid = flags["dispatcher"] == "flex" and backend == "hybrid-ep"
-    return {
-        "moe_dispatcher": dispatcher,
+    dispatcher, backend = flags["dispatcher"], flags["flex_backend"]
+    found: dict[str, Any] = {
+        "moe_dispatcher": backend if dispatcher == "flex" else dispatcher,
         "grouped_gemm": flags["grouped_gemm"],
         "moe_capacity_factor": flags["capacity_factor"],
         "ep_overlap": flags["ep_overlap"],
-        **({"dispatch_sms": flags["flex_sms"]} if by_hybrid else {}),
     }
+    if flags.said("deepspeed_ep"):
+        found["moe_dispatcher"] = "all-to-all"
+    if dispatcher == "flex" and backend == "hybrid-ep":
+        found["dispatch_sms"] = flags["flex_sms"]
+    return found

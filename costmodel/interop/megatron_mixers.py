@@ -7,20 +7,37 @@ of NVIDIA/Megatron-LM d98e8a64 ``megatron/training/arguments.py`` (``--hybrid-la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from typing import Any
 
+from costmodel.base.errors import shown
 from costmodel.describe.models.mixers import GatedDelta, Indexed, Mamba2
-from costmodel.describe.models.model import Model
+from costmodel.describe.models.model import MOST_LAYERS, Model
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.megatron_text import MEGATRON, Flags, layer_pattern
+from costmodel.interop.keys import Flags
 
 _CONV_KERNEL, _CHUNK, _EXPAND = 4, 128, 2
 """What ``MambaMixer`` has where no flag says otherwise: tokens of its convolution and of a chunk, width over hidden size."""
-_LETTERS: Mapping[str, tuple[str, str]] = {
-    theirs: (mixes, mlp) for theirs, (mixes, mlp) in MEGATRON.more["words"]["pattern_letters"].items()
-}
+_LETTERS = {"M": ("m", "n"), "*": ("f", "n"), "-": ("n", "d"), "E": ("n", "e")}
+"""A letter of Megatron's patterns of layers, with ours of what mixes and of the MLP."""
 _SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
+_SIZES = {
+    "mamba-2": {
+        "heads": "mamba_heads",
+        "head_dim": "mamba_head_dim",
+        "groups": "mamba_groups",
+        "state": "mamba_state",
+    },
+    "gated-delta": {
+        "key_heads": "linear_key_heads",
+        "value_heads": "linear_value_heads",
+        "key_head_dim": "linear_key_head_dim",
+        "value_head_dim": "linear_value_head_dim",
+        "conv_kernel": "linear_conv_kernel",
+    },
+    "indexed": {"heads": "dsa_heads", "head_dim": "dsa_head_dim", "top_k": "dsa_top_k"},
+}
+"""Sizes of each kind of mixer with our names for their flags."""
 
 
 def is_hybrid(model: Model) -> bool:
@@ -29,13 +46,7 @@ def is_hybrid(model: Model) -> bool:
 
 
 def mixer_arguments(model: Model) -> dict[str, Any]:
-    """Return the arguments of layers that are no plain softmax attention, by our names.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If Megatron-LM has no such layers.
-    """
+    """Return the arguments of layers that are no plain softmax attention, by our names."""
     gate = {"attention_gate": model.attention_gate}
     if not model.mixers:
         return gate
@@ -43,33 +54,19 @@ def mixer_arguments(model: Model) -> dict[str, Any]:
         kinds = " and ".join(sorted({sizes.kind for sizes in model.mixers.values()}))
         raise FrameworkConfigError(f"emit: Megatron-LM has no model with mixers of two sorts ({kinds})")
     letter, sizes = next(iter(model.mixers.items()))
+    found = {theirs: getattr(sizes, ours) for ours, theirs in _SIZES.get(sizes.kind, {}).items()} | gate
     if isinstance(sizes, Mamba2):
-        return {**gate, **_hybrid_arguments(model, letter, sizes)}
+        return {**found, "hybrid_pattern": _pattern_of(model, letter, sizes), "spec": _SPEC}
     if isinstance(sizes, GatedDelta):
-        pattern = ",".join(str(int(each == letter)) for each in model.attention_pattern)
-        return {
-            **gate,
-            "attention_variant": "gated_delta_net",
-            "linear_freq": f"([{pattern}])",
-            "linear_conv_kernel": sizes.conv_kernel,
-            "linear_key_head_dim": sizes.key_head_dim,
-            "linear_value_head_dim": sizes.value_head_dim,
-            "linear_key_heads": sizes.key_heads,
-            "linear_value_heads": sizes.value_heads,
-        }
+        linear = ",".join(str(int(each == letter)) for each in model.attention_pattern)
+        return {**found, "attention_variant": "gated_delta_net", "linear_freq": f"([{linear}])"}
     if isinstance(sizes, Indexed) and not sizes.shared and set(model.attention_pattern) == {letter}:
-        return {
-            **gate,
-            "attention_variant": "dsa",
-            "dsa_heads": sizes.heads,
-            "dsa_head_dim": sizes.head_dim,
-            "dsa_top_k": sizes.top_k,
-        }
+        return {**found, "attention_variant": "dsa"}
     raise FrameworkConfigError(f"emit: Megatron-LM has no layers of {sizes.kind} as {model.name} has them")
 
 
-def _hybrid_arguments(model: Model, letter: str, sizes: Mamba2) -> dict[str, Any]:
-    """Return the pattern of a state-space model, and the sizes of its mixers."""
+def _pattern_of(model: Model, letter: str, sizes: Mamba2) -> str:
+    """Return the layers of a state-space model in Megatron's letters."""
     wanted = {"conv_kernel": _CONV_KERNEL, "chunk": _CHUNK, "conv_bias": True, "norm": True}
     wanted |= {"bias": False, "beside_attention": False}
     for name, value in wanted.items():
@@ -89,14 +86,7 @@ def _hybrid_arguments(model: Model, letter: str, sizes: Mamba2) -> dict[str, Any
             "emit: Megatron-LM's models with state spaces have one block a layer, a mixer or an MLP; "
             f"those of {model.name} have both"
         )
-    return {
-        "hybrid_pattern": "".join(letters[half] for half in halves),
-        "mamba_state": sizes.state,
-        "mamba_head_dim": sizes.head_dim,
-        "mamba_groups": sizes.groups,
-        "mamba_heads": sizes.heads,
-        "spec": _SPEC,
-    }
+    return "".join(letters[half] for half in halves)
 
 
 def says_hybrid(flags: Flags) -> bool:
@@ -108,11 +98,6 @@ def hybrid_pattern(flags: Flags) -> str:
     """Return the layers of a state-space model in Megatron's letters, empty where it is none.
 
     Parts behind a slash are prediction layers, bars cut stages. Without a pattern two shares say it.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If a letter is unknown.
     """
     pattern = str(flags["hybrid_pattern"]).split("/")[0].replace("|", "")
     if not pattern and (flags.said("hybrid_attention") or flags.said("hybrid_mlp")):
@@ -125,55 +110,34 @@ def hybrid_pattern(flags: Flags) -> str:
 
 
 def take_mixers(flags: Flags, hidden_size: int, layers: int) -> dict[str, Any]:
-    """Return the fields of a model that say its mixers.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If they contradict each other.
-    """
+    """Return the fields of a model that say its mixers."""
     pattern, variant = hybrid_pattern(flags), flags["attention_variant"]
     found: dict[str, Any] = {"attention_gate": flags["attention_gate"]}
+
+    def sizes(kind: str) -> dict[str, Any]:
+        return {"kind": kind, **{ours: flags[theirs] for ours, theirs in _SIZES[kind].items()}}
+
     if pattern:
-        sizes = {
-            "kind": "mamba-2",
-            "heads": flags["mamba_heads"] or hidden_size * _EXPAND // flags["mamba_head_dim"],
-            "head_dim": flags["mamba_head_dim"],
-            "groups": flags["mamba_groups"],
-            "state": flags["mamba_state"],
-            "conv_kernel": _CONV_KERNEL,
-            "chunk": _CHUNK,
-        }
+        blocks = sizes("mamba-2") | {"conv_kernel": _CONV_KERNEL, "chunk": _CHUNK}
+        blocks["heads"] = blocks["heads"] or hidden_size * _EXPAND // blocks["head_dim"]
         halves = [_LETTERS[letter] for letter in pattern]
         return {
             **found,
             "attention_pattern": "".join(mixes for mixes, _ in halves),
             "mlp_pattern": "".join(mlp for _, mlp in halves),
-            "mixers": {"m": sizes} if "M" in pattern else {},
+            "mixers": {"m": blocks} if "M" in pattern else {},
         }
     if variant == "gated_delta_net":
         linear = _linear_layers(flags["linear_freq"], layers)
-        sizes = {
-            "kind": "gated-delta",
-            "key_heads": flags["linear_key_heads"],
-            "value_heads": flags["linear_value_heads"],
-            "key_head_dim": flags["linear_key_head_dim"],
-            "value_head_dim": flags["linear_value_head_dim"],
-            "conv_kernel": flags["linear_conv_kernel"],
-        }
         return {
             **found,
             "attention_pattern": "".join("d" if each else "f" for each in linear),
-            "mixers": {"d": sizes} if any(linear) else {},
+            "mixers": {"d": sizes("gated-delta")} if any(linear) else {},
         }
     if variant == "dsa":
-        sizes = {
-            "kind": "indexed",
-            "heads": flags.need("dsa_heads"),
-            "head_dim": flags.need("dsa_head_dim"),
-            "top_k": flags.need("dsa_top_k"),
-        }
-        return {**found, "attention_pattern": "i" * layers, "mixers": {"i": sizes}}
+        for name in _SIZES["indexed"].values():
+            flags.need(name)
+        return {**found, "attention_pattern": "i" * layers, "mixers": {"i": sizes("indexed")}}
     return found
 
 
@@ -209,3 +173,29 @@ def _every(pattern: list[str], run: float, letter: str) -> list[str]:
         else:
             left -= 1
     return found
+
+
+def layer_pattern(given: str, num_layers: int, *, flag: str = "--moe-layer-freq") -> list[int]:
+    """Read which layers are of a sort: a number for one in so many, or a list expression such as ``([0]*3+[1]*58)``.
+
+    >>> layer_pattern("([0]*2+[1]*3)", 5), layer_pattern("2", 4)
+    ([0, 0, 1, 1, 1], [1, 0, 1, 0])
+    """
+    if num_layers > MOST_LAYERS:
+        raise FrameworkConfigError(f"--num-layers: expected at most {MOST_LAYERS:,}, got {shown(num_layers)}")
+    text = given.replace(" ", "").strip("()")
+    if text.isdecimal() and int(text) > 0:
+        return [1 if layer % int(text) == 0 else 0 for layer in range(num_layers)]
+    pattern: list[int] = []
+    for term in text.split("+"):
+        match = re.fullmatch(r"\(*\[([01](?:,[01])*),?\](?:\*(\d{1,4}))?\)*", term)
+        if match is None:
+            raise FrameworkConfigError(
+                f"{flag}: expected a number or a list such as [0]*3+[1]*58, got {given!r}"
+            )
+        pattern += [int(part) for part in match[1].split(",")] * int(match[2] or 1)
+    if len(pattern) != num_layers:
+        raise FrameworkConfigError(
+            f"{flag}: {given!r} has {len(pattern)} layers, --num-layers is {num_layers}"
+        )
+    return pattern

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.base.errors import CostModelError, ModelConfigError
+from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.model import Model, make_model
-from costmodel.describe.models.model_files import load_model
 from costmodel.interop.assertions.megatron_arguments import has_biases, has_expert_bias, positions_of
-from costmodel.interop.framework import FrameworkConfigError
+from costmodel.interop.framework import FrameworkConfigError, known_model
+from costmodel.interop.keys import Flags, key_table
 from costmodel.interop.megatron_mixers import (
     hybrid_pattern,
     is_hybrid,
+    layer_pattern,
     mixer_arguments,
     says_hybrid,
     take_mixers,
 )
-from costmodel.interop.megatron_text import MEGATRON, Flags, layer_pattern
 
-_WORDS = MEGATRON.more["words"]
-_POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
+_WORDS = key_table("megatron").more["words"]
 _TOKENIZERS = {"GPT2BPETokenizer": 50257}
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 def model_arguments(model: Model, longest: int = 0) -> dict[str, Any]:
-    """Return the arguments that describe a model whose sequences have at most `longest` tokens, by our names.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If Megatron-LM has none for something about it.
-    """
-    if model.position not in _POSITIONS:
+    """Return the arguments that describe a model whose sequences have at most `longest` tokens, by our names."""
+    if model.position not in ("learned", "rope", "none"):
         raise FrameworkConfigError(f"emit: Megatron-LM has no position embedding {model.position!r}")
     latent = model.attention == "mla"
-    concentrated = model.rope_concentration and not latent
+    rotates = model.position == "rope"
+    grouped = not latent and model.num_kv_heads != model.num_heads
+    biased = has_biases(model)
     found: dict[str, Any] = {
         "num_layers": model.num_layers,
         "hidden_size": model.hidden_size,
@@ -42,37 +38,18 @@ def model_arguments(model: Model, longest: int = 0) -> dict[str, Any]:
         "ffn_size": model.ffn_size or model.expert_ffn_size,
         "vocab_size": model.vocab_size,
         "vocab_multiple": 1,
-        "position": "yarn" if concentrated else _POSITIONS[model.position],
+        "position": "yarn" if model.rope_concentration and not latent else model.position,
         "max_positions": positions_of(model, longest),
-        "norm": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
-        "rope_theta": f"{model.rope_theta:.0f}" if model.rope_theta and model.position == "rope" else None,
+        "norm": model.norm,
+        "rope_theta": f"{model.rope_theta:.0f}" if model.rope_theta and rotates else None,
         "rotary_share": model.rotary_share if model.rotary_share < 1 and not latent else None,
         "norm_epsilon": model.norm_epsilon or None,
-    }
-    if latent:
-        found |= {
-            "mla": True,
-            "kv_lora_rank": model.kv_lora_rank,
-            "qk_nope_head_dim": model.qk_nope_head_dim,
-            "qk_rope_head_dim": model.qk_rope_head_dim,
-            "v_head_dim": model.v_head_dim,
-            "q_lora_rank": model.q_lora_rank or None,
-        }
-    else:
-        grouped = model.num_kv_heads != model.num_heads
-        found |= {
-            "head_dim": model.head_dim,
-            "grouped_queries": grouped,
-            "query_groups": model.num_kv_heads if grouped else None,
-        }
-    if model.activation_clamp:
-        # gpt-oss: a clamped SwiGLU with sigmoid(1.702 x), one added to its linear half (arXiv:2508.10925, section 2.3).
-        found |= {"quick_geglu": True, "glu_offset": "1.0", "activation_clamp": "7.0"}
-    else:
-        found["swiglu"] = model.gated_mlp
-    biased = has_biases(model)
-    return {
-        **found,
+        "mla": latent,
+        **({name: getattr(model, name) or None for name in _LATENT} if latent else {}),
+        "head_dim": None if latent else model.head_dim,
+        "grouped_queries": grouped,
+        "query_groups": model.num_kv_heads if grouped else None,
+        "swiglu": model.gated_mlp,
         "untied": not model.tied_embeddings,
         "no_bias": not biased,
         "qkv_bias": model.qkv_bias and not biased,
@@ -85,6 +62,10 @@ def model_arguments(model: Model, longest: int = 0) -> dict[str, Any]:
         **mixer_arguments(model),
         **_expert_arguments(model),
     }
+    if model.activation_clamp:
+        # gpt-oss: a clamped SwiGLU with sigmoid(1.702 x), one added to its linear half (arXiv:2508.10925, section 2.3).
+        found |= {"swiglu": False, "quick_geglu": True, "glu_offset": "1.0", "activation_clamp": "7.0"}
+    return found
 
 
 def _expert_arguments(model: Model) -> dict[str, Any]:
@@ -113,52 +94,34 @@ def _expert_arguments(model: Model) -> dict[str, Any]:
 
 
 def model_of_flags(flags: Flags, name: str, notes: list[str]) -> Model:
-    """Return the model that flags describe, with Megatron-LM's defaults.
-
-    Parameters
-    ----------
-    flags : Flags
-        Of the program.
-    name : str
-        For the model.
-    notes : list of str
-        Takes sentences on what was understood from something else than a flag of its own.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If a needed flag is missing or the model is contradictory.
-    """
+    """Return the model that flags describe, with Megatron-LM's defaults; `notes` takes what was understood otherwise."""
     if (pattern := hybrid_pattern(flags)) and not flags.said("num_layers"):
         flags.give("num_layers", len(pattern))
     if "/" in flags["hybrid_pattern"]:
         notes.append("prediction layers, behind the slash of the pattern, are not priced")
     values = _dimensions(flags, name)
     layers, ffn = values["num_layers"], values.pop("ffn_size")
-    spelled = "rope" if flags["rope"] else flags["position"]
-    position = "rope" if flags["rope"] else flags.choice("position", _WORDS["positions"])
     biased = not flags["no_bias"]
     values |= {
-        "position": position,
-        "rope_concentration": spelled == "yarn",
-        **_details(flags, position),
+        **_positions(flags),
         "vocab_size": _vocabulary(flags, notes),
         "linear_bias": biased,
         "qkv_bias": flags["qkv_bias"] or biased,
         "attention_out_bias": flags["out_bias"] or biased,
-        "qk_norm": flags["qk_norm"] and values.get("attention") != "mla",
+        "qk_norm": flags["qk_norm"] and not flags["mla"],
         "embedding_norm": flags["embedding_norm"],
         "attention_sinks": flags["softmax"] == "learnable",
         "mtp_layers": flags["mtp_layers"],
         "parallel_block": flags["parallel_block"],
         **({"norms_per_layer": 4} if flags["post_norm"] else {}),
+        **({"norm_epsilon": epsilon} if (epsilon := flags["norm_epsilon"]) else {}),
         **_windows(flags),
+        **_experts(flags, layers, ffn),
+        **take_mixers(flags, values["hidden_size"], layers),
     }
     spec = " ".join(flags["spec"])
     if spec and not any(known in spec for known in ("deepseek", "gpt_layer_specs", "local", "te_spec")):
         notes.append(f"--spec {spec}: the layers are priced as the other flags describe them")
-    values |= _experts(flags, layers, ffn)
-    values |= take_mixers(flags, values["hidden_size"], layers)
     if pattern:
         values = _of_one_block({**values, "ffn_size": ffn})
     try:
@@ -167,18 +130,22 @@ def model_of_flags(flags: Flags, name: str, notes: list[str]) -> Model:
         raise FrameworkConfigError(str(error)) from None
 
 
-def _details(flags: Flags, position: str) -> dict[str, Any]:
-    """Return positions, and what has no price, as far as the flags say it."""
-    numbers = {"norm_epsilon": flags["norm_epsilon"]}
-    if position == "rope":
-        numbers |= {"rope_theta": flags["rope_theta"], "rotary_share": flags["rotary_share"]}
-    found: dict[str, Any] = {name: number for name, number in numbers.items() if number}
-    if position == "learned":
+def _positions(flags: Flags) -> dict[str, Any]:
+    """Return positions as far as the flags say them."""
+    spelled = "rope" if flags["rope"] else flags["position"]
+    longest = flags["max_positions"]
+    found: dict[str, Any] = {
+        "position": "rope" if spelled == "yarn" else spelled,
+        "rope_concentration": spelled == "yarn",
+    }
+    if found["position"] == "rope":
+        found |= {name: flags[name] for name in ("rope_theta", "rotary_share") if flags[name]}
+    if spelled == "learned":
+        flags.text(flags.key("max_positions"))  # refuses what only a variable says
         # Without a length of its own the table is as long as the sequence.
-        longest = flags.number(flags.flag("max_positions"))
-        found["max_positions"] = (flags["seq_len"] or 0) if longest is None else longest
-    elif flags["max_positions"]:
-        found["context_length"] = int(flags["max_positions"])
+        found["max_positions"] = int(flags["seq_len"] or 0 if longest is None else longest)
+    elif longest:
+        found["context_length"] = int(longest)
     return found
 
 
@@ -197,7 +164,7 @@ def other_mixer(flags: Flags) -> str:
     """Say why the layers cannot be priced, empty where they can."""
     if flags["attention_variant"] in ("gated_delta_net", "dsa") or says_hybrid(flags):
         return ""
-    found = [flag for flag in _WORDS["other_mixers"].split() if flag in flags.names()]
+    found = [flag for flag in _WORDS["other_mixers"].split() if flag in flags.raw]
     spec = " ".join(flags["spec"]).lower()
     if any(word in spec for word in ("qwen3_next", "mamba", "linear_attention")):
         found.append("--spec")
@@ -216,9 +183,6 @@ def _dimensions(flags: Flags, name: str) -> dict[str, Any]:
     hidden, heads = flags.need("hidden_size"), flags.need("num_heads")
     gated = flags["swiglu"] or flags["quick_geglu"] or flags["gated_older"]
     default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if flags["swiglu"] else 4 * hidden
-    norm = flags["norm"].lower().replace("_", "").replace("-", "")
-    if norm not in ("rmsnorm", "layernorm", "l2norm"):
-        raise FrameworkConfigError(f"--normalization: expected LayerNorm or RMSNorm, got {norm!r}")
     return {
         "name": name,
         "num_layers": flags.need("num_layers") - len(noop_layers(flags)),
@@ -228,7 +192,7 @@ def _dimensions(flags: Flags, name: str) -> dict[str, Any]:
         "activation_clamp": flags["activation_clamp"] > 0,
         "ffn_size": default_ffn if flags["ffn_size"] is None else flags["ffn_size"],
         "tied_embeddings": not flags["untied"],
-        "norm": "rmsnorm" if norm == "rmsnorm" or flags["rms_norm"] else "layernorm",
+        "norm": "rmsnorm" if flags["rms_norm"] else flags["norm"],
         **_attention(flags, heads),
     }
 
@@ -240,9 +204,9 @@ def noop_layers(flags: Flags) -> list[str]:
 
 def _vocabulary(flags: Flags, notes: list[str]) -> int:
     """Return the rows of the table that Megatron-LM stores: padded to a multiple over TP."""
-    size = flags["vocab_size"]
-    if size is None and flags["padded_vocab_size"] is not None:
-        return int(flags["padded_vocab_size"])
+    size, padded = flags["vocab_size"], flags["padded_vocab_size"]
+    if size is None and padded is not None:
+        return int(padded)
     if size is None:
         size = _tokenizer_size(flags, notes)
     multiple = flags["vocab_multiple"] * flags["tp"]
@@ -253,30 +217,23 @@ def _vocabulary(flags: Flags, notes: list[str]) -> int:
 def _tokenizer_size(flags: Flags, notes: list[str]) -> int:
     """Return the vocabulary of a tokenizer that is known by name."""
     kind, named = (
-        "" if flags.lacks(flags.flag(name)) else flags[name] for name in ("tokenizer_type", "tokenizer")
+        "" if flags.lacks(flags.key(name)) else flags[name] for name in ("tokenizer_type", "tokenizer")
     )
     if not kind and flags.said("vocab_file"):
         kind = "GPT2BPETokenizer"  # older Megatron's default
-    if kind in _TOKENIZERS:
-        notes.append(f"vocabulary: {_TOKENIZERS[kind]} tokens of {kind}")
-        return _TOKENIZERS[kind]
-    if named:
-        try:
-            size = load_model(named).vocab_size
-        except CostModelError:
-            size = 0
-        if size:
-            notes.append(f"vocabulary: {size} tokens of {named}")
-            return size
-    raise FrameworkConfigError(
-        "megatron: --vocab-size is missing: Megatron takes it from the tokenizer; give --vocab-size"
-    )
+    model = None if kind in _TOKENIZERS or not named else known_model(named)
+    size = _TOKENIZERS.get(kind) or (model.vocab_size if model else 0)
+    if not size:
+        raise FrameworkConfigError(
+            "megatron: --vocab-size is missing: Megatron takes it from the tokenizer; give --vocab-size"
+        )
+    notes.append(f"vocabulary: {size} tokens of {kind if kind in _TOKENIZERS else named}")
+    return size
 
 
 def _attention(flags: Flags, heads: int) -> dict[str, Any]:
     if flags["mla"]:
-        sizes = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        return {"attention": "mla", **{name: flags[name] for name in sizes}}
+        return {"attention": "mla", **{name: flags[name] for name in _LATENT}}
     kv_heads = flags["num_kv_heads"]
     if kv_heads is None:
         kv_heads = flags["query_groups"] if flags["grouped_queries"] else heads
@@ -314,7 +271,7 @@ def _experts(flags: Flags, layers: int, ffn: int) -> dict[str, Any]:
     if not counts:
         return {"ffn_size": ffn}
     if flags.said("deepspeed_ep"):
-        # Megatron-DeepSpeed: every second layer unless told otherwise (megatron/arguments.py, --expert-interval).
+        # Megatron-DeepSpeed: every second layer where nothing is said (megatron/arguments.py, --expert-interval).
         every = flags["expert_interval"]
         dense = ffn if every > 1 else 0
         return {**counts, "expert_ffn_size": ffn, "moe_layer_freq": every, "ffn_size": dense}
@@ -340,17 +297,10 @@ def _places(pattern: list[int]) -> dict[str, Any]:
     """Return which layers have experts: dense ones first and then one in so many, or letter by letter."""
     experts = [place for place, expert in enumerate(pattern) if expert]
     first = experts[0] if experts else len(pattern)
-    if _follows(pattern, first, 1):
-        return {"first_dense_layers": first, "moe_layer_freq": 1}
     # The first MoE layer may itself end a run of n.
     step = experts[1] - experts[0] if len(experts) > 1 else first + 1
-    dense = first + 1 - step
-    if dense >= 0 and _follows(pattern, dense, step):
-        return {"first_dense_layers": dense, "moe_layer_freq": step}
+    for dense, every in ((first, 1), (first + 1 - step, step)):
+        expected = [int(i >= dense and (i - dense + 1) % every == 0) for i in range(len(pattern))]
+        if dense >= 0 and expected == pattern:
+            return {"first_dense_layers": dense, "moe_layer_freq": every}
     return {"mlp_pattern": "".join("e" if each else "d" for each in pattern)}
-
-
-def _follows(pattern: list[int], first: int, step: int) -> bool:
-    """Whether after `first` dense layers every `step`-th layer, the last of each, is MoE."""
-    expected = [int(i >= first and (i - first + 1) % step == 0) for i in range(len(pattern))]
-    return expected == pattern

@@ -18,26 +18,7 @@ _ADAPTER = ("adapter", "lora_r")
 
 
 def with_own_words(text: str, path: str | Path) -> str:
-    """Return Axolotl's configuration with what its own file says and no layout changes, and what differs as comments.
-
-    Parameters
-    ----------
-    text : str
-        As `costmodel.interop.trainers.emit_axolotl` wrote it.
-    path : str or Path
-        The file that the job was read from.
-
-    Returns
-    -------
-    str
-        With the file's adapter scale, dropout and packing; one comment for its values that became others, one for
-        its keys that are not there. `text` itself where the file is not Axolotl's.
-
-    Raises
-    ------
-    CostModelError
-        If the file cannot be read.
-    """
+    """Return Axolotl's configuration with what its own file says and no layout changes, and what differs as comments."""
     file = read_text(path)
     own = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
     if "base_model" not in own:

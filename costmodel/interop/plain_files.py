@@ -19,26 +19,14 @@ from costmodel.interop.text_file import TextFile
 
 
 def read_job(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read our own job file; `given` goes on top of it.
-
-    Raises
-    ------
-    CostModelError
-        If a key is no field of a job, or a value is none of its kind.
-    """
+    """Read our own job file; `given` goes on top of it."""
     own = read_job_text(file.text, file.name) if file.folder is None else read_job_file(file.name)
     job = merge_jobs(own, fields_of(given))
     return Imported(job, tuple(key for key in REQUIRED if key not in job))
 
 
 def read_model(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a HuggingFace ``config.json``; `given` may complete a job around the model.
-
-    Raises
-    ------
-    CostModelError
-        If the file cannot be read as a model, or has neither a price nor a count of its parameters.
-    """
+    """Read a HuggingFace ``config.json``; `given` may complete a job around the model."""
     raw = parse_json(file.text, file.name)
     name = _name_of(file, raw)
     try:
@@ -68,13 +56,7 @@ def _name_of(file: TextFile, raw: Mapping[str, Any]) -> str:
 
 
 def read_log(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read the sweeps of a log; `given` says ``collective``, ``ranks`` and ``nodes`` where it does not.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If it holds no sweep, with what is wrong first.
-    """
+    """Read the sweeps of a log; `given` says ``collective``, ``ranks`` and ``nodes`` where it does not."""
     beside = {name: given[name] for name in ("collective", "ranks", "nodes") if given.get(name)}
     log = read_log_text(file.text, Path(file.name).name, **beside)
     if not log.sweeps:

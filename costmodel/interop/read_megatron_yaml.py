@@ -8,21 +8,18 @@ theirs is not named as the flag, the flag's row in ``keys/megatron.yaml`` has it
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import CostModelError, shown
+from costmodel.base.errors import shown
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model import MOST_LAYERS, Model
-from costmodel.describe.models.model_files import load_model
-from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.interop.draft import Draft
+from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.interpolation import resolved
-from costmodel.interop.keys import matches, unknown_keys
-from costmodel.interop.megatron_text import MEGATRON
-from costmodel.interop.optimizer_names import take_optimizer
-from costmodel.interop.read_megatron import flags_to_job
+from costmodel.interop.keys import Flags, flag_of, matches, unknown_keys
+from costmodel.interop.megatron_job import MEGATRON, read_flags
 from costmodel.interop.text_file import TextFile
 from costmodel.interop.tuning import take_bridge_tuning
 
@@ -46,31 +43,19 @@ _OF_BRIDGE = (
 
 
 def read_arguments(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read ``model_config.yaml`` of Megatron's tests, or a file for ``--yaml-cfg``.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read.
-    """
+    """Read ``model_config.yaml`` of Megatron's tests, or a file for ``--yaml-cfg``."""
     raw = _yaml(file)
-    table = raw.get("MODEL_ARGS")
-    if isinstance(table, dict):
-        return flags_to_job(_words(table), given, _stem(file))
-    flat: dict[str, Any] = {}
-    for key, value in raw.items():
-        flat.update(value if isinstance(value, dict) else {key: value})
-    return flags_to_job(_words(_flags_of(flat)), given, _stem(file))
+    arguments = raw.get("MODEL_ARGS")
+    if not isinstance(arguments, dict):
+        flat: dict[str, Any] = {}
+        for key, value in raw.items():
+            flat.update(value if isinstance(value, dict) else {key: value})
+        arguments = _flags_of(flat)
+    return read_flags(Flags(arguments), given, name=_stem(file)).answer()
 
 
 def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a configuration of NeMo 1: ``model`` and ``trainer``.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read.
-    """
+    """Read a configuration of NeMo 1: ``model`` and ``trainer``."""
     raw = resolved(_yaml(file))
     model, trainer = _table(raw, "model"), _table(raw, "trainer")
     optimizer = _table(model, "optim")
@@ -90,29 +75,18 @@ def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
         flat["fp8"] = "e4m3" if model.get("fp8_e4m3") else "hybrid"
     flat.setdefault("encoder_seq_length", _table(model, "data").get("seq_length"))
     if flat.pop("fsdp", False):
-        strategies = {"grad": "optim_grads", "full": "optim_grads_params", "hybrid": "optim_grads_params"}
         flat["use_megatron_fsdp"] = True
-        flat["data_parallel_sharding_strategy"] = strategies.get(
-            str(flat.get("fsdp_sharding_strategy", "full")), "optim_grads_params"
-        )
-    return of_configuration(flat, _table(model, "tokenizer"), file, given)
+        by_gradients = flat.get("fsdp_sharding_strategy", "full") == "grad"
+        flat["data_parallel_sharding_strategy"] = "optim_grads" if by_gradients else "optim_grads_params"
+    return of_configuration(flat, _table(model, "tokenizer"), file, given).answer()
 
 
 def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a configuration of neuronx-distributed-training: NeMo's model beside a ``distributed_strategy``.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read, or changes what is priced in a way that is not known here.
-    """
+    """Read a configuration of neuronx-distributed-training: NeMo's model beside a ``distributed_strategy``."""
     raw = resolved(_yaml(file))
     model, trainer, data = dict(_table(raw, "model")), _table(raw, "trainer"), _table(raw, "data")
-    layout, precision, experts = (
-        dict(_table(raw, "distributed_strategy")),
-        _table(raw, "precision"),
-        _table(model, "moe"),
-    )
+    layout, precision = dict(_table(raw, "distributed_strategy")), _table(raw, "precision")
+    experts = _table(model, "moe")
     if aligned := sorted(set(_table(raw, "model_alignment_strategy")) - {"sft"}):
         raise FrameworkConfigError(f"model_alignment_strategy.{aligned[0]}: is not supported (sft is)")
     kinds = MEGATRON.more["neuronx"]["precisions"]
@@ -140,39 +114,31 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
         "moe_layer_freq": experts.get("frequency", 1) if experts else None,
         **layout,
     }
-    asked = {**given, "recipe": given.get("recipe") or "neuronx-distributed"}
     beside = {f"moe.{key}": value for key, value in experts.items()}
     beside |= {f"precision.{key}": value for key, value in precision.items()}
+    asked = {"recipe": "neuronx-distributed", **given}
+    draft = of_configuration(flat, _table(data, "tokenizer"), file, asked)
     known = MEGATRON.more["neuronx"]["irrelevant"]
-    unread = unknown_keys({key: value for key, value in beside.items() if not matches(known, key)})
-    found = of_configuration(flat, _table(data, "tokenizer"), file, asked)
-    job, facts, warnings = dict(found.job), dict(found.facts), list(found.warnings)
-    name = str(_table(model, "optim").get("name", "adamw"))
-    take_optimizer(name.removesuffix("_fp32OptState"), job, facts, warnings)
+    draft.ignored += unknown_keys({key: value for key, value in beside.items() if not matches(known, key)})
+    draft.put_optimizer(str(_table(model, "optim").get("name", "adamw")).removesuffix("_fp32OptState"))
     if kind == "bf16SR":
-        job["switches"] = {"master_weights_bytes": 0, **(job.get("switches") or {})}
+        draft.put_switches({"master_weights_bytes": 0})
     elif kind == "autocast":
-        warnings.append(
+        draft.warnings.append(
             "precision.type autocast: parameters stay in fp32; priced in bf16 beside fp32 main weights"
         )
     recomputed = model.get("activations_checkpoint_recompute")
     if model.get("activations_checkpoint_recompute_mlp") or (recomputed or ["CoreAttention"]) != [
         "CoreAttention"
     ]:
-        warnings.append(f"activations_checkpoint_recompute {shown(recomputed)}: priced as core attention")
-    return dataclasses.replace(
-        found, job=job, facts=facts, warnings=tuple(warnings), ignored=(*found.ignored, *unread)
-    )
+        draft.warnings.append(
+            f"activations_checkpoint_recompute {shown(recomputed)}: priced as core attention"
+        )
+    return draft.answer()
 
 
 def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read ``run_config.yaml`` of Megatron-Bridge, which NeMo 2 writes beside its checkpoints too.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read.
-    """
+    """Read ``run_config.yaml`` of Megatron-Bridge, which NeMo 2 writes beside its checkpoints too."""
     raw = _yaml(file)
     flat = dict(_table(raw, "model"))
     if "num_layers" not in flat:
@@ -191,50 +157,39 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
     flat["fp8"] = inside.get("fp8") or flat.get("fp8")
     flat["fp8_recipe"] = (inside.get("fp8_recipe") or flat.get("fp8_recipe")) if flat["fp8"] else None
     flat["num_query_groups"] = flat.get("num_query_groups") or None
-    found = of_configuration(flat, _table(raw, "tokenizer"), file, given)
-    job, warnings = dict(found.job), list(found.warnings)
-    take_bridge_tuning(_table(raw, "peft"), job, warnings)
-    return dataclasses.replace(found, job=job, warnings=tuple(warnings))
+    draft = of_configuration(flat, _table(raw, "tokenizer"), file, given)
+    take_bridge_tuning(_table(raw, "peft"), draft)
+    return draft.answer()
 
 
 def read_primus(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read an experiment of Primus on Megatron: a module's overrides over the model that it names.
-
-    Raises
-    ------
-    CostModelError
-        If it is for another framework, or its model is not known here.
-    """
-    raw = _yaml(file)
-    modules = [part for part in _table(raw, "modules").values() if isinstance(part, dict)]
+    """Read an experiment of Primus on Megatron: a module's overrides over the model that it names."""
+    modules = [part for part in _table(_yaml(file), "modules").values() if isinstance(part, dict)]
     chosen = next((part for part in modules if isinstance(part.get("overrides"), dict)), {})
     framework = str(chosen.get("framework", ""))
     if framework != "megatron":
         raise FrameworkConfigError(f"primus: framework {framework!r} is not supported (megatron is)")
     overrides, named = dict(chosen["overrides"]), str(chosen.get("model", ""))
-    model = given.get("model")
-    if model is None and "num_layers" not in overrides:
-        model = _known(Path(named).stem)
-    found = flags_to_job(_words(_flags_of(overrides)), given, _stem(file))
-    if model is not None and found.job.get("model") is None:
-        missing = tuple(key for key in found.missing if key != "model")
-        notes = (*found.notes, f"model: {named}")
-        found = dataclasses.replace(found, job={**found.job, "model": model}, missing=missing, notes=notes)
-    presets = (
+    model = None
+    if given.get("model") is None and "num_layers" not in overrides:
+        preset = Path(named).stem.lower()
+        model = known_model(preset, preset.replace("_", "-"))
+        if model is None:
+            raise FrameworkConfigError(
+                f"model: {Path(named).stem!r} is not known here; give --model NAME or config.json"
+            )
+    draft = read_flags(Flags(_flags_of(overrides)), given, name=_stem(file), model=model)
+    if model is not None:
+        draft.notes.append(f"model: {named}")
+    draft.warnings.append(
         f"primus: the presets {chosen.get('config')} and {named} are not beside it: their values are unread"
     )
-    return dataclasses.replace(found, warnings=(*found.warnings, presets))
+    return draft.answer()
 
 
 def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a configuration of GPT-NeoX.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read.
-    """
-    raw = {str(key).replace("-", "_"): value for key, value in _yaml(file).items()}
+    """Read a configuration of GPT-NeoX."""
+    raw = {key.replace("-", "_"): value for key, value in _yaml(file).items()}
     flat: dict[str, Any] = dict(raw)
     flat["zero_stage"] = _table(raw, "zero_optimization").get("stage", 0)
     for name, word in (("fp16", "fp16"), ("bf16", "bfloat16")):
@@ -258,25 +213,21 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
     micro, steps, tp, pp = (int(raw.get(key) or 1) for key in sizes)
     if not raw.get("train_batch_size") and raw.get(sizes[0]) and given.get("gpus"):
         flat["train_batch_size"] = micro * steps * max(1, given["gpus"] // (tp * pp))
-    words = MEGATRON.more["neox"]
-    unread = _unread(raw, f"{words['read']} {words['irrelevant']}")
     kept = {flag: value for flag, value in _flags_of(flat).items() if flag in _READ}
-    found = flags_to_job([*_words(kept), "--deepspeed"], given, _stem(file))
-    job, facts, warnings = dict(found.job), dict(found.facts), list(found.warnings)
-    take_optimizer(str(_table(raw, "optimizer").get("type") or "adam"), job, facts, warnings)
-    found = dataclasses.replace(
-        found, job=job, facts=facts, warnings=tuple(warnings), ignored=(*found.ignored, *unread)
-    )
-    model = job.get("model")
-    if not raw.get("gpt_j_residual") or not isinstance(model, Model):
-        return found
-    # Attention and MLP side by side, each behind a norm of its own unless they share one.
-    beside = {"parallel_block": True, "norms_per_layer": 1 if raw.get("gpt_j_tied") else 2}
-    return dataclasses.replace(found, job={**found.job, "model": model.model_copy(update=beside)})
+    draft = read_flags(Flags({**kept, "--deepspeed": True}), given, name=_stem(file))
+    words = MEGATRON.more["neox"]
+    draft.ignored += _unread(raw, f"{words['read']} {words['irrelevant']}")
+    draft.put_optimizer(str(_table(raw, "optimizer").get("type") or "adam"))
+    model = draft["model"]
+    if raw.get("gpt_j_residual") and isinstance(model, Model):
+        # Attention and MLP side by side, each behind a norm of its own unless they share one.
+        beside = {"parallel_block": True, "norms_per_layer": 1 if raw.get("gpt_j_tied") else 2}
+        draft.job["model"] = model.model_copy(update=beside)
+    return draft.answer()
 
 
 def _neox_experts(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how many experts which layers have: every n-th from the first on, where one is chosen unless told otherwise.
+    """Return how many experts which layers have: every n-th from the first on, where no other number is chosen.
 
     Since megablocks the keys are ``moe_num_experts`` and ``moe_expert_interval`` (1); before, ``num_experts`` and
     ``expert_interval`` (2).
@@ -299,30 +250,26 @@ def of_configuration(
     file: TextFile,
     given: Mapping[str, Any],
     irrelevant: str = "",
-) -> Imported:
+) -> Draft:
     """Read a model and a job of TransformerConfig's keys; a tokenizer of the hub says the vocabulary.
 
     `irrelevant` are patterns of more keys that change no price.
     """
-    given = dict(given)
-    notes: tuple[str, ...] = ()
     for key in ("type", "tokenizer_type"):
         # NeMo's names of Megatron's own tokenizers; what is on the hub has a slash in its name.
         if str(tokenizer.get(key) or "").endswith("Tokenizer"):
             flat.setdefault("tokenizer_type", tokenizer[key])
     named = str(tokenizer.get("type") or tokenizer.get("tokenizer_model") or tokenizer.get("name") or "")
-    if not flat.get("vocab_size") and "vocab_size" not in given and "/" in named:
-        try:
-            given["vocab_size"] = load_model(named).vocab_size
-            notes = (f"vocabulary of {named}: {given['vocab_size']}",)
-        except CostModelError:
-            pass
-    flags = _flags_of(flat)
-    left = _unread(flat, irrelevant)
-    found = flags_to_job(
-        _words({flag: value for flag, value in flags.items() if flag in _READ}), given, _stem(file)
-    )
-    return dataclasses.replace(found, notes=(*found.notes, *notes), ignored=(*found.ignored, *left))
+    unsaid = "/" in named and not flat.get("vocab_size") and "vocab_size" not in given
+    model = known_model(named) if unsaid else None
+    if model is not None:
+        given = {**given, "vocab_size": model.vocab_size}
+    kept = {flag: value for flag, value in _flags_of(flat).items() if flag in _READ}
+    draft = read_flags(Flags(kept), given, name=_stem(file))
+    if model is not None:
+        draft.notes.append(f"vocabulary of {named}: {model.vocab_size}")
+    draft.ignored += _unread(flat, irrelevant)
+    return draft
 
 
 def _unread(flat: Mapping[str, Any], irrelevant: str) -> tuple[str, ...]:
@@ -332,9 +279,9 @@ def _unread(flat: Mapping[str, Any], irrelevant: str) -> tuple[str, ...]:
             key: value
             for key, value in flat.items()
             if key not in _NEGATED
-            and str(value) != _DEFAULTS.get(_flag(key))
-            and _TODAYS.get(_flag(key), _flag(key)) not in _READ
-            and (_flag(key) in MEGATRON.used or not MEGATRON.knows(_flag(key)))
+            and str(value) != _DEFAULTS.get(flag_of(key))
+            and _TODAYS.get(flag_of(key), flag_of(key)) not in _READ
+            and (flag_of(key) in MEGATRON.used or not MEGATRON.knows(flag_of(key)))
             and not matches(f"{_CONFIGS['irrelevant']} {irrelevant}", key)
         }
     )
@@ -344,7 +291,7 @@ def _flags_of(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration's keys as flags."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        flag = _TODAYS.get(_flag(key), _flag(key))
+        flag = _TODAYS.get(flag_of(key), flag_of(key))
         if key in _NEGATED:
             found[_NEGATED[key]] = value is False
         elif key in ("activation", "activation_func") and isinstance(value, str):
@@ -360,38 +307,6 @@ def _flags_of(table: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("--num-query-groups"):
         found["--group-query-attention"] = True
     return found
-
-
-def _words(table: Mapping[str, Any]) -> Iterable[str]:
-    """Return a mapping as the words of a command: true is a switch, false and null are left out."""
-    words: list[str] = []
-    for key, value in table.items():
-        if value is None or value is False or isinstance(value, dict):
-            continue
-        words.append(_flag(key))
-        if value is not True:
-            words += [str(part) for part in value] if isinstance(value, list) else [str(value)]
-    return words
-
-
-def _flag(key: str) -> str:
-    return key if key.startswith("--") else f"--{key.replace('_', '-')}"
-
-
-def _known(name: str) -> Model:
-    """Return the model that a preset's name means.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If none has that name here.
-    """
-    for spelled in (name, name.replace("_", "-")):
-        try:
-            return load_model(spelled.lower())
-        except CostModelError:
-            continue
-    raise FrameworkConfigError(f"model: {name!r} is not known here; give --model NAME or config.json")
 
 
 def _yaml(file: TextFile) -> dict[str, Any]:

@@ -63,13 +63,7 @@ class Reader(NamedTuple):
 
 
 def _check_values(job: Mapping[str, Any], table: KeyTable | None, text: str) -> None:
-    """Refuse what no field of a job takes, by the name that the file has for it.
-
-    Raises
-    ------
-    FrameworkConfigError
-        Naming the key, what is allowed and what the file says.
-    """
+    """Refuse what no field of a job takes, by the name that the file has for it."""
     for name in job.keys() & FIELD.keys():
         if FIELD[name].kind not in ("whole", "number", "word", "truth"):
             continue
@@ -152,13 +146,7 @@ def read(path: str | Path, kind: str = "", **given: Unpack[ReadKeywords]) -> Imp
 
 
 def read_file(file: TextFile, kind: str = "", **given: Unpack[ReadKeywords]) -> Imported:
-    """Read a file of another program whose text is at hand; see `read`.
-
-    Raises
-    ------
-    CostModelError
-        One line: what is wrong with the file, without control characters of it.
-    """
+    """Read a file of another program whose text is at hand; see `read`."""
     beside = {name: value for name, value in given.items() if name in _BESIDE}
     asked = keywords(
         {k: v for k, v in given.items() if k not in _BESIDE}, (*JOB_FIELDS, *RL_FIELDS), who="read"
@@ -177,13 +165,7 @@ def read_file(file: TextFile, kind: str = "", **given: Unpack[ReadKeywords]) -> 
 
 
 def kind_of(file: str | Path | TextFile) -> str:
-    """Return the kind of a file, or of its text, ``job`` where it is of no other.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read.
-    """
+    """Return the kind of a file, or of its text, ``job`` where it is of no other."""
     look = look_at(file if isinstance(file, TextFile) else read_text(file))
     return next((reader.kind for reader in READERS.values() if reader.tells(look)), "job")
 

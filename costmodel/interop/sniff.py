@@ -104,13 +104,7 @@ def look_at(file: TextFile) -> Look:
 
 
 def parse_json(text: str, name: str) -> dict[str, Any]:
-    """Return the object of a JSON text.
-
-    Raises
-    ------
-    CostModelError
-        If it is not JSON, or something else than an object.
-    """
+    """Return the object of a JSON text."""
     if len(text) > MOST_OF_JSON:
         raise FrameworkConfigError(f"{name}: expected at most {MOST_OF_JSON:,} characters")
     try:

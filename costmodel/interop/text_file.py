@@ -29,20 +29,7 @@ class TextFile(NamedTuple):
 
 
 def read_text(path: str | Path, *, most_bytes: int = MOST_BYTES) -> TextFile:
-    """Read a file.
-
-    Parameters
-    ----------
-    path : path
-        A file; in a folder its ``config.json``.
-    most_bytes : int
-        The longest that is read.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read, is empty, is too long, or is no text.
-    """
+    """Read a file."""
     refuse_path(path, "file")
     file = Path(path)
     called = shown(str(path))
@@ -70,13 +57,7 @@ def read_text(path: str | Path, *, most_bytes: int = MOST_BYTES) -> TextFile:
 
 
 def encoding_of(raw: bytes, name: str) -> str:
-    """Return the encoding of a text by its first bytes: UTF-8 or, as Windows writes it, UTF-16.
-
-    Raises
-    ------
-    DataError
-        If they are no text.
-    """
+    """Return the encoding of a text by its first bytes: UTF-8 or, as Windows writes it, UTF-16."""
     encoding = next((kind for mark, kind in _MARKS if raw.startswith(mark)), "")
     if encoding:
         return encoding
@@ -91,13 +72,7 @@ def encoding_of(raw: bytes, name: str) -> str:
 
 
 def decoded(raw: bytes, name: str) -> str:
-    """Return the text of bytes: UTF-8 or, as Windows writes it, UTF-16.
-
-    Raises
-    ------
-    CostModelError
-        If they are neither.
-    """
+    """Return the text of bytes: UTF-8 or, as Windows writes it, UTF-16."""
     try:
         return raw.decode(encoding_of(raw, name))
     except UnicodeDecodeError as error:

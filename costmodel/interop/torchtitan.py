@@ -14,12 +14,13 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.errors import CostModelError, shown
+from costmodel.base.errors import shown
 from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES, REQUIRED
+from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.models.model import Model, same_shape
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
+from costmodel.interop.draft import Draft
 from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
@@ -27,15 +28,13 @@ from costmodel.interop.framework import (
     changed_switches,
     counts_of,
     data_degrees,
-    fields_of,
+    known_model,
     left_of,
     own_head,
     steps_of,
-    tokens_of,
     unsaid_switches,
 )
 from costmodel.interop.keys import Values, key_table
-from costmodel.interop.optimizer_names import take_optimizer
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile
 from costmodel.physics.pipeline.schedules import schedule_at
@@ -50,24 +49,16 @@ _SCHEDULES = {theirs.lower(): ours for ours, theirs in _RECORD.schedules.items()
 _FLAVORS = {
     (family.lower(), flavor.lower()): name for name, (family, flavor, *_) in _KEYS.more["models"].items()
 }
-WRITTEN = "# settings of torchtitan"
+_WRITTEN = "# settings of torchtitan"
 """What stands at the head of a module that is written here."""
 _SEVERAL_STAGES: Sequence[str] = _KEYS.more["words"]["several_stages"]
-_DEGREES = ("tp", "cp", "pp", "ep", "etp")
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a job file; `given` are keywords of a job that go on top, ``gpus`` where the shard degree is -1.
-
-    Raises
-    ------
-    CostModelError
-        If the text is neither TOML nor JSON, or a value is of the wrong kind.
-    """
+    """Read a job file; ``gpus`` is given beside it where the shard degree is -1."""
     text = file.text
-    if WRITTEN in text:
-        own = {name: value for name, value in own_head(text).items() if name == "recipe"}
-        return _imported(written_tables(text), {**own, **given})
+    if _WRITTEN in text:
+        return _imported(written_tables(text), {"recipe": own_head(text).get("recipe"), **given})
     try:
         raw = parse_json(text, "torchtitan") if text.lstrip().startswith("{") else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -82,70 +73,54 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
 def _imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     """Read a job file's content."""
     said = Values(_KEYS, raw, "torchtitan")
-    warnings: list[str] = []
-    notes: list[str] = []
-    facts: dict[str, Any] = {}
-    job: dict[str, Any] = {"recipe": given.get("recipe") or _RECORD.recipe}
-    job |= {axis: given.get(axis) or said[axis] for axis in _DEGREES}
-    ranks = _take_data_ranks(said, given, job, warnings)
-    job |= _batch_of(said, job["pp"], ranks)
+    draft = Draft(given)
+    draft.put(recipe=_RECORD.recipe, **{axis: said[axis] for axis in ("tp", "cp", "pp", "ep", "etp")})
+    ranks = _take_data_ranks(said, draft)
+    draft.put(**_batch_of(said, draft["pp"], ranks))
     if not said.said("tokens_per_rank"):
-        facts["local_batch"] = said["local_batch"]
-    job["model"] = model = given.get("model") or _model_of(said, notes)
-    job |= _stages_of(said, job["pp"])
-    layers = said["layers_per_stage"] if job["schedule"] == "interleaved" else None
-    if layers and isinstance(model, str):
-        places = load_model(model).num_layers + said["first_less"] + said["last_less"]
-        job["vp"] = -(-places // (job["pp"] * layers))
-    elif layers:
-        notes.append("pipeline_parallel_layers_per_stage: virtual stages need the model's layers; give vp")
-    job["recompute"] = _recompute_of(said, notes)
-    job["precision"] = given.get("precision") or _precision_of(said, warnings)
-    _take_optimizer(said, job, facts, warnings)
+        draft.facts["local_batch"] = said["local_batch"]
+    if draft["model"] is None:
+        draft.put(model=_model_of(said, draft.notes))
+    _take_stages(said, draft)
+    draft.put(recompute=_recompute_of(said, draft.notes))
+    if draft["precision"] is None:
+        draft.put(precision=_precision_of(said, draft.warnings))
+    _take_optimizer(said, draft)
     if said["cpu_offload"]:
-        facts["offload_param"] = True
-        warnings.append(
+        draft.facts["offload_param"] = True
+        draft.warnings.append(
             "training.enable_cpu_offload: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
         )
     if said["model"].lower() == "flux":
-        warnings.append("flux is a diffusion model: no model here is like it")
-    switches = {**_switches_of(said, job), **(given.get("switches") or {})}
-    job |= {key: value for key, value in fields_of(given).items() if key != "gpus"}
-    job["switches"] = switches
-    job |= tokens_of(said["steps"] if type(said["steps"]) is int else None, job)
-    missing = [key for key in REQUIRED if job.get(key) is None]
-    return Imported(
-        {key: value for key, value in job.items() if value is not None},
-        ("cluster", *missing),
-        said.unread(),
-        tuple(notes),
-        tuple(warnings),
-        facts,
-    )
+        draft.warnings.append("flux is a diffusion model: no model here is like it")
+    draft.put_switches(_switches_of(said, draft))
+    draft.put_steps(said["steps"])
+    draft.ignored += said.unread()
+    return draft.answer()
 
 
-def _take_data_ranks(
-    said: Values, given: Mapping[str, Any], job: dict[str, Any], warnings: list[str]
-) -> int | None:
-    """Put GPUs and sharding into a job; return the data-parallel ranks, None where all that is left shards."""
-    replicate, shard, gpus = said["replicate"], said["shard"], given.get("gpus")
+def _take_data_ranks(said: Values, draft: Draft) -> int | None:
+    """Read GPUs and sharding; return the data-parallel ranks, None where all that is left shards."""
+    replicate, shard, gpus = said["replicate"], said["shard"], draft.job.pop("gpus", None)
     if shard == 0 or shard < -1:
         raise FrameworkConfigError(
             f"{said.key('shard')}: expected at least 1, or -1 for all that is left, got {shown(shard)}"
         )
-    others = job["tp"] * job["cp"] * job["pp"] * replicate
+    others = draft["tp"] * draft["cp"] * draft["pp"] * replicate
     if shard > 0 and gpus is not None and gpus != others * shard:
-        warnings.append(
+        draft.warnings.append(
             f"gpus = {gpus}: the degrees of the file make {others * shard} GPUs, which are priced; "
             "give --layout to place it on others"
         )
     if shard < 0 and gpus is not None:
         shard = max(1, gpus // others)
     known = shard > 0
-    sharded = not known or shard * job["cp"] > 1
-    job["gpus"] = others * shard if known else None
-    job["zero_stage"] = 3 if sharded or replicate == 1 else 0
-    job["shard_group"] = shard * job["cp"] if known and replicate > 1 and sharded else 0
+    sharded = not known or shard * draft["cp"] > 1
+    draft.put(
+        gpus=others * shard if known else None,
+        zero_stage=3 if sharded or replicate == 1 else 0,
+        shard_group=shard * draft["cp"] if known and replicate > 1 and sharded else 0,
+    )
     return replicate * shard if known else None
 
 
@@ -179,26 +154,33 @@ def _model_of(said: Values, notes: list[str]) -> str | None:
         # A flavor that is not known is a debugging model, whatever its tokenizer.
         named.append(str(said["hub_assets"]).rstrip("/").rsplit("/", 1)[-1])
     for candidate in filter(None, named):
-        try:
-            load_model(candidate)
-        except CostModelError:
-            continue
-        return str(candidate)
+        if known_model(str(candidate)):
+            return str(candidate)
     notes.append(
         f"model {f'{name} {flavor}'.strip() or 'unnamed'}: sizes live in torchtitan's code; give a model"
     )
     return None
 
 
-def _stages_of(said: Values, pp: int) -> dict[str, Any]:
+def _take_stages(said: Values, draft: Draft) -> None:
     """Read the schedule and the virtual stages."""
+    pp, model = draft["pp"], draft["model"]
     if pp == 1:
-        return {"schedule": "none", "vp": 1}
+        draft.put(schedule="none", vp=1)
+        return
     if said["schedule"].lower() not in _SCHEDULES:
         words = [word for word in _RECORD.schedules.values() if word]
         raise said.error(said.key("schedule"), f"one of {', '.join(words)}", said["schedule"])
-    schedule = _SCHEDULES[said["schedule"].lower()]
-    return {"schedule": schedule, "vp": 2 if schedule in _SEVERAL_STAGES else 1}
+    schedule, each = _SCHEDULES[said["schedule"].lower()], said["layers_per_stage"]
+    if schedule == "interleaved" and each:
+        if isinstance(model, str):
+            places = load_model(model).num_layers + said["first_less"] + said["last_less"]
+            draft.put(vp=-(-places // (pp * each)))
+        else:
+            draft.notes.append(
+                "pipeline_parallel_layers_per_stage: virtual stages need the model's layers; give vp"
+            )
+    draft.put(schedule=schedule, vp=2 if schedule in _SEVERAL_STAGES else 1)
 
 
 def _recompute_of(said: Values, notes: list[str]) -> str:
@@ -207,10 +189,10 @@ def _recompute_of(said: Values, notes: list[str]) -> str:
     kind = said["recompute_class"].rsplit(".", 1)[-1].lower()
     if kind in classes and not said.said("recompute"):
         return classes[kind]
-    if said["recompute"] == "memory_budget":
+    mode = str(said["recompute"])
+    if mode == "memory_budget":
         notes.append("activation_checkpoint.mode memory_budget is priced as selective")
         return "selective"
-    mode = str(said.choice("recompute", RECOMPUTE_POLICIES))
     if mode == "selective" and said["recompute_option"] != "op":
         notes.append(f"selective_ac_option {said['recompute_option']!r} is priced as 'op'")
     return mode
@@ -236,12 +218,12 @@ def _precision_of(said: Values, warnings: list[str]) -> str:
     return "fp32" if said["param_dtype"] == "float32" else "bf16"
 
 
-def _switches_of(said: Values, job: Mapping[str, Any]) -> dict[str, Any]:
+def _switches_of(said: Values, draft: Draft) -> dict[str, Any]:
     """Read the switches that differ from those of the recipe."""
-    base = load_recipe(job["recipe"])
+    base = load_recipe(draft["recipe"])
     # By default torchtitan keeps layers gathered where a pipeline would gather them again each time; a recipe that
     # keeps them in pipelines says so by itself.
-    reshards = job["pp"] == 1 or base.overlap.fsdp_pp_keeps_gathered
+    reshards = draft["pp"] == 1 or base.overlap.fsdp_pp_keeps_gathered
     unpipelined = "none" if base.overlap.tp_overlap == "pipelined" else base.overlap.tp_overlap
     read: dict[str, Any] = {
         "grad_reduce_dtype": "bf16" if said["reduce_dtype"] == "bfloat16" else "fp32",
@@ -252,7 +234,7 @@ def _switches_of(said: Values, job: Mapping[str, Any]) -> dict[str, Any]:
     }
     if said.said("no_cuda_graphs"):
         read["cuda_graphs"] = not said["no_cuda_graphs"]
-    if job["cp"] > 1:
+    if draft["cp"] > 1:
         read["cp_method"] = "ring" if said["rotate"] == "alltoall" else "all-gather"
     # Said even where it is the recipe's: files of all ages differ in it.
     return {
@@ -261,8 +243,8 @@ def _switches_of(said: Values, job: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _take_optimizer(said: Values, job: dict[str, Any], facts: dict[str, Any], warnings: list[str]) -> None:
-    """Take the optimizer; beside one of matrices embeddings and norms keep AdamW."""
+def _take_optimizer(said: Values, draft: Draft) -> None:
+    """Read the optimizer; beside one of matrices embeddings and norms keep AdamW."""
     name = str(said["optimizer"] or "AdamW")
     if name.lower().endswith(("optimizerscontainer", "optimizersinbackwardcontainer")):
         listed = [
@@ -270,9 +252,9 @@ def _take_optimizer(said: Values, job: dict[str, Any], facts: dict[str, Any], wa
         ]
         name = next((each for each in listed if each and not each.lower().startswith("adam")), "AdamW")
     # Functions of the registry: default_adamw, _dist_muon_optimizer.
-    take_optimizer(re.sub(r"^_*(?:default_)?|_optimizers?$", "", name), job, facts, warnings)
+    draft.put_optimizer(re.sub(r"^_*(?:default_)?|_optimizers?$", "", name))
     if said["steps_in_backward"]:
-        warnings.append(
+        draft.warnings.append(
             "the optimizer steps inside the backward pass: gradients are priced as kept until its end"
         )
 
@@ -282,13 +264,7 @@ _POLICIES = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullA
 
 
 def emit_torchtitan(job: Job) -> str:
-    """Return a module whose function ``job`` is the configuration of one layout.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If torchtitan does not have the model.
-    """
+    """Return a module whose function ``job`` is the configuration of one layout."""
     counts = counts_of(job)
     family, flavor, base = _registered(job.model)
     policy = RECOMPUTE_POLICIES[int(job.layout.recompute)]
@@ -339,13 +315,7 @@ def emit_torchtitan(job: Job) -> str:
 
 
 def written_tables(text: str) -> dict[str, dict[str, Any]]:
-    """Return the tables of a module that `emit_torchtitan` wrote; it is parsed, never run.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If it is more than what is written here.
-    """
+    """Return the tables of a module that `emit_torchtitan` wrote; it is parsed, never run."""
     found: dict[str, dict[str, Any]] = {}
     try:
         for node in ast.walk(ast.parse(text)):

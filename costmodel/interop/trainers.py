@@ -6,7 +6,6 @@ names.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,23 +17,21 @@ from costmodel.base.yaml_files import document_text, parse_mapping
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES
 from costmodel.describe.jobs.reading import read as read_field
-from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.deepspeed import imported
+from costmodel.interop.draft import Draft
 from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
     counts_of,
     data_degrees,
-    fields_of,
+    known_model,
     left_of,
     model_reference,
     own_head,
     steps_of,
-    tokens_of,
 )
 from costmodel.interop.keys import Values, key_table
-from costmodel.interop.optimizer_names import settle_offload, take_optimizer
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile, read_text
 from costmodel.interop.tuning import peft_modules, take_tuning
@@ -49,144 +46,108 @@ _EAGER_RECIPE = "deepspeed"
 _EAGER = ("cross_entropy", "loss_bytes_per_logit", "fused_norm", "fused_rope", "fused_activation")
 _KEYS = key_table("trainers")
 _LIGER: Mapping[str, Mapping[str, Any]] = _KEYS.more["liger"]
-_SUPERVISED = ("sft", "pt", "pretrain", "none", "false", "")
+_SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a job of LLaMA-Factory, ms-swift or Axolotl, with the DeepSpeed JSON beside it.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read, or names a configuration that cannot be.
-    """
+    """Read a job of LLaMA-Factory, ms-swift or Axolotl, with the DeepSpeed JSON beside it."""
     raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
-    said = Values(_KEYS, raw)
-    warnings: list[str] = []
-    notes: list[str] = []
-    job = fields_of({**of_head(file.text), **given})
-    chosen, axolotl = job.get("recipe"), "base_model" in raw
-    job["micro_batch"] = job.get("micro_batch") or said["micro_batch"] or 1
-    if said["seq_len"]:
-        job.setdefault("seq_len", said["seq_len"])
-    if "model" not in job:
-        _take_model(str(said["model"] or ""), job, warnings)
-    if "precision" not in job:
-        _take_precision(said, job, notes, axolotl=axolotl)
-    if "recompute" not in job:
-        # LLaMA-Factory and ms-swift recompute unless told otherwise.
-        asked = said["recomputation"]
-        if asked is None:
-            asked = not axolotl and not said["no_recomputation"]
-        job["recompute"] = "none" if asked in (False, "false") else "full"
-    job["cp"] = job.get("cp") or said["cp"] or said["ulysses"] or 1
-    if said["tp"]:
-        job.setdefault("tp", said["tp"])
-    if axolotl and said["ep"]:
-        job.setdefault("ep", said["ep"])
-    take_mesh(said, job)
-    if gpus := own_head(file.text).get("gpus"):
-        job.setdefault("gpus", gpus)
-    _take_batch(said, job, notes, axolotl=axolotl)
+    said, head = Values(_KEYS, raw), own_head(file.text)
+    draft = draft_under(head, given)
+    chosen, axolotl = draft["recipe"], "base_model" in raw
+    draft.put(micro_batch=said["micro_batch"] or 1, seq_len=said["seq_len"])
+    _take_model(str(said["model"] or ""), draft)
+    if draft["precision"] is None:
+        _take_precision(said, draft, axolotl=axolotl)
+    # LLaMA-Factory and ms-swift recompute where nothing says otherwise.
+    asked = said["recomputation"]
+    if asked is None:
+        asked = not axolotl and not said["no_recomputation"]
+    draft.put(
+        recompute="none" if asked in (False, "false") else "full",
+        cp=said["cp"] or said["ulysses"] or 1,
+        tp=said["tp"],
+        ep=said["ep"] if axolotl else None,
+    )
+    take_mesh(said, draft)
+    draft.put(gpus=head.get("gpus"))
+    _take_batch(said, draft, axolotl=axolotl)
     if any(raw.get(key) is True for key in _KEYS.fields["sample_packing"].keys):
-        notes.append(
+        draft.notes.append(
             "packing: the lengths of documents are not in the file; attention is priced over whole sequences, "
             "give --packed-len"
         )
-    _take_epochs(said, job, notes)
-    take_tuning(said, str(said["tuner"] or "full"), job, notes, warnings)
-    warnings += _unpriced(said, whole="lora_rank" not in job)
-    facts: dict[str, Any] = {}
-    if "optimizer" not in job:
-        take_optimizer(str(said["optimizer"]), job, facts, warnings)
-    left = said.unread()
-    steps = said["steps"] if type(said["steps"]) is int else None
+    _take_epochs(said, draft)
+    take_tuning(said, str(said["tuner"] or "full"), draft)
+    _take_unpriced(said, draft)
+    draft.put_optimizer(str(said["optimizer"]))
+    draft.ignored += said.unread()
     if named := said["deepspeed"]:
         if not chosen:
-            take_kernels(said, _EAGER_RECIPE, job)
-        found = joined(file, named, job, notes, warnings)
-        return dataclasses.replace(
-            found,
-            job={**found.job, **tokens_of(steps, found.job)},
-            ignored=(*found.ignored, *left),
-            facts={**facts, **found.facts},
-        )
+            take_kernels(said, _EAGER_RECIPE, draft)
+        draft = joined(file, named, draft)
+        draft.put_steps(said["steps"])
+        return draft.answer()
     if (said["cp"] or 1) > 1:
-        take_method("ring", job)
+        take_method("ring", draft)
     if said["fsdp"] or said["fsdp_config"] or said["fsdp_version"]:
         words = {"fsdp_sharding": said["fsdp"]} if said["fsdp"] else {}
-        take_sharding({**said["fsdp_config"], **words}, job, warnings)
+        take_sharding({**said["fsdp_config"], **words}, draft)
     else:
-        job = {"recipe": FSDP_RECIPE, "zero_stage": 0, **job}
-        notes.append("no sharding is named: every GPU has a copy (DDP)")
+        draft.put(recipe=FSDP_RECIPE, zero_stage=0)
+        draft.notes.append("no sharding is named: every GPU has a copy (DDP)")
     if not chosen:
-        take_kernels(said, FSDP_RECIPE, job)
-    settle_offload(job, warnings)
-    job |= tokens_of(steps, job)
-    return dataclasses.replace(done(job, notes, warnings), ignored=left, facts=facts)
+        take_kernels(said, FSDP_RECIPE, draft)
+    draft.settle_offload()
+    draft.put_steps(said["steps"])
+    return draft.answer()
 
 
-def of_head(text: str) -> dict[str, Any]:
-    """Return what our own first comment says and no key does; a model only where it is known."""
-    said = own_head(text)
-    said.pop("gpus", None)
-    try:
-        named = {"model": load_model(said.pop("model"))} if "model" in said else {}
-    except CostModelError:
-        named = {}
-    return {**said, **named}
+def draft_under(head: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
+    """Return a draft with what our own first comment says and no key does; a model only where it is known."""
+    draft = Draft(given)
+    draft.put(recipe=head.get("recipe"), model=known_model(head["model"]) if "model" in head else None)
+    return draft
 
 
-def _take_model(named: str, job: dict[str, Any], warnings: list[str]) -> None:
-    """Put the model that is named into the job if its shape is known offline."""
-    for spelled in (named, named.rstrip("/").rsplit("/", 1)[-1]) if named else ():
-        try:
-            job["model"] = load_model(spelled)
-        except CostModelError:
-            continue
-        return
-    if named:
-        warnings.append(f"model {named}: its shape is not known offline; give --model config.json")
+def _take_model(named: str, draft: Draft) -> None:
+    """Read the model that is named if its shape is known offline."""
+    if named and draft["model"] is None:
+        draft.put(model=known_model(named))
+        if draft["model"] is None:
+            draft.warnings.append(f"model {named}: its shape is not known offline; give --model config.json")
 
 
-def _take_precision(said: Values, job: dict[str, Any], notes: list[str], *, axolotl: bool) -> None:
+def _take_precision(said: Values, draft: Draft, *, axolotl: bool) -> None:
     """Read the precision; where a file says none, that is said."""
     dtype, bf16, fp16 = str(said["torch_dtype"]), said["bf16"], said["fp16"]
     asked = bf16 in (True, "true") or "bf16" in said.unsaid or said["bfloat16"] is True
     if asked or "bfloat16" in dtype:
-        job["precision"] = "bf16"
+        draft.put(precision="bf16")
     elif fp16 in (True, "true") or said["float16"] is True or dtype == "float16":
-        job["precision"] = "fp16"
+        draft.put(precision="fp16")
     elif axolotl and bf16 is None:
-        job["precision"] = "bf16"
-        notes.append("precision: not said; Axolotl takes bf16 where a GPU has it")
+        draft.put(precision="bf16")
+        draft.notes.append("precision: not said; Axolotl takes bf16 where a GPU has it")
     elif bf16 is False and fp16 is False:
-        job["precision"] = "fp32"
+        draft.put(precision="fp32")
     else:
-        notes.append("precision: not said; give --precision where it is not bf16")
+        draft.notes.append("precision: not said; give --precision where it is not bf16")
 
 
-def _take_batch(said: Values, job: dict[str, Any], notes: list[str], *, axolotl: bool) -> None:
-    """Put the batch of all data-parallel ranks into a job, where their number is known."""
-    micro = job["micro_batch"]
+def _take_batch(said: Values, draft: Draft, *, axolotl: bool) -> None:
+    """Read the batch of all data-parallel ranks, where their number is known."""
+    micro = draft["micro_batch"]
     # Axolotl's batch_size is of one rank and one step (utils/config/__init__.py).
     steps = said["accumulation"] or max(1, ((said["rank_batch"] if axolotl else None) or 0) // micro)
-    if "global_batch" in job:
-        return
-    if job.get("gpus"):
-        job["global_batch"] = micro * steps * max(1, job["gpus"] // (job["cp"] * (job.get("tp") or 1)))
-    else:
-        notes.append(f"global batch: {micro} x {steps} x data-parallel GPUs; give --gpus")
+    if draft["gpus"]:
+        draft.put(global_batch=micro * steps * max(1, draft["gpus"] // (draft["cp"] * (draft["tp"] or 1))))
+    elif draft["global_batch"] is None:
+        draft.notes.append(f"global batch: {micro} x {steps} x data-parallel GPUs; give --gpus")
 
 
-def _take_epochs(said: Values, job: dict[str, Any], notes: list[str]) -> None:
-    """Read how often the data is passed over; without the samples of a data set that is said, and is no length.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If it is no number of passes.
-    """
+def _take_epochs(said: Values, draft: Draft) -> None:
+    """Read how often the data is passed over; without the samples of a data set that is said, and is no length."""
     key, given = said.key("epochs"), said["epochs"]
     if given is None:
         return
@@ -196,44 +157,37 @@ def _take_epochs(said: Values, job: dict[str, Any], notes: list[str]) -> None:
         raise FrameworkConfigError(
             f"{key}: expected a number from {FIELD['epochs'].least:g} to {FIELD['epochs'].most:g}, got {shown(given)}"
         ) from None
-    if job.get("epochs") is not None or job.get("tokens") is not None:
+    if draft["epochs"] is not None or draft["tokens"] is not None:
         return
     steps = said["steps"] if type(said["steps"]) is int else 0
-    if job.get("dataset_samples") is not None:
-        job["epochs"] = epochs
+    if draft["dataset_samples"] is not None:
+        draft.put(epochs=epochs)
     elif steps < 1:
-        notes.append(f"{key}: {epochs:g}; give --dataset-samples, and they set the tokens of the whole run")
+        draft.notes.append(
+            f"{key}: {epochs:g}; give --dataset-samples, and they set the tokens of the whole run"
+        )
 
 
-def _unpriced(said: Values, *, whole: bool) -> list[str]:
+def _take_unpriced(said: Values, draft: Draft) -> None:
     """Warn of what has no price: among it training that is more than two passes of one model, or less than all of it."""
-    fields = ["frozen_layers", *(("bits", "in_4bit", "in_8bit") if whole else ())]
-    found = [f"{said.key(field)}: has no price" for field in fields if said[field]]
+    draft.warnings += said.unpriced()
+    bits = () if draft["lora_rank"] else ("bits", "in_4bit", "in_8bit")
+    draft.warnings += [f"{said.key(field)}: has no price" for field in bits if said[field]]
     if "cut_cross_entropy" in str(said["plugins"]):
-        found.append("plugins: the loss of cut_cross_entropy is priced by --set cross_entropy=chunked")
-    for field in ("reinforcement", "stage", "rlhf"):
-        way = str(said[field] or "").lower()
-        if way not in _SUPERVISED:
-            found.append(
-                f"{said.key(field)}: {way}: priced as supervised training; passes of other models, pairs of answers and "
-                "generation have no price"
-            )
+        draft.warnings.append(
+            "plugins: the loss of cut_cross_entropy is priced by --set cross_entropy=chunked"
+        )
     for field in ("reward_model", "process_reward_model"):
         if said[field] is True:
-            found.append(f"{field}: priced as a language model, with its whole head")
-    if said["unfrozen"]:
-        found.append(
-            "unfrozen_parameters: only some parameters are trained; priced as training of all, give --frozen"
-        )
+            draft.warnings.append(f"{field}: priced as a language model, with its whole head")
     if said["activation_offloading"] or said["recomputation"] in ("offload", "offload_disk"):
-        found.append(
+        draft.warnings.append(
             "activation_offloading: kept inputs lie on the GPU here; price the host by --set offload_activations=<share>"
         )
-    return found
 
 
-def take_kernels(said: Values | None, recipe: str, job: dict[str, Any]) -> None:
-    """Put into the switches which kernels the model has where the recipe has others: eager ones, Liger's, compiled ones.
+def take_kernels(said: Values | None, recipe: str, draft: Draft) -> None:
+    """Read which kernels the model has where the recipe has others: eager ones, Liger's, compiled ones.
 
     Without Liger's kernels the loss goes through fp32 copies of all logits, however parameters are sharded
     (transformers loss/loss_utils.py, ForCausalLMLoss).
@@ -244,37 +198,32 @@ def take_kernels(said: Values | None, recipe: str, job: dict[str, Any]) -> None:
     for key, kernels in _LIGER.items():
         if said is not None and (said["liger"] is True or said[key] is True):
             found |= kernels
-    changed = {name: value for name, value in found.items() if base[name] != value}
-    if changed:
-        job["switches"] = changed | (job.get("switches") or {})
+    draft.put_switches({name: value for name, value in found.items() if base[name] != value})
 
 
-def take_mesh(said: Values, job: dict[str, Any]) -> None:
+def take_mesh(said: Values, draft: Draft) -> None:
     """Read replicas and shards of the data-parallel ranks; tensor parallelism here is not sequence-parallel."""
     replicate, shard = said["replicate"] or 1, said["shard"]
-    tp, cp = job.get("tp") or 1, job.get("cp") or 1
+    tp, cp = draft["tp"] or 1, draft["cp"] or 1
     if tp > 1:
-        job.setdefault("sequence_parallel", False)
-    if shard is None:
-        return
-    job.setdefault("gpus", replicate * shard * tp * cp)
-    if replicate > 1:
-        job.setdefault("shard_group", shard * cp)
+        draft.put(sequence_parallel=False)
+    if shard is not None:
+        draft.put(
+            gpus=replicate * shard * tp * cp,
+            shard_group=shard * cp if replicate > 1 else None,
+        )
 
 
-def take_method(method: str, job: dict[str, Any]) -> None:
+def take_method(method: str, draft: Draft) -> None:
     """Say how context parallelism works where the recipe says otherwise."""
-    recipe = load_recipe(job.get("recipe") or FSDP_RECIPE)
-    if recipe.overlap.cp_method != method:
-        job["switches"] = {"cp_method": method, **(job.get("switches") or {})}
+    if load_recipe(draft["recipe"] or FSDP_RECIPE).overlap.cp_method != method:
+        draft.put_switches({"cp_method": method})
 
 
-def take_sharding(fsdp: Mapping[str, Any], job: dict[str, Any], warnings: list[str]) -> None:
+def take_sharding(fsdp: Mapping[str, Any], draft: Draft) -> None:
     """Read FSDP's settings, of either version."""
-    stages, plain = (
-        _KEYS.more["sharding"]["stages"],
-        {str(key).removeprefix("fsdp_"): fsdp[key] for key in fsdp},
-    )
+    stages = _SHARDING["stages"]
+    plain = {str(key).removeprefix("fsdp_"): fsdp[key] for key in fsdp}
     after, words = plain.get("reshard_after_forward"), plain.get("sharding")
     named = str(plain.get("sharding_strategy") or "").lower()
     if isinstance(words, (str, list)) and not named:
@@ -282,39 +231,31 @@ def take_sharding(fsdp: Mapping[str, Any], job: dict[str, Any], warnings: list[s
         named = next((word.lower() for word in split if word.lower() in stages), "")
     if isinstance(after, str) and after.lower() in stages:
         named = after.lower()
-    job.setdefault("recipe", FSDP_RECIPE)
-    job.setdefault("zero_stage", 2 if after is False and not named else stages.get(named, 3))
+    draft.put(recipe=FSDP_RECIPE, zero_stage=2 if after is False and not named else stages.get(named, 3))
     if plain.get("activation_checkpointing"):
-        job["recompute"] = "full"
-    if named in _KEYS.more["sharding"]["hybrid"]:
-        warnings.append(f"{named}: shards inside a node; priced over all GPUs, give --shard-group")
+        draft.job["recompute"] = "full"
+    if named in _SHARDING["hybrid"]:
+        draft.warnings.append(f"{named}: shards inside a node; priced over all GPUs, give --shard-group")
     if plain.get("offload_params") or "offload" in str(words):
-        warnings.append(
+        draft.warnings.append(
             "offload_params: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
         )
-        job["switches"] = {**(job.get("switches") or {}), "offload_optimizer": True}
+        draft.put_switches({"offload_optimizer": True})
 
 
-def joined(
-    file: TextFile, named: Any, job: dict[str, Any], notes: list[str], warnings: list[str]
-) -> Imported:
-    """Fill a DeepSpeed configuration's ``auto`` with what the job says.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If it is neither beside the file nor of a usual name, or cannot be read.
-    """
-    content, where = (
-        (named, "DeepSpeed: inside the file") if isinstance(named, dict) else _neighbour(file, str(named))
-    )
-    found = imported(content, {"recompute": "none", **job, "recipe": job.get("recipe") or "deepspeed"})
-    return dataclasses.replace(
-        found,
-        notes=(*found.notes, *notes, where),
-        warnings=(*found.warnings, *warnings),
-        missing=tuple(dict.fromkeys(key for key in found.missing if job.get(key) is None)),
-    )
+def joined(file: TextFile, named: Any, draft: Draft) -> Draft:
+    """Fill a DeepSpeed configuration's ``auto`` with what the job says; it is beside the file or of a usual name."""
+    if isinstance(named, dict):
+        content, where = named, "DeepSpeed: inside the file"
+    else:
+        content, where = _neighbour(file, str(named))
+    found = imported(content, {"recompute": "none", **draft.job})
+    found.notes += [*draft.notes, where]
+    found.warnings += draft.warnings
+    found.facts = {**draft.facts, **found.facts}
+    found.ignored += draft.ignored
+    found.missing = [key for key in found.missing if draft[key] is None]
+    return found
 
 
 def _neighbour(file: TextFile, named: str) -> tuple[dict[str, Any], str]:
@@ -353,30 +294,14 @@ def _known_by_name(named: str) -> dict[str, Any] | None:
         zero["offload_optimizer"] = {"device": "cpu"}
     if offload and stage == "3":
         zero["offload_param"] = {"device": "cpu"}
-    return {
-        "zero_optimization": zero,
-        "bf16": {"enabled": "auto"},
-        "fp16": {"enabled": "auto"},
-        **LEFT_TO_TRAINER,
-    }
+    enabled = {"enabled": "auto"}
+    return {"zero_optimization": zero, "bf16": enabled, "fp16": enabled, **LEFT_TO_TRAINER}
 
 
 LEFT_TO_TRAINER = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"
 )
 """What trainers fill in of a DeepSpeed configuration."""
-
-
-def done(job: dict[str, Any], notes: list[str], warnings: list[str]) -> Imported:
-    """Return an answer with what is missing."""
-    missing = [key for key in ("model", "gpus", "global_batch", "seq_len") if job.get(key) is None]
-    return Imported(
-        {key: value for key, value in job.items() if value is not None},
-        ("cluster", *missing),
-        (),
-        tuple(notes),
-        tuple(warnings),
-    )
 
 
 def emit_axolotl(job: Job) -> str:
@@ -418,8 +343,7 @@ def emit_axolotl(job: Job) -> str:
             "state_dict_type": "SHARDED_STATE_DICT",
             "offload_params": job.recipe.host.offload_optimizer,
         }
-    values = _KEYS.nested({name: value for name, value in said.items() if value is not None})
-    return configuration_text(job, "axolotl", values, [])
+    return configuration_text(job, "axolotl", _KEYS.nested(said), [])
 
 
 def configuration_text(job: Job, framework: str, values: Mapping[str, Any], lines: list[str]) -> str:

@@ -21,7 +21,9 @@ def megatron() -> set[str]:
 def bridge() -> set[str]:
     """Return the keys of Megatron-Bridge, without the part that they stand in."""
     return {
-        key.rsplit(".", 1)[-1] for _, *keys in key_table("megatron").more["bridge"].values() for key in keys
+        key.rsplit(".", 1)[-1]
+        for _, *keys in key_table("megatron").more["bridge"]["keys"].values()
+        for key in keys
     }
 
 

@@ -15,8 +15,8 @@ from costmodel.describe.recipe import load_recipe
 from costmodel.interop.assertions.record import WORDS
 from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
 from costmodel.interop.emit import emit
-from costmodel.interop.megatron_job import job_of_flags
-from costmodel.interop.megatron_text import Flags
+from costmodel.interop.keys import Flags
+from costmodel.interop.megatron_job import read_flags
 from costmodel.planning.request import make_question
 from costmodel.planning.search import Part, layout_of, rows_of, space_of
 from costmodel.planning.space import table_of
@@ -281,7 +281,7 @@ def test_rules_are_those_of_the_release_that_the_recipe_names():
     assert "--cuda-graph-scope" not in text
     assert "--moe-paged-stash" in text
     assert f"# flags of {MEGATRON_2026}" in text
-    job = job_of_flags(Flags(text), recipe="megatron-core").job
+    job = read_flags(Flags(text), {"recipe": "megatron-core"}).job
     back = load_recipe("megatron-core").switched(job["switches"])
     assert {name: back.switches[name] for name in both} == both
     with pytest.raises(cm.CostModelError, match=r"transformer_config.py:1899.*and 1 more"):

@@ -12,7 +12,7 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.emit import emit
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.megatron_text import layer_pattern
+from costmodel.interop.megatron_mixers import layer_pattern
 from costmodel.interop.nemo import import_nemo
 
 JOBS = read_mapping(Path(__file__).with_name("framework_jobs.yaml"), example="megatron:")
@@ -184,7 +184,7 @@ def test_deepspeed_batch_any_two():
         (
             read_flags,
             "--hidden-size 8 --num-attention-heads 2 --num-layers two",
-            "--num-layers: expected a whole number, got 'two'",
+            "--num-layers: expected a whole number above 0, got 'two'",
         ),
         (read_flags, "--num-layers 2", "--hidden-size is missing"),
         (read_flags, "--num-layers '2", "cannot read the arguments"),

@@ -8,8 +8,8 @@ from costmodel.base.errors import CostModelError
 from costmodel.describe.models.mixers import GatedDelta, Indexed, Mamba2
 from costmodel.describe.models.model import make_model
 from costmodel.interop.emit import emit
+from costmodel.interop.keys import Flags
 from costmodel.interop.megatron_mixers import hybrid_pattern
-from costmodel.interop.megatron_text import Flags
 
 BASE = "--hidden-size 256 --num-attention-heads 4 --vocab-size 1024 --make-vocab-size-divisible-by 1 "
 BASE += "--seq-length 512 --global-batch-size 8 --nnodes 1 --nproc-per-node 8 --disable-bias-linear "

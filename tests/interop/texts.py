@@ -1,8 +1,8 @@
 """Texts read as files of a kind, for the tests of this folder."""
 
+from costmodel.interop import megatron_job
 from costmodel.interop.framework import Imported
-from costmodel.interop.megatron_job import job_of_flags
-from costmodel.interop.megatron_text import Flags
+from costmodel.interop.keys import Flags
 from costmodel.interop.reading import read_file
 from costmodel.interop.text_file import TextFile
 
@@ -14,4 +14,4 @@ def read_as(kind: str, text: str, name: str = "", **given: object) -> Imported:
 
 def read_flags(text: str, recipe: str = "megatron-core") -> Imported:
     """Read Megatron-LM's flags, alone or behind a command without variables."""
-    return job_of_flags(Flags(text), recipe=recipe)
+    return megatron_job.read_flags(Flags(text), {"recipe": recipe}).answer()

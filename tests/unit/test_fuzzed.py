@@ -8,8 +8,8 @@ import pytest
 import costmodel as cm
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.cli import main
-from costmodel.interop.megatron_job import job_of_flags
-from costmodel.interop.megatron_text import Flags
+from costmodel.interop.keys import Flags
+from costmodel.interop.megatron_job import read_flags
 
 TITAN = """[model]
 name = "llama3"
@@ -215,7 +215,7 @@ def test_experts_stand_in_the_layers_that_a_pattern_says():
         for number in range(2**layers):
             pattern = [number >> place & 1 for place in range(layers)]
             text = f"{shape} --num-layers {layers} --moe-layer-freq {str(pattern).replace(' ', '')}"
-            model = job_of_flags(Flags(text)).job["model"]
+            model = read_flags(Flags(text), {}).job["model"]
             assert [int(model.layer_kinds()[kind].is_moe) for kind in model.kind_of_layer] == pattern
 
 

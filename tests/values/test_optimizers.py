@@ -28,7 +28,7 @@ from costmodel.bill.formula import inputs_of
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.optimizers import OPTIMIZERS, Optimizer
 from costmodel.estimates.savings import memory_savings
-from costmodel.interop.optimizer_names import optimizer_of
+from costmodel.interop.draft import optimizer_of
 from costmodel.step.anatomy.operator_parts import Given
 from costmodel.step.anatomy.operators import layer_matrices
 from costmodel.step.anatomy.params import layer_param_blocks
@@ -404,13 +404,13 @@ def test_a_plan_takes_several():
 
 def test_megatron_says_and_reads_it():
     for name in ["adamw", "adamw-bf16", "sgd-momentum", "muon"]:
-        from costmodel.interop.megatron_job import job_of_flags
-        from costmodel.interop.megatron_text import Flags
+        from costmodel.interop.keys import Flags
+        from costmodel.interop.megatron_job import read_flags
 
         est = cm.estimate(
             model="llama3-8b", gpus=8, layout="tp2", global_batch=8, seq_len=4096, optimizer=name
         )
-        back = job_of_flags(Flags(cm.emit(est, "megatron")))
+        back = read_flags(Flags(cm.emit(est, "megatron")), {})
         assert back.job.get("optimizer", "adamw") == name
         assert not [text for text in back.warnings if "optimizer" in text]
 

@@ -1,0 +1,113 @@
+"""A job while a file of another program is read: fields, notes and warnings, and the names that optimizers have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from costmodel.describe.jobs.fields import REQUIRED
+from costmodel.describe.optimizers import OPTIMIZERS
+from costmodel.interop.framework import Imported, fields_of, tokens_of
+
+# Optimizers without case, dashes, underscores and what says who wrote the kernel.
+_OPTIMIZERS = {
+    "adam": "adamw",
+    "adamw": "adamw",
+    "adam8bit": "adamw-8bit",
+    "adamw8bit": "adamw-8bit",
+    "pagedadam8bit": "paged-adamw-8bit",
+    "pagedadamw8bit": "paged-adamw-8bit",
+    "adafactor": "adafactor",
+    "lion": "lion",
+    "muon": "muon",
+    "distmuon": "muon",
+    "sgdmomentum": "sgd-momentum",
+    "shampoo": "shampoo",
+    "distributedshampoo": "shampoo",
+    "soap": "soap",
+}
+_MAKERS = re.compile(r"torch|fused|apex|bnb|hf|xla|foreach|npu|deepspeed|cpu|32bit|config$")
+
+
+def optimizer_of(name: str, *, sgd: str = "sgd") -> str | None:
+    """Return our name of an optimizer, none where there is none like it; `sgd` is what plain SGD is there.
+
+    >>> optimizer_of("adamw_torch_fused"), optimizer_of("paged_adamw_8bit"), optimizer_of("OneBitAdam")
+    ('adamw', 'paged-adamw-8bit', None)
+    """
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    if plain.startswith("paged") and "8bit" not in plain:
+        return None
+    short = _MAKERS.sub("", plain)
+    return sgd if short == "sgd" else _OPTIMIZERS.get(short)
+
+
+class Draft:
+    """A job while it is read: what is given beside the file stands, then what was said of it first."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.job = {name: value for name, value in fields_of(given).items() if value is not None}
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self.facts: dict[str, Any] = {}
+        self.missing: list[str] = []
+        """Names of what is missing beside fields."""
+        self.ignored: list[str] = []
+        self.more: dict[str, Any] = {}
+        """Other parts of the answer, as `Imported` has them."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a field, null where nobody says it."""
+        return self.job.get(name)
+
+    def put(self, **fields: Any) -> None:
+        """Fill in fields that nobody has said; null says nothing."""
+        for name, value in fields.items():
+            if value is not None and self.job.get(name) is None:
+                self.job[name] = value
+
+    def put_switches(self, switches: Mapping[str, Any]) -> None:
+        """Fill in switches of the recipe beside those that were said."""
+        if switches:
+            self.job["switches"] = {**switches, **(self.job.get("switches") or {})}
+
+    def put_optimizer(self, name: str, *, sgd: str = "sgd") -> None:
+        """Put in an optimizer by another program's name, or warn that it is priced as Adam."""
+        ours = optimizer_of(name, sgd=sgd)
+        if ours == "adamw" or self["optimizer"] is not None:
+            return
+        self.facts["optimizer"] = name
+        if ours is None:
+            self.warnings.append(
+                f"optimizer {name}: priced as Adam, with its states, its traffic and its time"
+            )
+        else:
+            self.job["optimizer"] = ours
+
+    def put_steps(self, steps: object) -> None:
+        """Put in the tokens of a run of some steps, where the batch is known."""
+        self.put(**tokens_of(steps if type(steps) is int else None, self.job))
+
+    def settle_offload(self) -> None:
+        """Price Adam in place of an optimizer that no host steps, where the job offloads it, and say so."""
+        name = self["optimizer"]
+        if name and (self["switches"] or {}).get("offload_optimizer") and not OPTIMIZERS[name].on_host:
+            del self.job["optimizer"]
+            self.warnings.append(
+                f"optimizer {name}: no host steps it; its offloaded step is priced as Adam's"
+            )
+
+    def answer(self, *, needed: Iterable[str] = ("cluster", *REQUIRED)) -> Imported:
+        """Return what was read, with what of `needed` is missing."""
+        unpriced = self.more.get("unpriced")
+        missing = [name for name in needed if self[name] is None and not (name == "model" and unpriced)]
+        return Imported(
+            self.job,
+            (*missing, *self.missing),
+            tuple(self.ignored),
+            tuple(self.notes),
+            tuple(self.warnings),
+            self.facts,
+            **self.more,
+        )
