@@ -14,8 +14,8 @@ from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, own_head
 from costmodel.interop.keys import Flags
 from costmodel.interop.megatron_job import MEGATRON, read_flags
-from costmodel.interop.shell_words import missing_in, without_marks
 from costmodel.interop.shell import Followed, Launch, follow, gpus_per_node, options_of
+from costmodel.interop.shell_words import missing_in, without_marks
 from costmodel.interop.text_file import TextFile, read_text
 
 _TELLING = (

@@ -281,8 +281,8 @@ def test_rules_are_those_of_the_release_that_the_recipe_names():
     assert "--cuda-graph-scope" not in text
     assert "--moe-paged-stash" in text
     assert f"# flags of {MEGATRON_2026}" in text
-    job = read_flags(Flags(text), {"recipe": "megatron-core"}).job
-    back = load_recipe("megatron-core").switched(job["switches"])
+    switches = read_flags(Flags(text), {"recipe": "megatron-core"}).job["switches"]
+    back = load_recipe("megatron-core").switched(switches)
     assert {name: back.switches[name] for name in both} == both
     with pytest.raises(cm.CostModelError, match=r"transformer_config.py:1899.*and 1 more"):
         emit(cm.estimate(**job, recipe="megatron-bridge"), "megatron")
