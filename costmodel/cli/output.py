@@ -221,7 +221,7 @@ def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Ca
     if path is None and not figure:
         return lambda answer: None
     from costmodel.base.answer import Face
-    from costmodel.reporting.figures import check_picture, save
+    from costmodel.reporting.charts import check_picture, save
 
     face = Face(kind)
     name = figure or face.names()[0]

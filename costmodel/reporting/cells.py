@@ -1,13 +1,123 @@
-"""One table from records: what stands in each column, said once beside its title."""
+"""Tables from records: what stands in each column or row, as text templates, of which most stand in two CSV files.
+
+``tables.csv`` has a row a table: its columns as ``Title=form | Title >=form``, a title that ends in ``>`` being one of
+numbers; of a column without a form the code says what stands in it, or leaves it out. ``facts.csv`` has a row of text for
+each row of the tables that say something of one record.
+"""
 
 from __future__ import annotations
 
+import csv
+import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.units import (
+    format_bytes,
+    format_count,
+    format_days,
+    format_duration,
+    format_figure,
+    format_seconds,
+    format_si,
+)
+from costmodel.base.words import chance_text, plural
+
+PERCENTILES = "  p10 / p50 / p90"
+"""What a row of percentiles is called, below the row that it is of."""
+Form = str | Callable[[Any], str]
+"""A template, the name of a figure with how it is written (``time_s:s4``), or a function of a record."""
+
+
+def _dollars(value: float) -> str:
+    return f"${value:,.0f}"
+
+
+_UNITS: Mapping[str, Callable[..., str]] = {
+    "s": format_seconds,
+    "B": format_bytes,
+    **{
+        unit: lambda value, digits=3, unit=unit: format_si(value, unit, digits)
+        for unit in ("B/s", "FLOP", "FLOP/s")
+    },
+    "SI": lambda value: format_si(value, "B"),
+    "$": _dollars,
+    "count": format_count,
+    "days": format_days,
+    "duration": format_duration,
+    "figure": format_figure,
+    "events": lambda count: f"{count:,.0f}" if count >= 10.0 else f"{count:.2g}",
+    "MWh": lambda kwh: f"{kwh / 1e3:,.0f} MWh" if kwh >= 1e5 else f"{kwh / 1e3:.3g} MWh",
+    "kWh_in_MWh": lambda kwh: format_figure(kwh / 1e3),
+    "tonnes": lambda tonnes: f"{tonnes:,.0f} t CO2e" if tonnes >= 100.0 else f"{tonnes:.3g} t CO2e",
+    "chance": chance_text,
+    "pc": lambda value: f"{value:.1f} %",
+    "yes": lambda value: "yes" if value else "no",
+    "billion": lambda value: f"{value / 1e9:,.1f} B",
+}
+
+
+class _Written(string.Formatter):
+    """Templates over a record: its attributes or items, in the units of `_UNITS` or as `format` has it."""
+
+    def __init__(self, record: Any) -> None:
+        self.record = record
+
+    def get_value(self, key: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(key, int):
+            return args[key]
+        if key == "record":
+            return self.record
+        if key in kwargs:
+            return kwargs[key]
+        return self.record[key] if isinstance(self.record, Mapping) else getattr(self.record, key)
+
+    def format_field(self, value: Any, form: str) -> str:
+        if value is None or value != value:
+            return ""
+        unit = form.rstrip("0123456789")
+        if unit in _UNITS:
+            digits = form[len(unit) :]
+            return _UNITS[unit](float(value), *([int(digits)] if digits else []))
+        if form.startswith("plural "):
+            return plural(float(value), form.removeprefix("plural "))
+        return f"{value:{form}}" if form else str(value)
+
+
+def say(template: str, record: Any, *given: Any, **more: Any) -> str:
+    """Fill in a template from a record, and from what else is given.
+
+    Parameters
+    ----------
+    template : str
+        With fields such as ``{time_s:s4}``: ``s`` a time, ``B`` bytes, ``B/s``, ``FLOP`` and ``FLOP/s`` with a prefix, each
+        with a number of digits if not three; ``$``, ``count``, ``days``, ``duration``, ``figure``, ``chance`` and ``plural
+        NOUN``; else as `format` has it. What is None or not a number is empty.
+    record : object or mapping
+        What has the figures.
+
+    Examples
+    --------
+    >>> line = {"name": "fc1", "time_s": 0.0123, "share": 0.25, "size": 2**31, "left": None}
+    >>> say("{name}: {time_s:s4}, {share:.1%}, {size:B}{left:s}, {gpus:plural GPU}", line, gpus=1)
+    'fc1: 12.30 ms, 25.0%, 2.00 GiB, 1 GPU'
+    """
+    return _Written(record).vformat(template, given, more)
+
+
+def cell(record: Any, form: str) -> str:
+    """Return one figure of a record as text, such as ``step_time_s:s4``; empty where it has none."""
+    return say("{" + form + "}", record)
+
+
+def _reader(form: Form) -> Callable[[Any], str]:
+    if callable(form):
+        return form
+    template = form if "{" in form else "{" + form + "}"
+    return lambda record: say(template, record)
 
 
 def grid_of(
@@ -22,80 +132,89 @@ def grid_of(
 ) -> Grid:
     """Return a table with a row a record, and below them rows of sums that stand out.
 
-    Parameters
-    ----------
-    title, note, strong, keys
-        Of the table; see `Grid`.
-    records : iterable
-        What the rows are about: objects, or mappings.
-    cells : mapping
-        By the title of a column (see `columns`), a function of a record, or what `cell` reads.
-    sums : sequence of sequence of str
-        Rows of texts.
-
-    Examples
-    --------
     >>> grid_of("Links", [{"name": "nvlink", "time_s": 2e-6}], {"Link": "name", "Time >": "time_s:s"}).rows
     [['nvlink', '2.00 us']]
     """
-    forms = [form if callable(form) else _reader(form) for form in cells.values()]
+    forms = [_reader(form) for form in cells.values()]
     rows = [[form(record) for form in forms] for record in records]
     strong = strong | frozenset(range(len(rows), len(rows) + len(sums)))
     return Grid(title, columns(*cells), [*rows, *map(list, sums)], strong, note, keys)
 
 
-def cell(record: Any, form: str) -> str:
-    """Return a figure of a record as text, empty where it has none.
+@cache
+def _read(name: str) -> list[dict[str, str]]:
+    text = (files("costmodel.reporting") / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
 
-    Parameters
-    ----------
-    record : object or mapping
-        What has the figure.
-    form : str
-        Its name, a colon, and how it is written: ``s`` as a time, ``B`` in bytes, ``B/s``, ``FLOP`` and ``FLOP/s`` with
-        a prefix, each with a number of digits if not three (``s4``), or as `format` has it (``.1%``).
 
-    Examples
-    --------
-    >>> line = {"name": "fc1", "time_s": 0.0123, "share": 0.25, "size": 2**31, "left": None}
-    >>> [cell(line, form) for form in ("name", "time_s:s4", "share:.1%", "size:B", "left:s")]
-    ['fc1', '12.30 ms', '25.0%', '2.00 GiB', '']
+@cache
+def _table(name: str) -> Mapping[str, str]:
+    return next(row for row in _read("tables.csv") if row["table"] == name)
+
+
+def cells_of(name: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the columns of a table of ``tables.csv``; those that have no form there are `own`, or left out."""
+    own = own or {}
+    cells: dict[str, Any] = {}
+    for column in _table(name)["columns"].split(" | "):
+        title, has_form, form = column.partition("=")
+        if title in own or has_form:
+            cells[title] = own.get(title, form)
+    unknown = own.keys() - cells.keys()
+    if unknown:
+        raise KeyError(f"{name}: tables.csv has no column {unknown}")
+    return cells
+
+
+def table_of(name: str, records: Iterable[Any], own: Mapping[str, Any] | None = None, **more: Any) -> Grid:
+    """Return a table of ``tables.csv``; see `grid_of` for what else may be given, title and note among it."""
+    held = _table(name)
+    return grid_of(
+        more.pop("title", held["title"]),
+        records,
+        cells_of(name, own),
+        note=more.pop("note", held["note"]),
+        **more,
+    )
+
+
+@cache
+def _facts(name: str) -> list[dict[str, str]]:
+    held = [row for row in _read("facts.csv") if row["table"] == name]
+    if not held:
+        raise KeyError(f"facts.csv has no table {name}")
+    return held
+
+
+def facts_of(name: str, record: Any, **more: Any) -> list[tuple[str, str]]:
+    """Return the rows that ``facts.csv`` has on a record: a name and a text, those left out that are empty."""
+    rows = [(say(row["row"], record), say(row["text"], record, **more)) for row in _facts(name)]
+    return [(title, text) for title, text in rows if text]
+
+
+def facts_grid(name: str, record: Any, title: str, **more: Any) -> Grid:
+    """Return a table of two columns about one record, see `facts_of`."""
+    return Grid(title, columns("", ""), facts_of(name, record, **more))
+
+
+def figures_from(name: str, items: Sequence[Any], own: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows that ``facts.csv`` has on several records, a column a record; `own` says what has no text there.
+
+    A row named ``  of X`` holds the percentiles of the row above it, and is printed as those are.
     """
-    return _reader(form)(record)
-
-
-_UNITS: Mapping[str, Callable[..., str]] = {
-    "s": format_seconds,
-    "B": format_bytes,
-    **{
-        unit: lambda value, digits=3, unit=unit: format_si(value, unit, digits)
-        for unit in ("B/s", "FLOP", "FLOP/s")
-    },
-}
-
-
-def _reader(form: str) -> Callable[[Any], str]:
-    name, _, spec = form.partition(":")
-    unit, digits = spec.rstrip("0123456789"), spec[len(spec.rstrip("0123456789")) :]
-
-    def read(record: Any) -> str:
-        value = record[name] if isinstance(record, Mapping) else attrgetter(name)(record)
-        if value is None:
-            return ""
-        if spec == "$":
-            return f"${value:,.0f}"
-        if unit in _UNITS:
-            return _UNITS[unit](float(value), *([int(digits)] if digits else []))
-        return f"{value:{spec}}" if spec else str(value)
-
-    return read
+    forms = {row["row"]: own.get(row["row"], row["text"]) for row in _facts(name)}
+    unknown = own.keys() - forms.keys()
+    if unknown:
+        raise KeyError(f"{name}: facts.csv has no row {unknown}")
+    rows = figures_of(items, {title: form for title, form in forms.items() if form})
+    return [[PERCENTILES if row[0].startswith("  of ") else row[0], *row[1:]] for row in rows]
 
 
 def figures_of(items: Sequence[Any], figures: Mapping[str, Any]) -> list[list[str]]:
-    """Return rows of figures, a column an item: by its name, what `cell` reads or a function of an item.
+    """Return rows of figures, a column an item; a row that says nothing of any is left out.
 
     >>> figures_of([{"days": 3.25}, {"days": 7.0}], {"days": "days:,.1f"})
     [['days', '3.2', '7.0']]
     """
-    forms = {name: form if callable(form) else _reader(form) for name, form in figures.items()}
-    return [[name, *(form(item) for item in items)] for name, form in forms.items()]
+    rows = [[name, *(_reader(form)(item) for item in items)] for name, form in figures.items()]
+    return [row for row in rows if any(row[1:])]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from costmodel.base.grid import Grid
 from costmodel.base.units import format_seconds, format_si
 from costmodel.estimates.collective import CollectiveCosts, Placed, Price, best_of, dominant, label, size_text
-from costmodel.reporting.cells import grid_of
+from costmodel.reporting.cells import Form, table_of
 
 
 def cost_grids(found: CollectiveCosts) -> list[Grid]:
@@ -28,38 +27,40 @@ def cost_remarks(found: CollectiveCosts) -> list[str]:
     return [f"{found.title}: {time} by {label(best)}; {dominant(best)} dominates."]
 
 
-_FIGURES: Mapping[str, Any] = {
-    "Latency >": lambda price, index: format_seconds(float(price.latency_s[index])),
-    "Transfer >": lambda price, index: format_seconds(float(price.transfer_s[index])),
-    "Time >": lambda price, index: format_seconds(float(price.time_s[index]), 4),
-    "algbw >": lambda price, index: format_si(float(price.algbw_bytes_per_s[index]), "B/s"),
-    "busbw >": lambda price, index: format_si(float(price.busbw_bytes_per_s[index]), "B/s"),
-}
-"""Of an algorithm at one of its sizes."""
+def _figures(at: Callable[[Any], tuple[Price, int]]) -> dict[str, Form]:
+    """Return the columns of an algorithm at one of its sizes, both told by a row."""
 
+    def of(name: str, form: Callable[[float], str]) -> Callable[[Any], str]:
+        return lambda row: form(float(getattr(at(row)[0], name)[at(row)[1]]))
 
-def _at(form: Any, index: int, price: Price) -> str:
-    return str(form(price, index))
+    def rate(value: float) -> str:
+        return format_si(value, "B/s")
+
+    return {
+        "Latency >": of("latency_s", format_seconds),
+        "Transfer >": of("transfer_s", format_seconds),
+        "Time >": of("time_s", lambda value: format_seconds(value, 4)),
+        "algbw >": of("algbw_bytes_per_s", rate),
+        "busbw >": of("busbw_bytes_per_s", rate),
+    }
 
 
 def _one_size_grids(found: CollectiveCosts) -> list[Grid]:
     """Return every algorithm, what the library takes when, and the fabric."""
-    cells = {
+    own = _figures(lambda price: (price, 0)) | {
         "Algorithm": label,
-        **{title: partial(_at, form, 0) for title, form in _FIGURES.items()},
         "n* >": lambda price: crossover_text(price.crossover_bytes),
         "": lambda price: "taken" if price.chosen[0] else f"needs {price.needs}" if price.needs else "",
     }
     strong = frozenset(index for index, price in enumerate(found.prices) if price.chosen[0])
     note = f"{place_text(found.placed)}. n*: size from which an algorithm's transfer takes longer than its latency."
-    grids = [grid_of(found.title, found.prices, cells, strong=strong, note=note)]
+    grids = [table_of("algorithms", found.prices, own, title=found.title, strong=strong, note=note)]
     if len(found.choices) > 1:
-        taken = {
-            "Algorithm": "algorithm",
-            "From >": lambda one: crossover_text(one.from_bytes) if one.from_bytes else "0 B",
-            "To >": lambda one: crossover_text(one.to_bytes),
+        ends = {
+            "From >": lambda choice: crossover_text(choice.from_bytes) if choice.from_bytes else "0 B",
+            "To >": lambda choice: crossover_text(choice.to_bytes),
         }
-        grids.append(grid_of("What the library takes", found.choices, taken))
+        grids.append(table_of("choices", found.choices, ends))
     return [*grids, _fabric_grid(found.placed)]
 
 
@@ -69,24 +70,16 @@ def _range_grid(found: CollectiveCosts) -> Grid:
     textbook = [price for price in prices if price.family == "textbook" and not price.needs]
 
     def other(index: int) -> Price:
-        return (
-            min(textbook, key=lambda price: float(price.time_s[index]))
-            if textbook
-            else best_of(prices, index)
-        )
+        return min(textbook or [best_of(prices, index)], key=lambda price: float(price.time_s[index]))
 
-    def taken(form: Any, index: int) -> str:
-        return str(form(best_of(prices, index), index))
-
-    cells = {
+    own = _figures(lambda index: (best_of(prices, index), index)) | {
         "Size >": lambda index: size_text(float(prices[0].size_bytes[index])),
         "Taken": lambda index: best_of(prices, index).algorithm,
-        **{title: partial(taken, form) for title, form in _FIGURES.items()},
         "Best textbook": lambda index: other(index).algorithm,
         "Its time >": lambda index: format_seconds(float(other(index).time_s[index])),
     }
     note = f"{place_text(found.placed)}. CSV and JSON have every algorithm."
-    return grid_of(found.title, range(len(prices[0].size_bytes)), cells, note=note)
+    return table_of("sizes", range(len(prices[0].size_bytes)), own, title=found.title, note=note)
 
 
 def _fabric_grid(placed: Placed) -> Grid:
@@ -96,16 +89,12 @@ def _fabric_grid(placed: Placed) -> Grid:
         return float(tier.achieved_bandwidth_bytes_per_s / placed.concurrent)
 
     used = placed.tiers[placed.flat_tier] if placed.flat_tier is not None else None
-    cells = {
-        "Tier": "name",
-        "Link": "link",
-        "alpha >": "latency_s:s",
+    own = {
         "B >": lambda tier: format_si(rate(tier), "B/s"),
         "n* >": lambda tier: crossover_text(tier.latency_s * rate(tier)),
         "Used by": lambda tier: "textbook" if tier is used else "",
     }
-    note = "alpha of one step and rate a GPU gets, per direction; n* = alpha B: a message half latency."
-    return grid_of("Fabric", placed.tiers, cells, note=note)
+    return table_of("fabric", placed.tiers, own)
 
 
 def crossover_text(size_bytes: float) -> str:

@@ -36,7 +36,7 @@ DRAWINGS: dict[str, Drawing] = {
     "FabricCalibration": Drawing("calibration:fit_grids", figures={"sweeps": "other_pictures:fit_chart"}),
     "KernelCalibration": Drawing("calibration:kernel_grids"),
     "Listing": Drawing("lists:list_grids"),
-    "Generation": Drawing("generation:generation_grids", "generation:generation_remarks"),
+    "Generation": Drawing("generation:generation_grids", "generation:warnings"),
     "MeshTable": Drawing("mesh:mesh_grids"),
     "RankTable": Drawing("mesh:rank_grids"),
     "ModelFacts": Drawing("lists:model_grids"),
@@ -47,9 +47,11 @@ DRAWINGS: dict[str, Drawing] = {
         "plans:plan_summary",
     ),
     "ProfilePage": Drawing("lists:page_grids"),
-    "RLEstimate": Drawing("rl:rl_grids", "rl:rl_remarks", {"phases": "rl:phases_chart"}),
-    "RLPlan": Drawing("rl:plan_grids", "rl:plan_remarks"),
-    "RLRun": Drawing("rl:run_grids", "rl:run_remarks"),
+    "RLEstimate": Drawing(
+        "generation:rl_grids", "generation:warnings", {"phases": "generation:phases_chart"}
+    ),
+    "RLPlan": Drawing("generation:plan_grids", "generation:plan_remarks"),
+    "RLRun": Drawing("generation:run_grids", "generation:run_remarks"),
     "RecipePage": Drawing("lists:recipe_grids"),
     "Roofline": Drawing(
         "looks:roofline_grids",
@@ -83,6 +85,6 @@ DRAWINGS: dict[str, Drawing] = {
         "validation:validation_remarks",
         {"predicted": "other_pictures:predicted_chart"},
     ),
-    "Watch": Drawing("watch:watch_grids", "watch:watch_remarks"),
+    "Watch": Drawing("training_runs:watch_grids", "training_runs:watch_remarks"),
 }
 """By the name of the answer's class; functions as ``module:name`` inside `costmodel.reporting`."""

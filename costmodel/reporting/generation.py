@@ -1,75 +1,166 @@
-"""Inference as tables: the figures people ask for, and the lines of a decode step."""
+"""Inference and reinforcement learning as tables: figures, lines of a decode step, phases of a step on a time axis."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.units import format_seconds
 from costmodel.base.words import plural
 from costmodel.describe.hardware.prices import price_text
+from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.reporting.cells import facts_grid, facts_of, say, table_of
+from costmodel.reporting.charts import Bars, Chart, Panel, rows_of
 from costmodel.reporting.tables import CATEGORY
 
 if TYPE_CHECKING:
     from costmodel.generation.generate import Generation
+    from costmodel.generation.rl_estimate import RLEstimate
+    from costmodel.planning.rl_plan import RLPlan
+    from costmodel.whole_run.rl_run import RLRun
 
 _LINES = 8
 """Largest lines that a terminal shows; `--format json` has all, with their formulas."""
+_FILLS = {"generation": "tp", "training": "math"}
+_POOLS = {"generation": "that generate", "training": "that train"}
+_COST_A_MOST = 3
+_SPLITS_SHOWN = 12
 
 
 def generation_grids(found: Generation) -> list[Grid]:
     """Return the figures, and the largest lines of a decode step."""
-    return [_head(found), _lines(found)]
+    degrees = " ".join(f"{name}{degree:.0f}" for name, degree in found.split._asdict().items() if degree > 1)
+    chosen = f", the best of {found.considered:,}" if found.considered > 1 else ""
+    usd = found.usd_per_million_tokens
+    price = f"${usd:,.3g} per million generated tokens, at {price_text(found.served.cluster)}" if usd else ""
+    title = "{served.model.name} on {work.gpus:plural GPU} of {served.cluster.accelerator.name}: "
+    title = say(title + "{tokens_per_s_per_gpu:,.0f} tokens/s/GPU", found)
+    head = facts_grid("generation", found, title, degrees=degrees or "tp1", chosen=chosen, price=price)
+    lines = sorted(found.bill.time_lines, key=lambda line: -float(line.exposed_seconds))
+    own = {
+        "Largest lines of a token": lambda line: line.name.removeprefix("decode."),
+        "Category": lambda line: CATEGORY[line.category],
+        "Share >": lambda line: f"{float(line.exposed_seconds) / found.itl_s:.1%}",
+    }
+    shown = [line for line in lines[:_LINES] if float(line.exposed_seconds) > 0]
+    return [head, table_of("decode", shown, own)]
 
 
-def generation_remarks(found: Generation) -> list[str]:
+def warnings(found: Generation | RLEstimate) -> list[str]:
     """Return the warnings."""
     return list(found.warnings)
 
 
-def _head(found: Generation) -> Grid:
-    served, work, memory = found.served, found.work, found.memory
-    named = (f"{name}{degree:.0f}" for name, degree in found.split._asdict().items() if degree > 1)
-    chosen = f", the best of {found.considered:,}" if found.considered > 1 else ""
-    usd = found.usd_per_million_tokens
-    rows = [
-        ("layout", f"{' '.join(named) or 'tp1'}, {plural(found.replicas, 'replica')}{chosen}"),
-        ("setting", f"{served.cluster.name}, {served.engine.name}, weights in {served.weights.name}"),
-        (
-            "workload",
-            f"prompts of {work.prompt_len:,.0f} tokens, answers of {work.response_len:,.0f}; "
-            f"{found.running:,.0f} run together, {found.largest_batch:,.0f} fit in memory",
-        ),
-        (
-            "latency",
-            f"{format_seconds(found.itl_s, 4)} a token, {format_seconds(found.first_token_s)} to the first",
-        ),
-        (
-            "memory",
-            f"{format_bytes(memory['weights'])} of weights and {format_bytes(memory['cache_room'])} of cache a GPU",
-        ),
-        ("cache", f"{format_bytes(found.cache_bytes_per_token)} a token"),
-    ]
-    if usd is not None:
-        rows.append(("price", f"${usd:,.3g} per million generated tokens, at {price_text(served.cluster)}"))
+def rl_grids(found: RLEstimate) -> list[Grid]:
+    """Return what a step of reinforcement learning takes, and its phases."""
+    job = found.job
     title = (
-        f"{served.model.name} on {plural(work.gpus, 'GPU')} of {served.cluster.accelerator.name}: "
-        f"{found.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"
+        f"{job.model.name}, {job.algorithm} on {plural(job.gpus, 'GPU')} of {job.cluster.accelerator.name}"
     )
-    return Grid(title, columns("", ""), rows)
+    where = f"{job.train_gpus:,} GPUs train, {job.generation_gpus:,} generate, lag {job.lag:g}"
+    if not job.generates:
+        where = f"{plural(job.gpus, 'GPU')} train"
+    elif job.colocated:
+        where = f"{plural(job.gpus, 'GPU')} train and generate in turn"
+    rows = facts_of(
+        "rl", found, where=where, usd="" if found.usd_per_step is None else f", ${found.usd_per_step:,.2f}"
+    )
+    if not job.colocated:
+        rows += facts_of("rl waiting", found)
+    if job.generates:
+        rows += facts_of("rl generating", found, places=max(found.places, 0.0))
+    for part in ("critic", "swapped_optimizer"):
+        if part in found.memory:
+            rows += facts_of(f"rl {part}", found)
+    return [Grid(title, columns("", ""), rows), _phases(found)]
 
 
-def _lines(found: Generation) -> Grid:
-    whole = found.itl_s
-    lines = sorted(found.bill.time_lines, key=lambda line: -float(line.exposed_seconds))
-    rows = [
-        [
-            line.name.removeprefix("decode."),
-            CATEGORY[line.category],
-            format_seconds(float(line.exposed_seconds)),
-            f"{float(line.exposed_seconds) / whole:.1%}",
-        ]
-        for line in lines[:_LINES]
-        if float(line.exposed_seconds) > 0
-    ]
-    return Grid("", columns("Largest lines of a token", "Category", "Time >", "Share >"), rows)
+def _phases(found: RLEstimate) -> Grid:
+    def longest(phase: Any) -> str:
+        seconds: dict[str, float] = {}
+        for line in phase.lines:
+            part = " ".join(line.name.split(".")[1:3])
+            seconds[part] = seconds.get(part, 0.0) + float(line.exposed_seconds)
+        most = sorted(seconds, key=lambda name: -seconds[name])[:_COST_A_MOST]
+        return ", ".join(f"{name} {seconds[name] / max(phase.seconds, 1e-12):.0%}" for name in most)
+
+    own = {
+        "GPUs": lambda phase: "all" if found.job.colocated else _POOLS[phase.pool],
+        "Of the step >": lambda phase: f"{phase.seconds / found.step_time_s:.1%}",
+        "Mostly": longest,
+    }
+    overlaps = found.job.lag and not found.job.colocated
+    note = f"Phases of the two halves overlap; the step is {found.period.formula}" if overlaps else ""
+    step = ["step", "", format_seconds(found.step_time_s, 4), "", ""]
+    return table_of("rl phases", found.phases, own, sums=[step], note=note)
+
+
+def plan_grids(plan: RLPlan) -> list[Grid]:
+    """Return the splits, the fastest first."""
+    own = {
+        "Generate >": lambda found: (
+            f"{found.job.generation_gpus:,}" if found.job.generation_gpus else "the same"
+        ),
+        "Layout": lambda found: layout_text(found.training.job.layout),
+        "Engine": lambda found: f"tp{float(found.job.split.tp):.0f}",
+        "Training >": lambda found: format_seconds(found.seconds_of("training")),
+        "Rollout >": lambda found: format_seconds(found.seconds_of("generation")),
+        "Trainer waits >": lambda found: (
+            "" if found.job.colocated else f"{found.waiting_s / found.step_time_s:.0%}"
+        ),
+    }
+    job = plan.best.job
+    title = f"{job.model.name}, {job.algorithm} on {plural(job.gpus, 'GPU')}: splits between training and generation"
+    return [table_of("rl plan", plan.found[:_SPLITS_SHOWN], own, title=title)]
+
+
+def plan_remarks(plan: RLPlan) -> list[str]:
+    """Return how many were priced, and what would be sick about the best."""
+    priced = f"{plural(len(plan.found), 'split')} priced with their best engine layout"
+    return [f"{priced}; {plan.impossible:,} do not fit or divide.", *plan.best.warnings]
+
+
+def run_grids(run: RLRun) -> list[Grid]:
+    """Return what a campaign takes, above the table of its step."""
+    dollars = "no price" if run.dollars is None else f"${run.dollars:,.0f}"
+    title = "The campaign, without what failures take"
+    return [facts_grid("rl run", run, title, usd=dollars), *rl_grids(run.step)]
+
+
+def run_remarks(run: RLRun) -> list[str]:
+    """Return the warnings of its step."""
+    return warnings(run.step)
+
+
+def phases_chart(found: RLEstimate) -> Chart:
+    """Draw the phases of a step on a time axis, a row a pool of GPUs; white is waiting."""
+    pools = ["all GPUs"] if found.job.colocated else ["GPUs that generate", "GPUs that train"]
+    begun, count = dict.fromkeys(pools, 0.0), dict.fromkeys(pools, 0)
+    if not found.job.colocated:
+        begun[pools[1]] = found.waiting_s
+    bars = []
+    for phase in found.phases:
+        pool = pools[0] if phase.pool == "generation" else pools[-1]
+        if not phase.seconds:
+            continue
+        bars.append(
+            Bars(
+                fill=_FILLS[phase.pool],
+                at=[pools.index(pool)],
+                starts=[begun[pool]],
+                lengths=[phase.seconds],
+                texts=[phase.name if phase.seconds > 0.06 * found.step_time_s else ""],
+                inside=True,
+                about=[f"{phase.name}<br>{format_seconds(phase.seconds)}"],
+                hover="%{customdata}<extra></extra>",
+                paleness=0.35 * (count[pool] % 2),
+            )
+        )
+        begun[pool] += phase.seconds
+        count[pool] += 1
+    step = format_seconds(found.step_time_s, 4)
+    end = 1.02 * max([*begun.values(), found.step_time_s])
+    panel = Panel(marks=bars, x=f"time [s]; a step every {step}", x_range=(0.0, end), **rows_of(pools))
+    late = "Answers of a longer rollout than the step are those of several steps together."
+    title = f"{found.job.model.name}, {found.job.algorithm}: {step} a step"
+    return Chart(title=title, panels=[panel], note="" if found.job.colocated else late, width=11.0)

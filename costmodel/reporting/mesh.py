@@ -12,81 +12,9 @@ from costmodel.bill.lines import TimeLine
 from costmodel.estimates.mesh import MeshRow, MeshTable, RankTable
 from costmodel.estimates.priced_job import PricedJob
 
-
-def mesh_grids(found: MeshTable) -> list[Grid]:
-    """Return a row an axis."""
-    return [mesh_grid(found.rows)]
-
-
 _SHOWN = 16
 """Ranks of a group that a terminal shows."""
-
-
-def rank_grids(found: RankTable) -> list[Grid]:
-    """Return a row an axis: the coordinate of a rank, and whom it meets."""
-    cells = []
-    for group in found.groups:
-        shown = " ".join(map(str, group.ranks[:_SHOWN]))
-        more = f" … {group.ranks[-1]} ({len(group.ranks):,} ranks)" if len(group.ranks) > _SHOWN else ""
-        cells.append([group.dim, str(group.coordinate), shown + more])
-    return [
-        Grid(
-            f"Rank {found.rank} (innermost axis first)",
-            columns("Dim", "Coordinate >", "Ranks of its group"),
-            cells,
-        )
-    ]
-
-
-def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
-    """Return the table Dim · Factor · Groups · Link · Comm; with a bill, what each axis sends and costs."""
-    titles = ["Dim", "Factor >", "Groups >", "Link", "Comm"]
-    paid = _paid(est, {row.dim for row in rows}) if est is not None else {}
-    cells = []
-    for row in rows:
-        if not row.link:
-            cells.append([row.dim, "1", "–", "–", "–"])
-        else:
-            link = f"{row.link} ({format_si(row.bandwidth_bytes_per_s, 'B/s')})"
-            cells.append([row.dim, f"{row.factor:,}", f"{row.groups:,}", link, row.comm])
-        if est is not None:
-            sent, busy, exposed = paid.get(row.dim, (0.0, 0.0, 0.0))
-            known = busy > 0
-            cells[-1] += (
-                [format_bytes(sent), format_seconds(busy), format_seconds(exposed)] if known else ["–"] * 3
-            )
-    if est is not None:
-        titles += ["Sent/GPU/step >", "Busy >", "Exposed >"]
-    note = _SENT if est is not None and any(_is_mixed(row, est) for row in rows) else ""
-    title = "Mesh (innermost first; link rate per GPU and direction)"
-    return Grid(title, columns(*titles), cells, note=note)
-
-
 _SENT = "Link: the slowest that an axis crosses. Sent: over faster links inside that too, so Sent / Busy is no rate of it."
-
-
-def _is_mixed(row: MeshRow, est: PricedJob) -> bool:
-    """Say whether ranks of an axis meet on faster links than its slowest too."""
-    names = [tier.name for tier in est.job.cluster.tiers]
-    return bool(row.link) and any(count > 1 for count in row.members[: names.index(row.link)])
-
-
-def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float]]:
-    """Add up bytes, busy and exposed seconds of the communication lines of each axis of the mesh."""
-    total: dict[str, tuple[float, float, float]] = {}
-    for line in est.bill.time_lines:
-        if line.category != "communication":
-            continue
-        dim = _dim_of(line, dims)
-        sent, busy, exposed = total.get(dim, (0.0, 0.0, 0.0))
-        total[dim] = (
-            sent + float(np.asarray(line.bytes)),
-            busy + float(line.seconds),
-            exposed + float(line.exposed_seconds),
-        )
-    return total
-
-
 _WHERE = {
     "grad": ("dp", "shard"),
     "grad_replica": ("replica", "dp", "shard"),
@@ -94,6 +22,57 @@ _WHERE = {
     "edp_replica": ("edp", "replica", "dp", "shard"),
 }
 """Rows of the table that a group of the data axis may stand in; the first that there is."""
+
+
+def mesh_grids(found: MeshTable) -> list[Grid]:
+    """Return a row an axis."""
+    return [mesh_grid(found.rows)]
+
+
+def rank_grids(found: RankTable) -> list[Grid]:
+    """Return a row an axis: the coordinate of a rank, and whom it meets."""
+    rows = []
+    for group in found.groups:
+        shown = " ".join(map(str, group.ranks[:_SHOWN]))
+        more = f" … {group.ranks[-1]} ({len(group.ranks):,} ranks)" if len(group.ranks) > _SHOWN else ""
+        rows.append([group.dim, str(group.coordinate), shown + more])
+    title = f"Rank {found.rank} (innermost axis first)"
+    return [Grid(title, columns("Dim", "Coordinate >", "Ranks of its group"), rows)]
+
+
+def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
+    """Return the table Dim · Factor · Groups · Link · Comm; with a bill, what each axis sends and costs."""
+    titles = ["Dim", "Factor >", "Groups >", "Link", "Comm"]
+    cells, note = [], ""
+    for row in rows:
+        link = f"{row.link} ({format_si(row.bandwidth_bytes_per_s, 'B/s')})"
+        said = [f"{row.factor:,}", f"{row.groups:,}", link, row.comm] if row.link else ["1", "–", "–", "–"]
+        cells.append([row.dim, *said])
+    if est is not None:
+        titles += ["Sent/GPU/step >", "Busy >", "Exposed >"]
+        paid = _paid(est, {row.dim for row in rows})
+        for texts in cells:
+            sent, busy, exposed = paid.get(texts[0], (0.0, 0.0, 0.0))
+            known = [format_bytes(sent), format_seconds(busy), format_seconds(exposed)]
+            texts += known if busy > 0 else ["–"] * 3
+        names = [tier.name for tier in est.job.cluster.tiers]
+        # Ranks of an axis meet on faster links than its slowest too.
+        mixed = [row for row in rows if row.link and max((1, *row.members[: names.index(row.link)])) > 1]
+        note = _SENT if mixed else ""
+    title = "Mesh (innermost first; link rate per GPU and direction)"
+    return Grid(title, columns(*titles), cells, note=note)
+
+
+def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float]]:
+    """Add up bytes, busy and exposed seconds of the communication lines of each axis of the mesh."""
+    total: dict[str, tuple[float, float, float]] = {}
+    for line in est.bill.time_lines:
+        if line.category == "communication":
+            dim = _dim_of(line, dims)
+            sent, busy, exposed = total.get(dim, (0.0, 0.0, 0.0))
+            more = float(np.asarray(line.bytes)), float(line.seconds), float(line.exposed_seconds)
+            total[dim] = sent + more[0], busy + more[1], exposed + more[2]
+    return total
 
 
 def _dim_of(line: TimeLine, dims: set[str]) -> str:

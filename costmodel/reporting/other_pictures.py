@@ -127,11 +127,7 @@ def _named(memory: Any, step: Any, names: Sequence[str], shown: Any) -> list[Dot
         if len(named) < _LABELLED and min(far, default=1.0) > 1.0 / _LABELLED and step[row] > step.min():
             named.append(int(row))
     texts = [names[row] for row in named]
-    return (
-        [Dots(label="", x=memory[named], y=step[named], texts=texts, size=9.0, is_named=False)]
-        if named
-        else []
-    )
+    return [Dots(label="", x=memory[named], y=step[named], texts=texts, size=9.0)] if named else []
 
 
 def scaling_chart(plan: Plan) -> Chart:
@@ -153,7 +149,7 @@ def scaling_chart(plan: Plan) -> Chart:
         marks=[
             Curve(label="perfect scaling from the fewest", x=counts, y=perfect, dash="--", width=1.0),
             Curve(label="best layout: share of perfect, MFU, layout", x=counts, y=rates, colour=COLOURS[0]),
-            Dots(label="", x=counts, y=rates, texts=said, is_named=False),
+            Dots(label="", x=counts, y=rates, texts=said),
         ],
         x="GPUs [-]",
         y="throughput [tokens/s]",

@@ -320,7 +320,6 @@ def compute_chart(found: Estimate | Roofline) -> Chart:
             colour=COLOURS[index % len(COLOURS)],
             size=8.0 + 30.0 * point.share**0.5,
             hover=f"{point.name}: {point.share:.1%} of the step<br>%{{x:.0f}} FLOP/B, %{{y:.0f}} TFLOP/s<extra></extra>",
-            is_named=False,
         )
         for index, point in enumerate(points)
     ]
@@ -366,7 +365,6 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
                 size=14.0,
                 texts=[point.axis],
                 hover=f"{said}<extra></extra>",
-                is_named=False,
             )
         )
     lowest = min([0.05, *(0.5 * point.intensity / ridge_of[point.tier] for point in points)])

@@ -1,4 +1,4 @@
-"""A plan as tables and as one record: the best, the front, what is out and why."""
+"""A plan as tables: the best, three to try, each machine, the front, what is out and why; and the points of a sweep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_count, format_days, format_figure, format_seconds
+from costmodel.base.units import format_bytes, format_count, format_seconds
 from costmodel.base.words import chance_text, plural
 from costmodel.describe.factors import factors
 from costmodel.describe.hardware.cluster import Cluster
@@ -17,33 +17,29 @@ from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, layout_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.pipeline_run import floors_of_ports
-from costmodel.estimates.samples import QUANTILES, Samples
+from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.advice import simplest, yours_text
 from costmodel.planning.finalists import SIMULATED
-from costmodel.planning.machines import Machine
+from costmodel.planning.machines import TRILLION, Machine
 from costmodel.planning.plan import Plan
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE, Odds
-from costmodel.reporting.cells import cell, figures_of, grid_of
+from costmodel.reporting.cells import Form, cell, figures_from, say, table_of
 from costmodel.reporting.comparison import dollars_of
 from costmodel.reporting.summaries import answer_text, job_rows, largest_memory, spent_text
 from costmodel.reporting.tables import breakdown_text, off_middle
-from costmodel.reporting.training_runs import (
-    AT_LISTS,
-    PERCENTILE_TITLE,
-    dollars_at_lists,
-    dollars_text,
-    percentiles_text,
-)
+from costmodel.reporting.training_runs import AT_LISTS, dollars_at_lists, dollars_text, percentiles_text
 from costmodel.step.anatomy.adapters import job_flops_per_token
-from costmodel.whole_run.run import TrainingRun
 
 _FRONT_ROWS = 12
 _ALWAYS = ("tp", "pp", "dp")
+_SHOWN = 0.002
+"""Share of a step by which its simulation differs from its bill that is worth a column. [-]"""
 
-Cells = dict[str, str | Callable[[Any], str]]
+Table = Mapping[str, list[Any]]
+Cells = dict[str, Form]
 
 
 def plan_grids(
@@ -59,9 +55,13 @@ def plan_grids(
     grids += [top_grid(plan, count), *([commands_grid(plan, count)] if commands else []), front_grid(plan)]
     if len(plan.by_value["gpus"]) > 1:
         grids.append(_scaling_grid(plan))
-    grids += [searched_grid(plan), rejected_grid(plan)]
+    searched = [[name, values] for name, values in plan.searched.items()]
+    grids.append(Grid("Searched", columns("Knob", "Values"), searched, note=f"{plan.held}."))
+    grids.append(rejected_grid(plan))
     if gains:
-        grids.append(_gains_grid(gains))
+        rows = [[name, f"{gain:.1%}"] for name, gain in gains]
+        titles = columns("Constraint", "Step time saved >")
+        grids.append(Grid("Gain from lifting each constraint", titles, rows))
     return [*grids, trials_grid(plan)]
 
 
@@ -85,19 +85,14 @@ def _single_summary(plan: Plan, assumed: Collection[str]) -> Summary:
     best, choices = plan.best, plan.columns(1)["choices"][0]
     layout, *job = job_rows(best, assumed)
     held = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest_memory(best)[:3])
-    rows = [
-        layout,
-        *([("set", choices)] if choices else []),
-        *job,
-        ("time", breakdown_text(best)),
-        ("memory", held),
-    ]
-    if best.job.tokens is not None:
-        rows.append(("tokens", spent_text(best, best.job.tokens)))
-    remarks = [said for said in (yours_text(plan), simplest(plan)) if said]
+    tokens = "" if best.job.tokens is None else spent_text(best, best.job.tokens)
+    below = {"time": breakdown_text(best), "memory": held, "tokens": tokens}
+    rows = [layout, ("set", choices), *job, *below.items()]
+    remarks = [yours_text(plan), simplest(plan)]
     if bound_by_port(best):
         remarks.append("Bound by the NIC: a port is busy for the whole step.")
-    return Summary([Grid(answer_text(best), columns("", ""), rows), try_grid(plan)], remarks)
+    shown = Grid(answer_text(best), columns("", ""), [row for row in rows if row[1]])
+    return Summary([shown, try_grid(plan)], [remark for remark in remarks if remark])
 
 
 def try_grid(plan: Plan) -> Grid:
@@ -106,83 +101,84 @@ def try_grid(plan: Plan) -> Grid:
     chosen = found.chosen()
     trials = [found.trial(column, chosen[0]) for column in chosen]
     table = plan.shown_columns([int(row) for row in found.rows[chosen]])
-    shown = _row_cells(plan, table)
-    names = ["# >", "Layout", "MBS >", *(["Recompute"] if len(set(table["recompute"])) > 1 else [])]
-    shown["MBS >"] = shown["Micro-batch >"]
-    cells = {name: shown[name] for name in names} | {
-        "Step >": lambda row: format_seconds(table["step_time_s"][row], 4),
-        **_simulated_cell(table),
+    shared = _row_cells(plan, table)
+    own = _of_table(table) | {
+        "# >": shared["# >"],
+        "Layout": shared["Layout"],
+        "MBS >": shared["Micro-batch >"],
         "p10 to p90 >": lambda row: " to ".join(
-            format_seconds(end, 3).removesuffix(" s" if not at else "")
-            for at, end in enumerate((trials[row].low_s, trials[row].high_s))
+            (format_seconds(trials[row].low_s, 3).removesuffix(" s"), format_seconds(trials[row].high_s, 3))
         ),
-        "MFU >": lambda row: f"{table['mfu'][row]:.1%}",
-        "Memory >": lambda row: format_bytes(table["memory_bytes_per_gpu"][row]),
         "Fits >": lambda row: chance_text(table["fits_probability"][row]),
         "Fastest >": lambda row: chance_text(trials[row].best_probability),
     }
-    said = _odds_text(found, chosen)
-    shared = found.rests_on()
-    if shared is not None:
-        said += f" All rely on {shared.switch}: without it the best takes {shared.slower:.0%} longer."
-    title = f"{'Three to try' if len(chosen) == 3 else 'To try'}, of {plan.num_fit:,} layouts that fit"
-    return grid_of(f"{title} ({plan.num_priced:,} priced)", range(len(chosen)), cells, note=said)
+    if len(set(table["recompute"])) > 1:
+        own["Recompute"] = shared["Recompute"]
+    note = _odds_text(found, chosen)
+    rests_on = found.rests_on()
+    if rests_on is not None:
+        note += f" All rely on {rests_on.switch}: without it the best takes {rests_on.slower:.0%} longer."
+    several = "Three to try" if len(chosen) == 3 else "To try"
+    title = f"{several}, of {plan.num_fit:,} layouts that fit ({plan.num_priced:,} priced)"
+    return table_of("to try", range(len(chosen)), own, title=title, note=note)
 
 
 def _odds_text(found: Odds, chosen: Sequence[int]) -> str:
     """Say how likely the fastest layout is among a few, and what benchmarking them gains."""
-    said = f"{found.holds(chosen):.0%} chance that the fastest layout (within {NOISE:.0%}) is one of these."
+    chance = f"{found.holds(chosen):.0%} chance that the fastest layout (within {NOISE:.0%}) is one of these."
     if len(chosen) < 2:
-        return said
+        return chance
     every = "both" if len(chosen) == 2 else f"all {len(chosen)}"
     return (
-        f"{said} Benchmark {every}: expected loss vs. the true optimum drops from {found.regret([0]):.1%} to "
+        f"{chance} Benchmark {every}: expected loss vs. the true optimum drops from {found.regret([0]):.1%} to "
         f"{found.regret_after(chosen):.1%}; tune micro-batch, virtual stages, recompute and ZeRO in each benchmark."
     )
 
 
+# --- several machines ---
+
+
+def _of_est(form: str) -> Form:
+    return lambda machine: "" if machine.est is None else cell(machine.est, form)
+
+
 def _machines_summary(plan: Plan) -> Summary:
     """Return the best layout of each machine, a row each, and which is the fastest and which the cheapest."""
-    found = [one for one in plan.machines if one.est is not None]
-
-    def of_est(form: str) -> Callable[[Machine], str]:
-        return lambda one: "" if one.est is None else cell(one.est, form)
-
-    several = len({float(one.job.layout.gpus) for one in plan.machines}) > 1
-    cells: Cells = {
-        "Machine": lambda one: one.job.cluster.name,
-        **({"GPUs >": lambda one: f"{float(one.job.layout.gpus):,.0f}"} if several else {}),
-        "Layout": lambda one: (
-            "no layout fits" if one.est is None else degrees_text(degrees_of(one.est.job.layout))
+    found = [machine for machine in plan.machines if machine.est is not None]
+    own = {
+        "Layout": lambda machine: (
+            "no layout fits" if machine.est is None else degrees_text(degrees_of(machine.est.job.layout))
         ),
-        "Step >": of_est("step_time_s:s4"),
-        "MFU >": of_est("mfu:.1%"),
-        "Memory >": of_est("memory_bytes_per_gpu:B"),
-        "Fits >": lambda one: "" if one.est is None else chance_text(float(one.est.fits_probability)),
+        "Step >": _of_est("step_time_s:s4"),
+        "MFU >": _of_est("mfu:.1%"),
+        "Memory >": _of_est("memory_bytes_per_gpu:B"),
+        "Fits >": _of_est("fits_probability:chance"),
     }
-    if len({one.job.precision.name for one in plan.machines}) > 1:
-        cells["Precision"] = lambda one: one.job.precision.name
-    if any(one.run is not None for one in found):
-        cells["Days >"] = lambda one: "" if one.run is None else f"{one.run.days:,.1f}"
-        cells["Dollars >"] = lambda one: "" if one.run is None else dollars_text(one.run)
+    if len({float(machine.job.layout.gpus) for machine in plan.machines}) > 1:
+        own["GPUs >"] = lambda machine: f"{float(machine.job.layout.gpus):,.0f}"
+    if len({machine.job.precision.name for machine in plan.machines}) > 1:
+        own["Precision"] = "job.precision.name"
+    if any(machine.run is not None for machine in found):
+        own["Days >"] = lambda machine: "" if machine.run is None else f"{machine.run.days:,.1f}"
+        own["Dollars >"] = lambda machine: "" if machine.run is None else dollars_text(machine.run)
         note = "days and dollars with failures"
     else:
-        cells["$ per 1T tokens >"] = lambda one: dollars_of(one.usd_per_trillion_tokens) if one.est else ""
-        note = "dollars without failures"
-    prices = ", ".join(f"{one.job.cluster.name} {_price_of(one.job.cluster)}" for one in plan.machines)
-
-    def name(one: Machine) -> str:
-        return f"{one.job.cluster.name} ({float(one.job.layout.gpus):,.0f}, {one.job.precision.name})"
-
-    fastest = min(found, key=lambda one: float(one.est.step_time_s) if one.est else np.inf)
-    priced = [one for one in found if one.usd_per_trillion_tokens is not None]
-    title = f"Fastest: {name(fastest)}, {cell(fastest.est, 'step_time_s:s4')} a step, {cell(fastest.est, 'mfu:.1%')} MFU"
-    if priced:
-        cheapest = min(priced, key=lambda one: float(one.usd_per_trillion_tokens or 0.0))
-        title += (
-            f"; cheapest: {name(cheapest)}, {dollars_of(cheapest.usd_per_trillion_tokens)} a trillion tokens"
+        own["$ per 1T tokens >"] = lambda machine: (
+            dollars_of(machine.usd_per_trillion_tokens) if machine.est else ""
         )
-    return Summary([grid_of(title, plan.machines, cells, note=f"{note}; a GPU-hour: {prices}")])
+        note = "dollars without failures"
+    prices = ", ".join(
+        f"{machine.job.cluster.name} {_price_of(machine.job.cluster)}" for machine in plan.machines
+    )
+    name = "{job.cluster.name} ({job.layout.gpus:,.0f}, {job.precision.name})"
+    fastest = min(found, key=lambda machine: float(machine.est.step_time_s) if machine.est else np.inf)
+    title = say(f"Fastest: {name}, {{est.step_time_s:s4}} a step, {{est.mfu:.1%}} MFU", fastest)
+    priced = [machine for machine in found if machine.usd_per_trillion_tokens is not None]
+    if priced:
+        cheapest = min(priced, key=lambda machine: float(machine.usd_per_trillion_tokens or 0.0))
+        title += say(f"; cheapest: {name}, {{usd_per_trillion_tokens:$}} a trillion tokens", cheapest)
+    note += f"; a GPU-hour: {prices}"
+    return Summary([table_of("machines", plan.machines, own, title=title, note=note)])
 
 
 def plan_remarks(plan: Plan) -> list[str]:
@@ -194,75 +190,75 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
     """Return the best layout on each machine side by side: a row a figure, time and money with p10 and p90."""
     found = plan.machines
 
-    def of_best(said: Callable[[Estimate], str], none: str = "") -> Callable[[Machine], str]:
-        return lambda one: none if one.est is None else said(one.est)
+    def of_best(text: Callable[[Estimate], str], none: str = "") -> Form:
+        return lambda machine: none if machine.est is None else text(machine.est)
 
-    def of_run(said: Callable[[TrainingRun], str]) -> Callable[[Machine], str]:
-        return lambda one: "" if one.run is None else said(one.run)
+    def of_run(text: Callable[[Any], str]) -> Form:
+        return lambda machine: "" if machine.run is None else text(machine.run)
 
-    def per_trillion(one: Machine) -> str:
-        usd = one.usd_per_trillion_tokens
-        return "" if one.est is None else "no price" if usd is None else f"${usd:,.0f}"
-
-    def trillion_at_lists(one: Machine) -> str:
-        usd, span = one.usd_per_trillion_tokens, one.job.cluster.price_range_usd_per_gpu_hour
+    def trillion_at_lists(machine: Machine) -> str:
+        usd, span = machine.usd_per_trillion_tokens, machine.job.cluster.price_range_usd_per_gpu_hour
         if usd is None or span is None:
             return ""
-        per_price = usd / float(one.job.cluster.price_usd_per_gpu_hour or 1.0)
+        per_price = usd / float(machine.job.cluster.price_usd_per_gpu_hour or 1.0)
         return " / ".join(f"${per_price * price:,.0f}" for price in span)
 
-    def break_even(one: Machine) -> str:
-        usd, first = one.usd_per_trillion_tokens, found[0].usd_per_trillion_tokens
-        if usd is None or first is None or one is found[0]:
+    def break_even(machine: Machine) -> str:
+        usd, first = machine.usd_per_trillion_tokens, found[0].usd_per_trillion_tokens
+        if usd is None or first is None or machine is found[0]:
             return ""
-        return f"${float(one.job.cluster.price_usd_per_gpu_hour or 0.0) * first / usd:,.2f}"
+        return f"${float(machine.job.cluster.price_usd_per_gpu_hour or 0.0) * first / usd:,.2f}"
 
-    figures = {
-        "recipe": lambda one: f"{one.job.recipe.name}, {one.job.precision.name}",
+    def step_of_samples(est: Estimate) -> str:
+        drawn = est.sample()
+        return " / ".join(format_seconds(drawn.quantile(share), 3) for share in QUANTILES) + off_middle(drawn)
+
+    def lists_of(machine: Machine) -> str:
+        span = machine.job.cluster.price_range_usd_per_gpu_hour
+        return "" if span is None else f"${span[0]:,.2f} to ${span[1]:,.2f}"
+
+    own = {
         "layout": of_best(lambda est: layout_text(est.job.layout), "no layout fits"),
-        "step time": of_best(lambda est: cell(est, "step_time_s:s4")),
-        PERCENTILE_TITLE: of_best(lambda est: _of_samples(est.sample())),
-        "MFU": of_best(lambda est: f"{float(est.mfu):.1%} of {cell(est, 'peak_flops_per_s:FLOP/s4')}"),
-        "memory": of_best(
-            lambda est: f"{cell(est, 'memory_bytes_per_gpu:B')} of {cell(est, 'memory_capacity_bytes:B')}"
+        "step time": _of_est("step_time_s:s4"),
+        "  of step time": of_best(step_of_samples),
+        "MFU": of_best(lambda est: say("{mfu:.1%} of {peak_flops_per_s:FLOP/s4}", est)),
+        "memory": of_best(lambda est: say("{memory_bytes_per_gpu:B} of {memory_capacity_bytes:B}", est)),
+        "price of an hour": lambda machine: _price_of(machine.job.cluster),
+        "  lists": lists_of,
+        "a trillion tokens": lambda machine: (
+            "" if machine.est is None else dollars_of(machine.usd_per_trillion_tokens)
         ),
-        "price of an hour": lambda one: _price_of(one.job.cluster),
-        "  lists": lambda one: _lists_of(one.job.cluster),
-        "a trillion tokens": per_trillion,
         AT_LISTS: trillion_at_lists,
         "break-even price": break_even,
-    }
-    whole = {
-        "calendar time": of_run(lambda run: format_days(run.days)),
-        PERCENTILE_TITLE: of_run(lambda run: percentiles_text(run, "days")),
-        **({"done by, p10 p50 p90": of_run(lambda run: _dates(run, start))} if start else {}),
-        "GPU-hours": of_run(lambda run: f"{run.paid_gpu_hours:,.0f}"),
-        "energy, MWh": of_run(lambda run: format_figure(run.energy_kwh / 1e3)),
+        "calendar time": of_run(lambda run: cell(run, "days:days")),
+        "  of calendar time": of_run(lambda run: percentiles_text(run, "days")),
+        "done by, p10 p50 p90": of_run(
+            lambda run: ", ".join(map(str, run.finishing_dates(start).values())) if start else ""
+        ),
+        "GPU-hours": of_run(lambda run: cell(run, "paid_gpu_hours:,.0f")),
+        "energy, MWh": of_run(lambda run: cell(run, "energy_kwh:kWh_in_MWh")),
         "dollars": of_run(dollars_text),
+        "  of dollars": of_run(lambda run: percentiles_text(run, "dollars")),
+        f"{AT_LISTS} ": of_run(dollars_at_lists),
     }
-    paid = {
-        PERCENTILE_TITLE: of_run(lambda run: percentiles_text(run, "dollars")),
-        AT_LISTS: of_run(dollars_at_lists),
-    }
-    has_runs = any(one.run is not None for one in found)
-    rows = [row for group in (figures, whole, paid) for row in figures_of(found, group) if any(row[1:])]
-    titles = [
-        f"{plural(float(one.job.layout.gpus), one.job.cluster.accelerator.called)} of {one.job.cluster.name}"
-        for one in found
+    rows = [
+        [name.removesuffix(" "), *texts] for name, *texts in figures_from("machines compared", found, own)
     ]
-    note = "; ".join(
-        [
-            "best first",
-            "a trillion tokens: nothing lost to failures",
-            "break-even: price of an hour at which it costs as much as the first",
-            *(["calendar time and dollars: with failures"] if has_runs else []),
-            *(f"{title}: {one.problem}" for title, one in zip(titles, found, strict=True) if one.problem),
-        ]
-    )
-    strong = frozenset(
-        i for i, row in enumerate(rows) if row[0] in ("calendar time", "dollars", "a trillion tokens")
-    )
-    return Grid("The best on each", columns("", *titles), rows, strong, note)
+    titles = [
+        f"{plural(float(machine.job.layout.gpus), machine.job.cluster.accelerator.called)} of {machine.job.cluster.name}"
+        for machine in found
+    ]
+    notes = [
+        "best first",
+        "a trillion tokens: nothing lost to failures",
+        "break-even: price of an hour at which it costs as much as the first",
+    ]
+    if any(machine.run is not None for machine in found):
+        notes.append("calendar time and dollars: with failures")
+    notes += [f"{title}: {m.problem}" for title, m in zip(titles, found, strict=True) if m.problem]
+    shown = ("calendar time", "dollars", "a trillion tokens")
+    strong = frozenset(i for i, row in enumerate(rows) if row[0] in shown)
+    return Grid("The best on each", columns("", *titles), rows, strong, "; ".join(notes))
 
 
 def _price_of(cluster: Cluster) -> str:
@@ -271,21 +267,7 @@ def _price_of(cluster: Cluster) -> str:
     return "no price" if usd is None else f"${usd:,.2f} ({cluster.price_date or 'given'})"
 
 
-def _lists_of(cluster: Cluster) -> str:
-    """Say from where to where lists went on that day."""
-    span = cluster.price_range_usd_per_gpu_hour
-    return "" if span is None else f"${span[0]:,.2f} to ${span[1]:,.2f}"
-
-
-def _of_samples(drawn: Samples) -> str:
-    """Say where the step time of samples lies, and where the headline is far from their median."""
-    ends = " / ".join(format_seconds(drawn.quantile(share), 3) for share in QUANTILES)
-    return f"{ends}{off_middle(drawn)}"
-
-
-def _dates(run: TrainingRun, start: str) -> str:
-    """Say on which days a run is done."""
-    return ", ".join(str(day) for day in run.finishing_dates(start).values())
+# --- tables of layouts ---
 
 
 def trials_grid(plan: Plan) -> Grid:
@@ -298,30 +280,27 @@ def trials_grid(plan: Plan) -> Grid:
         trial = trials[row][0]
         return factors()[trial.settles].scales if trial.settles else "parallel layout" if row else ""
 
-    def ends(row: int) -> str:
-        trial = trials[row][0]
-        return " / ".join(format_seconds(end, 3) for end in (trial.low_s, trial.middle_s, trial.high_s))
-
-    cells = _row_cells(plan, table) | {
+    own = _row_cells(plan, table) | {
         "Step >": lambda row: cell(trials[row][1][0], "step_time_s:s4"),
-        "p10 / p50 / p90": ends,
+        "p10 / p50 / p90": lambda row: say("{low_s:s3} / {middle_s:s3} / {high_s:s3}", trials[row][0]),
         "Best >": lambda row: f"{trials[row][0].best_probability:.0%}",
         "Regret >": lambda row: f"{trials[row][0].regret:.1%}",
         "Fits >": lambda row: f"{table['fits_probability'][row]:.0%}",
         "Main difference from #1": decides,
     }
-    settled = f"{_odds_text(found, chosen)} {len(found.cost)} common samples of {len(found.rows)} layouts"
-    shared = found.rests_on()
-    if shared is not None and not shared.in_band:
-        settled += (
-            f"; all rely on {shared.switch}, without which the best takes {shared.slower:.0%} longer: "
+    note = f"{_odds_text(found, chosen)} {len(found.cost)} common samples of {len(found.rows)} layouts"
+    rests_on = found.rests_on()
+    if rests_on is not None and not rests_on.in_band:
+        note += (
+            f"; all rely on {rests_on.switch}, without which the best takes {rests_on.slower:.0%} longer: "
             "verify first that it runs"
         )
-    return grid_of("Try these", range(len(trials)), cells, note=settled)
+    return table_of("layouts", range(len(trials)), own, title="Try these", note=note)
 
 
-def _row_cells(plan: Plan, table: Mapping[str, list[Any]]) -> Cells:
+def _row_cells(plan: Plan, table: Table) -> Cells:
     """Return the columns that every table of layouts begins with: its number, what jobs differ in, the layout."""
+    jobs = plan.question.jobs
 
     def layout(row: int) -> str:
         sequence = "no-sp" if table["tp"][row] > 1 and not table["sequence_parallel"][row] else ""
@@ -331,23 +310,10 @@ def _row_cells(plan: Plan, table: Mapping[str, list[Any]]) -> Cells:
         group = table["shard_group"][row]
         return str(table["zero_stage"][row]) + (f" / {group}" if group else "")
 
-    return {
-        "# >": lambda row: "" if table["rank"][row] is None else f"{table['rank'][row]:,}",
-        **({"": lambda row: table["mark"][row]} if any(table["mark"]) else {}),
-        **_also_differing(plan, table),
-        "GPUs >": lambda row: str(table["gpus"][row]),
-        "Layout": layout,
-        "Micro-batch >": lambda row: str(table["micro_batch"][row]),
-        "ZeRO": zero,
-        "Schedule": lambda row: str(table["schedule"][row]),
-        "Recompute": lambda row: str(table["recompute"][row]),
-    }
+    def text(name: str) -> Form:
+        return lambda row: _plain_text(table[name][row])
 
-
-def _also_differing(plan: Plan, table: Mapping[str, list[Any]]) -> Cells:
-    """Return what jobs of one plan may differ in beside layouts, where they do."""
-    jobs = plan.question.jobs
-    held: dict[str, tuple[str, set[Any]]] = {
+    differing: dict[str, tuple[str, set[Any]]] = {
         "Cluster": ("cluster", {job.cluster.name for job in jobs}),
         "Precision": ("precision", {job.precision.name for job in jobs}),
         "Optimizer": ("optimizer", {job.optimizer.name for job in jobs}),
@@ -357,11 +323,42 @@ def _also_differing(plan: Plan, table: Mapping[str, list[Any]]) -> Cells:
         "Axis order": ("axis_order", {job.axis_order for job in jobs}),
         "Offload": ("offload_optimizer", {job.recipe.host.offload_optimizer for job in jobs}),
     }
+    return {
+        "# >": lambda row: "" if table["rank"][row] is None else f"{table['rank'][row]:,}",
+        **({"": text("mark")} if any(table["mark"]) else {}),
+        **{title: text(name) for title, (name, values) in differing.items() if len(values) > 1},
+        "GPUs >": text("gpus"),
+        "Layout": layout,
+        "Micro-batch >": text("micro_batch"),
+        "ZeRO": zero,
+        "Schedule": text("schedule"),
+        "Recompute": text("recompute"),
+    }
 
-    def said(name: str) -> Callable[[int], str]:
-        return lambda row: {True: "yes", False: "no"}.get(table[name][row], str(table[name][row]))
 
-    return {title: said(name) for title, (name, values) in held.items() if len(values) > 1}
+def _plain_text(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool | np.bool_) else str(value)
+
+
+def _of_table(table: Table) -> Cells:
+    """Return the columns of what layouts take; the simulated step where it is not the bill's."""
+
+    def of(name: str, form: str) -> Form:
+        return lambda row: say(f"{{0:{form}}}", {}, table[name][row])
+
+    simulated = {"Simulated >": of(SIMULATED, "s4")} if _is_simulated(table) else {}
+    return {
+        "Step >": of("step_time_s", "s4"),
+        **simulated,
+        "MFU >": of("mfu", ".1%"),
+        "Memory >": of("memory_bytes_per_gpu", "B"),
+    }
+
+
+def _is_simulated(table: Table) -> bool:
+    """Say whether the steps with the pipeline simulated are worth a column: they are not the bill's."""
+    steps = zip(table[SIMULATED], table["step_time_s"], strict=True)
+    return any(took and abs(took / billed - 1.0) > _SHOWN for took, billed in steps)
 
 
 def top_grid(plan: Plan, count: int) -> Grid:
@@ -369,40 +366,26 @@ def top_grid(plan: Plan, count: int) -> Grid:
     table, ests = plan.columns(count), list(plan.top(count))
     paid = [est.exposed_by("category") for est in ests]
 
-    def category(name: str) -> Callable[[int], str]:
+    def category(name: str) -> Form:
         return lambda row: f"{float(paid[row].get(name, 0.0)) / float(ests[row].step_time_s):.1%}"
 
-    def spent(name: str, form: str, none: str) -> Callable[[int], str]:
-        return lambda row: none if table[name][row] is None else form.format(table[name][row])
-
-    cells = _row_cells(plan, table) | {
-        "Step >": lambda row: cell(ests[row], "step_time_s:s4"),
-        **_simulated_cell(table),
-        "MFU >": lambda row: f"{float(ests[row].mfu):.1%}",
-        "Memory >": lambda row: cell(ests[row], "memory_bytes_per_gpu:B"),
-        "Fits >": lambda row: f"{table['fits_probability'][row]:.0%}",
-    }
-    for title, name, form, none in (
-        ("Days >", "days", "{:,.1f}", ""),
-        ("Dollars >", "dollars", "${:,.0f}", "no price"),
-    ):
-        if any(value is not None for value in table[name]):
-            cells[title] = spent(name, form, none)
-    cells |= {"Comm >": category("communication"), "Bubble >": category("bubble"), "HBM >": category("hbm")}
+    own = (
+        _row_cells(plan, table)
+        | _of_table(table)
+        | {
+            "Fits >": lambda row: f"{table['fits_probability'][row]:.0%}",
+            "Comm >": category("communication"),
+            "Bubble >": category("bubble"),
+            "HBM >": category("hbm"),
+        }
+    )
+    if any(days is not None for days in table["days"]):
+        own["Days >"] = lambda row: say("{0:,.1f}", {}, table["days"][row])
+    if any(usd is not None for usd in table["dollars"]):
+        own["Dollars >"] = lambda row: dollars_of(table["dollars"][row])
+    note = _top_note(table, ests)
     title = f"Best by {plan.question.objective}"
-    return grid_of(title, range(len(ests)), cells, strong=frozenset({0}), note=_top_note(table, ests))
-
-
-_SHOWN = 0.002
-"""Share of a step by which its simulation differs from its bill that is worth a column. [-]"""
-
-
-def _simulated_cell(table: Mapping[str, list[Any]]) -> Cells:
-    """Return the column of steps with the pipeline simulated, where that is not the bill's."""
-    took, billed = table[SIMULATED], table["step_time_s"]
-    if not any(one and abs(one / step_s - 1.0) > _SHOWN for one, step_s in zip(took, billed, strict=True)):
-        return {}
-    return {"Simulated >": lambda row: "" if took[row] is None else format_seconds(took[row], 4)}
+    return table_of("layouts", range(len(ests)), own, title=title, strong=frozenset({0}), note=note)
 
 
 def bound_by_port(est: Estimate) -> bool:
@@ -410,21 +393,21 @@ def bound_by_port(est: Estimate) -> bool:
     return any(float(line.exposed_seconds) > _SHOWN * float(est.step_time_s) for line in floors_of_ports(est))
 
 
-def _top_note(table: Mapping[str, list[Any]], ests: Sequence[Estimate]) -> str:
+def _top_note(table: Table, ests: Sequence[Estimate]) -> str:
     """Say what the order of the rows is, and what a row stands for."""
-    said = []
-    if _simulated_cell(table):
-        said.append("ranked by the step with its pipeline simulated, of the first rows")
+    notes = []
+    if _is_simulated(table):
+        notes.append("ranked by the step with its pipeline simulated, of the first rows")
     bound = [str(rank) for rank, est in zip(table["rank"], ests, strict=True) if bound_by_port(est)]
     if bound:
-        said.append(f"bound by the NIC, busy for the whole step: {', '.join(bound)}")
+        notes.append(f"bound by the NIC, busy for the whole step: {', '.join(bound)}")
     if any(table["num_alike"]):
-        said.append(
+        notes.append(
             f"near-duplicates (< {TIE_SHARE:.1%} apart, differing in vp, shard group or switches only) merged"
         )
     if table["days"][0] is not None:
-        said.append("days and dollars: nothing lost to failures (costmodel run has them)")
-    return "; ".join(said)
+        notes.append("days and dollars: nothing lost to failures (costmodel run has them)")
+    return "; ".join(notes)
 
 
 def commands_grid(plan: Plan, count: int) -> Grid:
@@ -438,19 +421,12 @@ def front_grid(plan: Plan) -> Grid:
     """Return the front of step time against memory, thinned to a dozen rows."""
     table = plan.pareto_columns()
     total = len(table["rank"])
-    step = max(1, -(-total // _FRONT_ROWS))
-    cells = _row_cells(plan, table) | {
-        "Step >": lambda row: format_seconds(table["step_time_s"][row], 4),
-        "MFU >": lambda row: f"{table['mfu'][row]:.1%}",
-        "Memory >": lambda row: format_bytes(table["memory_bytes_per_gpu"][row]),
-    }
-    note = f"showing {len(range(0, total, step))} of {total}; --format json has all" if step > 1 else ""
-    return grid_of(
-        f"Pareto front: {plan.question.objective} vs. memory", range(0, total, step), cells, note=note
-    )
-
-
-_TRILLION = 1e12
+    shown = range(0, total, max(1, -(-total // _FRONT_ROWS)))
+    own = _row_cells(plan, table) | _of_table(table)
+    own.pop("Simulated >", None)
+    note = f"showing {len(shown)} of {total}; --format json has all" if len(shown) < total else ""
+    title = f"Pareto front: {plan.question.objective} vs. memory"
+    return table_of("layouts", shown, own, title=title, note=note)
 
 
 def _scores(plan: Plan, score: float) -> dict[str, str]:
@@ -459,10 +435,10 @@ def _scores(plan: Plan, score: float) -> dict[str, str]:
     if objective == "tokens-per-dollar":
         return {
             "Tokens a dollar >": format_count(1.0 / score),
-            "Dollars a trillion tokens >": f"${score * _TRILLION:,.0f}",
+            "Dollars a trillion tokens >": f"${score * TRILLION:,.0f}",
         }
     if objective == "gpu-hours":
-        return {"GPU-hours a trillion tokens >": f"{score * _TRILLION:,.0f}"}
+        return {"GPU-hours a trillion tokens >": f"{score * TRILLION:,.0f}"}
     if objective == "mfu":
         return {"MFU >": f"{float(job_flops_per_token(job)) / score:.1%}"}
     return {"Step >": format_seconds(score, 4)}
@@ -470,46 +446,26 @@ def _scores(plan: Plan, score: float) -> dict[str, str]:
 
 def _scaling_grid(plan: Plan) -> Grid:
     """Return what the best layout on each number of GPUs reaches of what was asked for."""
-    objective, scores = plan.question.objective, plan.by_value["gpus"]
-    fewest = min(scores)
+    scores = plan.by_value["gpus"]
+    first = scores[min(scores)]
     rows = [
-        [f"{gpus:,.0f}", *_scores(plan, scores[gpus]).values(), f"{scores[fewest] / scores[gpus]:.2f}"]
-        for gpus in sorted(scores)
+        [f"{gpus:,.0f}", *_scores(plan, score).values(), f"{first / score:.2f}"]
+        for gpus, score in sorted(scores.items())
     ]
-    return Grid(
-        f"Best {objective} by GPUs",
-        columns("GPUs >", *_scores(plan, scores[fewest]), "Gain >"),
-        rows,
-        note="gain: how many times as good as on the fewest GPUs",
-    )
-
-
-def searched_grid(plan: Plan) -> Grid:
-    """Return what was searched, and what was not."""
-    rows = [[name, said] for name, said in plan.searched.items()]
-    return Grid("Searched", columns("Knob", "Values"), rows, note=f"{plan.held}.")
+    titles = columns("GPUs >", *_scores(plan, first), "Gain >")
+    note = "gain: how many times as good as on the fewest GPUs"
+    return Grid(f"Best {plan.question.objective} by GPUs", titles, rows, note=note)
 
 
 def rejected_grid(plan: Plan) -> Grid:
     """Return how many layouts are out, by the first reason that applies."""
     rows = [[REASONS[code], f"{count:,}"] for code, count in plan.rejected.most_common()]
-    rows.append(["priced", f"{plan.num_priced:,}"])
-    rows.append(["fit", f"{plan.num_fit:,}"])
+    rows += [["priced", f"{plan.num_priced:,}"], ["fit", f"{plan.num_fit:,}"]]
     title = f"{plan.num_considered:,} combinations considered"
     return Grid(title, columns("Rejected layouts", "Layouts >"), rows, strong=frozenset({len(rows) - 1}))
 
 
-def _gains_grid(gains: Sequence[tuple[str, float]]) -> Grid:
-    """Return what dropping each constraint would save."""
-    rows = [[name, f"{gain:.1%}"] for name, gain in gains]
-    return Grid("Gain from lifting each constraint", columns("Constraint", "Step time saved >"), rows)
-
-
-_SPENT = (
-    ("Days >", "days", "{:,.1f}"),
-    ("kWh >", "energy_kwh", "{:,.0f}"),
-    ("Dollars >", "dollars", "${:,.0f}"),
-)
+# --- a sweep ---
 
 
 def sweep_remarks(done: Sweep) -> list[str]:
@@ -520,37 +476,26 @@ def sweep_remarks(done: Sweep) -> list[str]:
 
 def sweep_grids(done: Sweep) -> list[Grid]:
     """Return the rows of a sweep; days, energy and dollars where the points say how far they train."""
-    rows = []
-    money = [
-        (title, name, form)
-        for title, name, form in _SPENT
-        if any(row.get(name) is not None for row in done.rows)
-    ]
-    for row in done.rows:
-        inputs = [str(row[name]) for name in ("model", "cluster", "gpus", "global_batch", "bandwidth_scale")]
+
+    def priced(form: str, none: str = "") -> Form:
+        return lambda row: "" if row["step_time_s"] is None else cell(row, form) or none
+
+    def layout(row: Mapping[str, Any]) -> str:
         if row["step_time_s"] is None:
-            rows.append([*inputs, row["status"], row["problem"], "", "", "", *("" for _ in money)])
-            continue
-        degrees = degrees_text({axis: row[axis] for axis in DEGREES}, _ALWAYS)
-        figures = [
-            format_seconds(row["step_time_s"], 4),
-            f"{row['mfu']:.1%}",
-            format_bytes(row["memory_bytes_per_gpu"]),
-            *("no price" if row[name] is None else form.format(row[name]) for _, name, form in money),
-        ]
-        rows.append([*inputs, row["status"], f"{degrees} {row['schedule']}", *figures])
-    titles = (
-        "Model",
-        "Cluster",
-        "GPUs >",
-        "Batch >",
-        "Links x >",
-        "Status",
-        "Best layout",
-        "Step >",
-        "MFU >",
-        "Memory >",
-        *(title for title, _, _ in money),
-    )
-    note = "days, energy and dollars: nothing lost to failures" if money else ""
-    return [Grid(plural(len(done), "point"), columns(*titles), rows, note=note)]
+            return str(row["problem"])
+        return f"{degrees_text({axis: row[axis] for axis in DEGREES}, _ALWAYS)} {row['schedule']}"
+
+    money = {"Days >": "days:,.1f", "kWh >": "energy_kwh:,.0f", "Dollars >": "dollars:$"}
+    known = {
+        title: priced(form, "no price")
+        for title, form in money.items()
+        if any(row.get(form.partition(":")[0]) is not None for row in done.rows)
+    }
+    own = {"Best layout": layout, **known}
+    own |= {
+        "Step >": priced("step_time_s:s4"),
+        "MFU >": priced("mfu:.1%"),
+        "Memory >": priced("memory_bytes_per_gpu:B"),
+    }
+    note = "days, energy and dollars: nothing lost to failures" if known else ""
+    return [table_of("sweep", done.rows, own, title=plural(len(done), "point"), note=note)]

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.base.grid import Grid, columns
+from costmodel.base.grid import Grid
 from costmodel.base.units import format_seconds
-from costmodel.reporting.cells import cell, grid_of
+from costmodel.reporting.cells import Form, cell, cells_of, facts_grid, grid_of, table_of
 from costmodel.trust.profiles.beside import Beside
 from costmodel.trust.profiles.profile import TraceProfile
 
 _LONGEST_NAME = 90
-_MOST_STEPS = 12
-_MOST_UNKNOWN = 12
+_MOST_ROWS = 12
+"""Of steps, and of kernels that no family has."""
 
 
 def profile_grids(found: TraceProfile) -> list[Grid]:
@@ -25,25 +25,22 @@ def profile_grids(found: TraceProfile) -> list[Grid]:
         grids.append(_beside_grid(found.beside))
     if found.learnt is not None and found.learnt.measured:
         factors = {
-            "Factor of": "move.scales",
-            "Seen >": lambda one: f"{np.exp(one.seen):.3f} ± {one.scale:.1%}",
-            "Before >": lambda one: f"{np.exp(one.move.prior_center):.3f} ± {one.move.prior_spread:.1%}",
-            "After >": lambda one: f"{np.exp(one.move.center):.3f} ± {one.move.spread:.1%}",
+            "Seen >": lambda row: f"{np.exp(row.seen):.3f} ± {row.scale:.1%}",
+            "Before >": lambda row: f"{np.exp(row.move.prior_center):.3f} ± {row.move.prior_spread:.1%}",
+            "After >": lambda row: f"{np.exp(row.move.center):.3f} ± {row.move.spread:.1%}",
         }
-        title, note = "What the profile says of the model's factors", "--write puts it into a site file."
-        grids.append(grid_of(title, found.learnt.measured, factors, note=note))
-    grids += [_classes_grid(found), _streams_grid(found)]
+        grids.append(table_of("profile factors", found.learnt.measured, factors))
+    share = {"Share >": lambda row: f"{row.busy_s / found.busy_s if found.busy_s else 0.0:.1%}"}
+    whole = ["all kernels", f"{found.count:,}", format_seconds(found.busy_s), "100.0%", ""]
+    classes = table_of("profile classes", found.classes, share, sums=[whole])
+    copies = table_of("profile classes", found.copies, share).rows
+    grids += [classes._replace(rows=[*classes.rows, *copies]), _streams_grid(found)]
     if found.told_by:
-        grids.append(_steps_grid(found))
-    unknown = [one for one in found.families if one.does == "unknown"]
+        by = {"ranges": "by ranges of the host", "repetition": "by kernels that recur"}[found.told_by]
+        grids.append(_first_rows("profile steps", found.steps, title=f"Steps, told apart {by}"))
+    unknown = [family for family in found.families if family.does == "unknown"]
     if unknown:
-        kernels = {
-            "Kernel": lambda one: _short(one.family),
-            "Count >": "count:,",
-            "Busy >": "busy_s:s",
-        }
-        more = f"{len(unknown) - _MOST_UNKNOWN} more." if len(unknown) > _MOST_UNKNOWN else ""
-        grids.append(grid_of("Kernels that no family has", unknown[:_MOST_UNKNOWN], kernels, note=more))
+        grids.append(_first_rows("profile unknown", unknown, {"Kernel": lambda row: _short(row.family)}))
     return grids
 
 
@@ -51,67 +48,29 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
+def _first_rows(name: str, records: Any, own: dict[str, Form] | None = None, **more: Any) -> Grid:
+    left = len(records) - _MOST_ROWS
+    return table_of(name, records[:_MOST_ROWS], own, note=f"{left:,} more." if left > 0 else "", **more)
+
+
 def _headline(found: TraceProfile) -> Grid:
     share = found.exposed_communication_s / found.communication_s if found.communication_s else 0.0
-    idle = f"{format_seconds(found.idle_s, 3)} ({found.idle_s / found.window_s:.1%})"
+    pauses = ""
     if found.gaps_s.size:
-        idle += f", in {found.gaps_s.size:,} pauses, the longest {format_seconds(float(found.gaps_s.max()))}"
-    rows = [
-        ["from the first kernel to the end of the last", format_seconds(found.window_s, 4)],
-        ["kernels", f"{found.count:,}, {format_seconds(found.busy_s, 4)} one after the other"],
-        ["nothing runs", idle],
-        [
-            "communication",
-            f"{format_seconds(found.communication_s, 4)}, {format_seconds(found.exposed_communication_s, 3)} "
-            f"of it exposed ({share:.1%})",
-        ],
-    ]
+        longest = format_seconds(float(found.gaps_s.max()))
+        pauses = f", in {found.gaps_s.size:,} pauses, the longest {longest}"
     which = f", GPU {found.device} of {len(found.devices)}" if len(found.devices) > 1 else ""
-    return Grid(f"{found.kind}{f', {found.gpu}' if found.gpu else ''}{which}", columns("", ""), rows)
-
-
-def _classes_grid(found: TraceProfile) -> Grid:
-    cells = {
-        "Class": "name",
-        "Count >": "count:,.0f",
-        "Busy >": "busy_s:s",
-        "Share >": lambda one: f"{one.busy_s / found.busy_s if found.busy_s else 0.0:.1%}",
-        "Exposed >": "exposed_s:s",
-    }
-    note = "Exposed: while no computing kernel of another class runs. Copies by engines are no kernels."
-    all_kernels = ["all kernels", f"{found.count:,}", format_seconds(found.busy_s), "100.0%", ""]
-    grid = grid_of("Kernels by class", found.classes, cells, sums=[all_kernels], note=note)
-    copies = grid_of("", found.copies, cells).rows
-    return grid._replace(rows=[*grid.rows, *copies])
+    title = f"{found.kind}{f', {found.gpu}' if found.gpu else ''}{which}"
+    return facts_grid("profile", found, title, share=share, idle=found.idle_s / found.window_s, pauses=pauses)
 
 
 def _streams_grid(found: TraceProfile) -> Grid:
     def overlap(other: Any) -> Callable[[Any], str]:
-        return lambda one: format_seconds(one.overlap_s[other]) if other in one.overlap_s else ""
+        return lambda row: format_seconds(row.overlap_s[other]) if other in row.overlap_s else ""
 
-    shown = [one.stream for one in found.streams if one.overlap_s][:4]
-    cells: dict[str, Any] = {
-        "Stream >": "stream",
-        "Kernels and copies >": "count:,",
-        "Busy >": "busy_s:s",
-        "Mostly": "mostly",
-    }
-    cells |= {f"Beside {other} >": overlap(other) for other in shown}
+    others = [stream.stream for stream in found.streams if stream.overlap_s][:4]
+    cells = cells_of("profile streams") | {f"Beside {other} >": overlap(other) for other in others}
     return grid_of("Streams, and how long each runs beside another", found.streams, cells)
-
-
-def _steps_grid(found: TraceProfile) -> Grid:
-    cells = {
-        "Step": "name",
-        "Time >": "time_s:s4",
-        "Kernels and copies >": "count:,",
-        "Nothing runs >": "idle_s:s",
-        "Communication exposed >": "exposed_communication_s:s",
-    }
-    told = {"ranges": "by ranges of the host", "repetition": "by kernels that recur"}[found.told_by]
-    more = len(found.steps) - _MOST_STEPS
-    note = f"{more:,} more." if more > 0 else ""
-    return grid_of(f"Steps, told apart {told}", found.steps[:_MOST_STEPS], cells, note=note)
 
 
 def _signed(seconds: float) -> str:
@@ -119,16 +78,9 @@ def _signed(seconds: float) -> str:
 
 
 def _beside_grid(beside: Beside) -> Grid:
-    cells = {
-        "Group of lines": "group",
-        "Bill >": "bill_s:s",
-        "Trace >": "trace_s:s",
-        "Difference >": lambda one: _signed(one.difference_s),
-        "Off >": lambda one: f"{one.bill_s / one.trace_s - 1:+.0%}" if one.trace_s and one.bill_s else "",
-        "Bill waits >": "bill_exposed_s:s",
-        "Trace waits >": "trace_exposed_s:s",
-        "Lines run >": "bill_count:,.0f",
-        "Kernels >": "trace_count:,.0f",
+    own = {
+        "Difference >": lambda row: _signed(row.difference_s),
+        "Off >": lambda row: f"{row.bill_s / row.trace_s - 1:+.0%}" if row.trace_s and row.bill_s else "",
     }
     steps = [cell(beside, "bill_step_s:s4"), cell(beside, "trace_step_s:s4")]
     share = f"{beside.bill_step_s / beside.trace_step_s - 1:+.0%}" if beside.trace_step_s else ""
@@ -137,7 +89,7 @@ def _beside_grid(beside: Beside) -> Grid:
     if beside.window.scales:
         part = f"{beside.window.layers:,.0f} of {beside.window.of_layers:,.0f} passes through a layer"
     title = f"{part} beside the bill of {beside.job}"
-    return grid_of(title, beside.groups, cells, sums=[step], note="Largest difference first.")
+    return table_of("profile beside", beside.groups, own, title=title, sums=[step])
 
 
 def profile_remarks(found: TraceProfile, most: int = 6) -> list[str]:
@@ -149,11 +101,11 @@ def profile_remarks(found: TraceProfile, most: int = 6) -> list[str]:
                 "The trace holds a part of the step: lines of layers are counted as often as it holds layers, others "
                 "(head, optimizer, gradients, pipeline, unexplained share) are left out."
             )
-        explained = [one for one in found.beside.groups if one.why]
-        remarks += [f"{one.group}: {one.why}." for one in explained[:most]]
+        explained = [group for group in found.beside.groups if group.why]
+        remarks += [f"{group.group}: {group.why}." for group in explained[:most]]
     if not found.told_by:
         remarks.append("No ranges name steps and no kernels recur: the whole trace is taken as one step.")
     if len(found.devices) > 1:
-        others = ", ".join(str(one) for one in found.devices if one != found.device)
+        others = ", ".join(str(device) for device in found.devices if device != found.device)
         remarks.append(f"GPU {found.device} did the most; --device shows another: {others}.")
     return remarks

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid
 from costmodel.base.units import format_seconds, format_si
 from costmodel.describe.recipe import NUMERIC
-from costmodel.reporting.cells import grid_of
+from costmodel.reporting.cells import table_of
 from costmodel.reporting.summaries import LINES
 from costmodel.what_if.sensitivity import Effect, Sensitivity
 
@@ -22,18 +24,45 @@ def sensitivity_grids(found: Sensitivity, *, every_one: bool = False, top: int =
     Of each as many as `top` says, unless every one is asked for: numbers that move most, and switches
     that save most of time or memory.
     """
-    grids = []
-    for switches, drawn, worth in ((False, _numbers_grid, _reach), (True, _switches_grid, _saves)):
-        kind = [effect for effect in found.effects if (effect.kind == "switch") == switches]
-        first = sorted(kind, key=worth, reverse=True)
-        shown = first if every_one else [effect for effect in first if _reach(effect) > _SMALL][:top]
-        kept = {id(effect) for effect in shown}
-        grid = drawn(found, [effect for effect in kind if id(effect) in kept])
-        left = len(kind) - len(shown)
-        verb = "save" if switches else "move"
-        said = f" Left out: {left} that {verb}{'s' * (left == 1)} less (--all)." if left else ""
-        grids.append(grid._replace(note=grid.note + said))
-    return grids
+    rates, latencies = found.total("rate"), found.total("latency")
+    by = f"{found.change:.0%}"
+    numbers, left = _chosen(
+        [effect for effect in found.effects if effect.kind != "switch"], _reach, every_one, top
+    )
+    note = (
+        f"Elasticity: percent of step time per percent of the number. "
+        f"Rates {rates:+.3f}, latencies {latencies:+.3f}; rates less latencies {rates - latencies:+.3f} "
+        f"(-1 where no algorithm switches).{_left_out(left, 'move')}"
+    )
+    grid = _by(table_of("numbers", numbers, {"Now >": _value}, note=note), by)
+    switches, left = _chosen(
+        [effect for effect in found.effects if effect.kind == "switch"], _saves, every_one, top
+    )
+    marked = f"{MARK} changes numerics: another model comes out."
+    note = "Fastest first." + (marked if any(effect.name in NUMERIC for effect in switches) else "")
+    named = {"Switch": lambda effect: effect.name + (MARK if effect.name in NUMERIC else "")}
+    fastest_first = sorted(switches, key=lambda effect: effect.more)
+    return [grid, table_of("switches", fastest_first, named, note=note + _left_out(left, "save"))]
+
+
+def _by(grid: Grid, by: str) -> Grid:
+    """Put the change into the titles of columns."""
+    titles = [column._replace(title=column.title.replace("10%", by)) for column in grid.columns]
+    return grid._replace(columns=titles)
+
+
+def _chosen(
+    effects: Sequence[Effect], worth: Callable[[Effect], float], every_one: bool, top: int
+) -> tuple[list[Effect], int]:
+    """Return the effects that are shown, in their own order, and how many are left out."""
+    first = sorted(effects, key=worth, reverse=True)
+    shown = first if every_one else [effect for effect in first if _reach(effect) > _SMALL][:top]
+    kept = {id(effect) for effect in shown}
+    return [effect for effect in effects if id(effect) in kept], len(effects) - len(shown)
+
+
+def _left_out(left: int, verb: str) -> str:
+    return f" Left out: {left} that {verb}{'s' * (left == 1)} less (--all)." if left else ""
 
 
 def _reach(effect: Effect) -> float:
@@ -45,29 +74,6 @@ def _saves(effect: Effect) -> float:
     return -min(effect.more, effect.memory_more)
 
 
-def _numbers_grid(found: Sensitivity, effects: list[Effect]) -> Grid:
-    """Return what a percent of each number is worth."""
-    rates, latencies = found.total("rate"), found.total("latency")
-    note = (
-        f"Elasticity: percent of step time per percent of the number. "
-        f"Rates {rates:+.3f}, latencies {latencies:+.3f}; rates less latencies {rates - latencies:+.3f} "
-        "(-1 where no algorithm switches)."
-    )
-    by = f"{found.change:.0%}"
-    cells = {
-        "Number": "name",
-        "Kind": "kind",
-        "Now >": _value,
-        "Elasticity >": "elasticity:+.3f",
-        "Of memory >": "memory_elasticity:+.3f",
-        f"-{by} >": "less:+.2%",
-        f"+{by} >": "more:+.2%",
-        "Shrinks most when faster": "removed",
-        "Grows most then": "created",
-    }
-    return grid_of("What each number is worth", effects, cells, note=note)
-
-
 def _value(effect: Effect) -> str:
     if effect.unit == "s":
         return format_seconds(effect.value)
@@ -76,32 +82,13 @@ def _value(effect: Effect) -> str:
     return f"{effect.value:.4g} {effect.unit}".rstrip()
 
 
-def _switches_grid(_: Sensitivity, effects: list[Effect]) -> Grid:
-    """Return what the other values of the switches do."""
-    marked = any(effect.name in NUMERIC for effect in effects)
-    note = "Fastest first." + (f"{MARK} changes numerics: another model comes out." if marked else "")
-    cells = {
-        "Switch": lambda effect: effect.name + (MARK if effect.name in NUMERIC else ""),
-        "Now": "before",
-        "Then": "after",
-        "Step time >": "more:+.2%",
-        "Memory >": "memory_more:+.2%",
-        "Shrinks most": "removed",
-        "Grows most": "created",
-    }
-    fastest_first = sorted(effects, key=lambda effect: effect.more)
-    return grid_of("What the other value of each switch does", fastest_first, cells, note=note)
-
-
 def sensitivity_remarks(found: Sensitivity) -> list[str]:
     """Say what is in the way, and which single switch would help most."""
     remarks = []
     rates = [effect for effect in found.effects if effect.kind == "rate"]
-    worth = sorted(rates, key=lambda effect: effect.elasticity)[:3]
-    parts = ", ".join(
-        f"{effect.name} {-effect.elasticity:.0%}" for effect in worth if effect.elasticity < -0.005
-    )
-    if parts:
+    worth = [f for f in sorted(rates, key=lambda effect: effect.elasticity)[:3] if f.elasticity < -0.005]
+    if worth:
+        parts = ", ".join(f"{effect.name} {-effect.elasticity:.0%}" for effect in worth)
         remarks.append(f"The step waits for {parts}.")
     best = found.best_switch
     if best is not None:
@@ -115,30 +102,15 @@ def sensitivity_remarks(found: Sensitivity) -> list[str]:
 
 def sensitivity_summary(found: Sensitivity) -> Summary:
     """Return the numbers that move the step most, and the switches that save most and train the same model."""
-    numbers = sorted((one for one in found.effects if one.kind != "switch"), key=lambda one: -one.reach)[
-        :LINES
-    ]
-    switches = [one for one in found.effects if one.kind == "switch" and one.name not in NUMERIC]
-    worth = sorted((one for one in switches if one.more < 0 or one.memory_more < 0), key=_saved)[:LINES]
-    said = sensitivity_remarks(found)
-    by = f"+{found.change:.0%}"
-    of_number = {
-        "Number": "name",
-        "Now >": _value,
-        "Step time per 1% >": lambda one: f"{one.elasticity:+.2f}%",
-        f"Step time at {by} >": "more:+.1%",
-        f"Memory at {by} >": "memory_more:+.1%",
-    }
-    of_switch = {
-        "Switch": "name",
-        "Now": "before",
-        "Then": "after",
-        "Step time >": "more:+.1%",
-        "Memory >": "memory_more:+.1%",
-    }
-    return Summary(
-        [grid_of(said[0] if said else "", numbers, of_number), grid_of("", worth, of_switch)], said[1:2]
-    )
+    numbers = [effect for effect in found.effects if effect.kind != "switch"]
+    numbers = sorted(numbers, key=lambda effect: -effect.reach)[:LINES]
+    switches = [effect for effect in found.effects if effect.kind == "switch" and effect.name not in NUMERIC]
+    worth = [effect for effect in switches if effect.more < 0 or effect.memory_more < 0]
+    worth = sorted(worth, key=_saved)[:LINES]
+    remarks = sensitivity_remarks(found)
+    title = remarks[0] if remarks else ""
+    shown = _by(table_of("numbers in short", numbers, {"Now >": _value}, title=title), f"{found.change:.0%}")
+    return Summary([shown, table_of("switches in short", worth)], remarks[1:2])
 
 
 def _saved(effect: Effect) -> float:

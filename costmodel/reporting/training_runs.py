@@ -1,40 +1,27 @@
-"""A whole training run for people and machines: the headline, where the hours go, and how sure that is."""
+"""A whole training run for people: the headline, where the hours go, how sure that is; and a running one, watched."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import UTC, datetime
+from math import exp
+
+import numpy as np
 
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
 from costmodel.base.percentiles import off_middle_text
-from costmodel.base.units import (
-    format_bytes,
-    format_count,
-    format_days,
-    format_duration,
-    format_figure,
-    format_seconds,
-)
+from costmodel.base.units import format_count, format_days, format_figure, format_seconds
 from costmodel.base.words import chance_text, plural
-from costmodel.reporting.cells import figures_of
-from costmodel.reporting.summaries import (
-    band_row,
-    first_warning,
-    job_rows,
-    machine_text,
-    of_text,
-)
+from costmodel.reporting.cells import facts_grid, facts_of, figures_from, say, table_of
+from costmodel.reporting.summaries import band_row, first_warning, job_rows, machine_text, of_text
 from costmodel.reporting.tables import PLANNED, breakdown_text, job_text, memory_text
 from costmodel.what_if.compare import Runs
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
+from costmodel.whole_run.watch import Watch
 
-_SPREAD_TITLES = {
-    "days": "days",
-    "gpu_hours": "GPU-hours",
-    "energy_kwh": "energy, MWh",
-    "dollars": "dollars",
-    "interruptions": "interruptions",
-}
+LIKELY = 0.75
+"""Probability of fitting below which a whole run warns: it buys what may not start. [-]"""
 
 
 def run_grids(run: TrainingRun) -> list[Grid]:
@@ -44,43 +31,23 @@ def run_grids(run: TrainingRun) -> list[Grid]:
 
 def _headline(run: TrainingRun) -> Grid:
     """Return what people ask first."""
-    est, given, checkpoint = run.est, run.reliability, run.checkpoint
+    est = run.est
     found = run.intervals_s if run.failures_per_s else {}
-    rules = "; ".join(f"{name} {format_duration(seconds)}" for name, seconds in found.items())
-    whose = PLANNED if run.is_planned else ""
-    rows = [
-        ("layout", f"{job_text(est)}{whose}"),
-        ("memory", memory_text(est)),
-        (
-            "calendar time",
-            f"{format_days(run.days)} for {format_count(run.tokens)} tokens in {plural(run.steps, 'step')} of "
-            f"{format_seconds(run.step_time_s, 4)}{_middle(run)}",
-        ),
-        (
-            "effective training time",
-            f"{run.effective_training_time_ratio:.1%} of it; MFU {float(est.mfu):.1%} in the "
-            f"step, {float(est.mfu) * run.effective_training_time_ratio:.1%} of the calendar",
-        ),
-        ("GPU-hours", _spares_text(run)),
-        ("cost", _cost_text(run)),
-        *limits(run),
-        (
-            "energy",
-            f"{_megawatt_hours(run.energy_kwh)} at {run.gpu_power_w:,.0f} W a GPU and host, PUE {run.pue:.2f} "
-            f"(boards alone at their limit: {_megawatt_hours(run.energy_at_tdp_kwh)})",
-        ),
-        ("CO2", f"{_tonnes_text(run)} (of the boards alone: {_tonnes(run.tonnes_co2_at_tdp)})"),
-        ("interruptions", f"{_failures_text(run)} (rates: {given.name})"),
-        (
-            "checkpoint",
-            f"{format_bytes(checkpoint.size_bytes)}, {given.checkpointing}: written in "
-            f"{format_duration(checkpoint.write_s)}, training waits "
-            f"{format_duration(checkpoint.pause_s)}",
-        ),
-        ("interval", f"{format_duration(run.interval_s)}" + (f" (best by {rules})" if rules else "")),
-    ]
+    rules = "; ".join(say("{0} {1:duration}", {}, *rule) for rule in found.items())
+    middle = off_middle(run)
+    more = {
+        "layout": job_text(est) + (PLANNED if run.is_planned else ""),
+        "memory": memory_text(est),
+        "median": f"; {middle.replace('of them', 'of the runs drawn')}" if middle else "",
+        "of_calendar": float(est.mfu) * run.effective_training_time_ratio,
+        "hours": _spares_text(run),
+        "cost": _cost_text(run),
+        "failures": _failures_text(run),
+        "rules": f" (best by {rules})" if rules else "",
+        **_limits(run),
+    }
     title = f"{est.job.model.name} on {plural(run.gpus, 'GPU')} of {est.job.cluster.name}, the whole run"
-    return Grid(title, columns("", ""), rows)
+    return facts_grid("run", run, title, **more)
 
 
 def _spares_text(run: TrainingRun) -> str:
@@ -93,162 +60,126 @@ def _spares_text(run: TrainingRun) -> str:
 
 
 def _cost_text(run: TrainingRun) -> str:
-    """Say what a run costs, and at which price."""
+    """Say what a run costs, at which price, and what at the lowest and the highest list price."""
     if run.dollars is None:
         return f"no price: {run.price_note}"
-    return f"${run.dollars:,.0f} at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour ({run.price_note}){_at_lists(run)}"
+    ends = run.dollars_at_list_prices
+    lists = "" if ends is None else f", where it costs ${ends[0]:,.0f} to ${ends[1]:,.0f}"
+    return say(
+        "{dollars:$} at ${price_usd_per_gpu_hour:,.2f} a GPU-hour ({price_note}){lists}", run, lists=lists
+    )
 
 
 def _failures_text(run: TrainingRun) -> str:
     """Say how often a run is interrupted, expected or not."""
-    if not run.failures_per_s:
-        often = "none"
-    else:
-        often = (
-            f"{_count(run.interruptions)} unexpected, one in {run.mean_time_between_failures_s / 3600:,.1f} h"
-        )
-    planned = f", {_count(run.planned_stops)} planned" if run.reliability.planned_stops_per_day else ""
-    return often + planned
-
-
-def _count(expected: float) -> str:
-    """Return an expected number of events, small ones with two digits.
-
-    >>> _count(45.3), _count(0.234)
-    ('45', '0.23')
-    """
-    return f"{expected:,.0f}" if expected >= 10.0 else f"{expected:.2g}"
-
-
-def _middle(run: TrainingRun) -> str:
-    """Say the median beside a headline that is far from it."""
-    said = off_middle(run)
-    return f"; {said.replace('of them', 'of the runs drawn')}" if said else ""
-
-
-def _at_lists(run: TrainingRun) -> str:
-    """Say what the run costs at the lowest and at the highest list price."""
-    ends = run.dollars_at_list_prices
-    return "" if ends is None else f", where it costs ${ends[0]:,.0f} to ${ends[1]:,.0f}"
-
-
-LIKELY = 0.75
-"""Probability of fitting below which a whole run warns: it buys what may not start. [-]"""
+    often = "none"
+    if run.failures_per_s:
+        hours = run.mean_time_between_failures_s / 3600
+        often = say("{interruptions:events} unexpected, one in {hours:,.1f} h", run, hours=hours)
+    return often + (
+        say(", {planned_stops:events} planned", run) if run.reliability.planned_stops_per_day else ""
+    )
 
 
 def run_remarks(run: TrainingRun) -> list[str]:
     """Return the warnings of the step, and of a layout that fits but may well not."""
     est = run.est
-    said = [f"Warning: {warning}" for warning in est.warnings]
+    warnings = [f"Warning: {warning}" for warning in est.warnings]
     chance = float(est.fits_probability)
     if not est.fits or chance >= LIKELY:
-        return said
+        return warnings
     whose = "the planner's layout" if run.is_planned else "this layout"
-    return [
-        *said,
-        f"Warning: {whose} is only {chance:.0%} likely to fit; costmodel plan --risk 10% looks for one that is surer "
-        "(name it with -l).",
-    ]
+    surer = "costmodel plan --risk 10% looks for one that is surer (name it with -l)."
+    return [*warnings, f"Warning: {whose} is only {chance:.0%} likely to fit; {surer}"]
 
 
-def limits(run: TrainingRun) -> list[tuple[str, str]]:
+def _limits(run: TrainingRun) -> dict[str, str]:
     """Say of each limit that was given beside the tokens what is left of it, and how surely it is kept."""
-    rows = []
+    limits = {"budget": "", "allowed": ""}
     for name, kept in run.within().items():
-        limit, apart = (
-            (f"${kept.limit:,.0f}", f"${abs(kept.margin):,.0f}")
-            if name == "dollars"
-            else (format_days(kept.limit), format_days(abs(kept.margin)))
+        unit = "$" if name == "dollars" else "days"
+        text = "{limit:UNIT}: {apart:UNIT} ({share:.1%}) {word}; kept in {probability:.0%} of the runs drawn"
+        limits["budget" if name == "dollars" else "allowed"] = say(
+            text.replace("UNIT", unit),
+            kept,
+            apart=abs(kept.margin),
+            share=abs(kept.margin) / kept.limit,
+            word="left" if kept.margin >= 0 else "too little",
         )
-        word = "left" if kept.margin >= 0 else "too little"
-        share = f"{abs(kept.margin) / kept.limit:.1%}"
-        rows.append(
-            (
-                "budget" if name == "dollars" else "time allowed",
-                f"{limit}: {apart} ({share}) {word}; kept in {kept.probability:.0%} of the runs drawn",
-            )
-        )
-    return rows
+    return limits
 
 
 def _hours(run: TrainingRun) -> Grid:
     """Return where the GPU-hours go: the categories of the step, and what failures take."""
     share = run.steps * run.gpus / 3600.0
-    by_category: dict[str, float] = {}
+    useful: dict[str, float] = {}
     for line in run.est.bill.time_lines:
         category = "stragglers" if line.axis == "resilience" else line.category
-        by_category[category] = by_category.get(category, 0.0) + float(line.exposed_seconds) * share
-    useful = sorted(by_category.items(), key=lambda item: -item[1])
+        useful[category] = useful.get(category, 0.0) + float(line.exposed_seconds) * share
     in_step = ("stragglers", "jitter")
     lost = {name: hours for name, hours in run.lost_gpu_hours().items() if not name.startswith(in_step)}
-    rows = [_hours_row("in steps that count", sum(by_category.values()), run)]
-    rows += [_hours_row(f"  {name}", hours, run) for name, hours in useful]
-    lost_row = len(rows)
-    rows.append(_hours_row("lost to failures and checkpoints", sum(lost.values()), run))
-    largest_first = sorted(lost.items(), key=lambda item: -item[1])
-    rows += [_hours_row("  " + name.replace("_", " "), hours, run) for name, hours in largest_first]
+    rows: list[list[str]] = []
+    strong = []
+    for title, parts in (("in steps that count", useful), ("lost to failures and checkpoints", lost)):
+        strong.append(len(rows))
+        rows.append(_hours_row(title, sum(parts.values()), run))
+        largest_first = sorted(parts.items(), key=lambda item: -item[1])
+        rows += [_hours_row("  " + name.replace("_", " "), hours, run) for name, hours in largest_first]
     rows.append(_hours_row("the whole run", run.gpu_hours, run))
-    strong = frozenset({0, lost_row, len(rows) - 1})
-    return Grid("Where the GPU-hours go", columns("", "GPU-hours >", "Share >"), rows, strong)
+    titles = columns("", "GPU-hours >", "Share >")
+    return Grid("Where the GPU-hours go", titles, rows, frozenset([*strong, len(rows) - 1]))
+
+
+def _hours_row(label: str, hours: float, run: TrainingRun) -> list[str]:
+    return [label, _hours_text(hours, run), f"{hours / run.gpu_hours:.1%}"]
 
 
 def _causes(run: TrainingRun) -> list[Grid]:
     """Return what interrupts the run and what that takes, where the rates say it."""
-    rows = [
-        [
-            row.cause,
-            _count(row.interruptions),
-            format_duration(row.detection_s),
-            _hours_text(row.gpu_hours, run),
-            f"{row.gpu_hours / run.gpu_hours:.2%}",
-        ]
-        for row in run.by_cause()
-    ]
-    heads = columns("", "Times >", "Until known >", "GPU-hours >", "Share >")
+    rows = run.by_cause()
+    if not (rows and run.failures_per_s):
+        return []
+    own = {
+        "GPU-hours >": lambda row: _hours_text(row.gpu_hours, run),
+        "Share >": lambda row: f"{row.gpu_hours / run.gpu_hours:.2%}",
+    }
     note = f"work done again, detection, restart and loading; causes as counted by {run.reliability.name}"
-    return [Grid("What interrupts it", heads, rows, note=note)] if rows and run.failures_per_s else []
-
-
-def _hours_row(label: str, hours: float, run: TrainingRun) -> list[str]:
-    """Return one row."""
-    return [label, _hours_text(hours, run), f"{hours / run.gpu_hours:.1%}"]
+    return [table_of("causes", rows, own, note=note)]
 
 
 def _spread(run: TrainingRun) -> Grid:
     """Return the percentiles of the Monte Carlo."""
-    given = run.reliability
+    short = run.days < 1.0
+    written = {
+        "days": ("hours", 24.0, "figure") if short else ("days", 1.0, ",.1f"),
+        "gpu_hours": ("GPU-hours", 1.0, "figure" if short else ",.0f"),
+        "energy_kwh": ("energy, MWh", 1e-3, "figure"),
+        "dollars": ("dollars", 1.0, "figure" if short else ",.0f"),
+        "interruptions": ("interruptions", 1.0, ",.0f"),
+    }
     rows = []
     for name, values in run.spread().items():
-        title = _SPREAD_TITLES[name]
-        if run.days < 1.0 and name != "interruptions":
-            title, scale = (
-                ("hours", 24.0) if name == "days" else (title, 1e-3 if name == "energy_kwh" else 1.0)
-            )
-            rows.append([title, *(format_figure(value * scale) for value in values)])
-        elif name == "energy_kwh":
-            rows.append([title, *(format_figure(value / 1e3) for value in values)])
-        else:
-            rows.append([title, *(f"{value:,.{1 if name == 'days' else 0}f}" for value in values)])
-    step = (
-        f"step time as {len(run.step_samples.factors)} uncertain factors have it"
-        if given.step_time_error is None
-        else f"step time ±{given.step_time_error:.0%}"
+        title, scale, form = written[name]
+        rows.append([title, *(say(f"{{0:{form}}}", {}, float(value) * scale) for value in values)])
+    given = run.reliability
+    step = f"step time as {len(run.step_samples.factors)} uncertain factors have it"
+    if given.step_time_error is not None:
+        step = f"step time ±{given.step_time_error:.0%}"
+    price = (
+        ""
+        if run.dollars is None
+        else say("; dollars at ${price_usd_per_gpu_hour:,.2f} a GPU-hour throughout", run)
     )
     note = (
-        f"{run.samples:,} runs drawn from seed {run.seed}: {step}, failure rate "
-        f"×/÷{_factor(given.failure_rate_error)}, downtime ×/÷{_factor(given.downtime_error)} (one standard deviation)"
-        + (
-            ""
-            if run.dollars is None
-            else f"; dollars at ${run.price_usd_per_gpu_hour:,.2f} a GPU-hour throughout"
-        )
+        f"{run.samples:,} runs drawn from seed {run.seed}: {step}, failure rate ×/÷{exp(given.failure_rate_error):.1f}, "
+        f"downtime ×/÷{exp(given.downtime_error):.1f} (one standard deviation){price}"
     )
     return Grid("How sure that is", columns("", *(f"p{p} >" for p in PERCENTILES)), rows, note=note)
 
 
 def off_middle(run: TrainingRun) -> str:
     """Say that the headline's days are far from the median of the runs drawn; empty where they are near."""
-    return off_middle_text(run.headline_place, f"{format_days(float(run.spread(50)['days'][0]))}")
+    return off_middle_text(run.headline_place, format_days(float(run.spread(50)["days"][0])))
 
 
 def _hours_text(hours: float, run: TrainingRun) -> str:
@@ -256,64 +187,37 @@ def _hours_text(hours: float, run: TrainingRun) -> str:
     return f"{hours:,.0f}" if run.days >= 1.0 else format_figure(hours)
 
 
-def _factor(error: float) -> str:
-    """Return a spread of a logarithm as a factor."""
-    from math import exp
-
-    return f"{exp(error):.1f}"
-
-
-def _megawatt_hours(energy_kwh: float) -> str:
-    """Write an energy in MWh, small ones with three digits."""
-    return f"{energy_kwh / 1e3:,.0f} MWh" if energy_kwh >= 1e5 else f"{energy_kwh / 1e3:.3g} MWh"
-
-
-def _tonnes(tonnes: float) -> str:
-    """Write tonnes of CO2 equivalent, small ones with three digits."""
-    return f"{tonnes:,.0f} t CO2e" if tonnes >= 100.0 else f"{tonnes:.3g} t CO2e"
-
-
-def _tonnes_text(run: TrainingRun) -> str:
-    """Say what the energy emits, and on which grid."""
-    return f"{_tonnes(run.tonnes_co2)} at {run.carbon_intensity:g} kg/kWh"
-
-
 def run_summary(run: TrainingRun, *, assumed: Collection[str] = ()) -> Summary:
     """Return a run in twenty lines: days and dollars with p10 and p90, whether it fits, where the GPU-hours go."""
     est, spread = run.est, run.spread(10, 90)
-    need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
-    chance = f"{of_text(need, have)}, {chance_text(float(est.fits_probability))} likely to fit"
+    need = of_text(float(est.memory_bytes_per_gpu), est.memory_capacity_bytes)
     cost = "" if run.dollars is None else f", ${run.dollars:,.0f}"
-    title = f"{machine_text(est)}, {format_count(run.tokens)} tokens: {format_days(run.days)}{cost}; {chance}"
+    title = f"{machine_text(est)}, {format_count(run.tokens)} tokens: {format_days(run.days)}{cost}; {need}, "
+    title += f"{chance_text(float(est.fits_probability))} likely to fit"
     if not est.fits:
-        title = f"DOES NOT FIT ({of_text(need, have)}): {title}"
-    low, high = spread["days"]
-    ends = f"{format_days(float(low))} to {format_days(float(high))}"
+        title = f"DOES NOT FIT ({need}): {title}"
+    ends = " to ".join(format_days(float(days)) for days in spread["days"])
     if run.dollars is not None:
         ends += ", ${:,.0f} to ${:,.0f}".format(*spread["dollars"])
-    hours = [(name.replace("_", " "), spent) for name, spent in run.lost_gpu_hours().items() if spent > 0]
-    largest = sorted(hours, key=lambda item: -item[1])[:3]
-    lost = ", ".join(f"{name} {spent / run.gpu_hours:.1%}" for name, spent in largest)
-    steps = f"{plural(run.steps, 'step')} of {format_seconds(run.step_time_s, 4)}"
+    largest = sorted(run.lost_gpu_hours().items(), key=lambda item: -item[1])[:3]
+    lost = [f"{name.replace('_', ' ')} {spent / run.gpu_hours:.1%}" for name, spent in largest if spent > 0]
+    planned = ["layout"] if run.is_planned else []
     rows = [
-        *job_rows(est, {*assumed, *(["layout"] if run.is_planned else [])}),
-        ("spread", f"{ends} (p10 to p90)"),
-        (
-            "steps",
-            f"{steps} at {float(est.mfu):.1%} MFU, {run.effective_training_time_ratio:.1%} of the time effective",
-        ),
+        *job_rows(est, {*assumed, *planned}),
+        *facts_of("run in short", run, ends=ends),
         *band_row(est),
-        ("time", breakdown_text(est)),
-        ("lost", lost or "nothing"),
-        ("cost", _cost_text(run)),
-        *limits(run),
-        ("energy", f"{_megawatt_hours(run.energy_kwh)}, PUE {run.pue:.2f}; {_tonnes_text(run)}"),
-        ("faults", _failures_text(run)),
+        *facts_of(
+            "run below",
+            run,
+            time=breakdown_text(est),
+            lost=", ".join(lost) or "nothing",
+            cost=_cost_text(run),
+            failures=_failures_text(run),
+            **_limits(run),
+        ),
     ]
-    return Summary(
-        [Grid(title, columns("", ""), rows)],
-        first_warning([said.removeprefix("Warning: ") for said in run_remarks(run)]),
-    )
+    warnings = [said.removeprefix("Warning: ") for said in run_remarks(run)]
+    return Summary([Grid(title, columns("", ""), rows)], first_warning(warnings))
 
 
 # --- several runs side by side ---
@@ -322,45 +226,28 @@ def run_summary(run: TrainingRun, *, assumed: Collection[str] = ()) -> Summary:
 def runs_grids(found: Runs) -> list[Grid]:
     """Return a row a figure, a column a run; below each figure from where to where it may lie."""
     runs = found.runs
-    rows = figures_of(
-        runs,
-        {
-            "model": "est.job.model.name",
-            "cluster": lambda run: f"{plural(run.gpus, run.device_word)} of {run.est.job.cluster.name}",
-            "layout": lambda run: job_text(run.est),
-            "precision": "est.job.precision.name",
-            "memory": lambda run: memory_text(run.est),
-            "tokens": lambda run: format_count(run.tokens),
-            "step time": "step_time_s:s4",
-            "MFU": lambda run: f"{float(run.est.mfu):.1%}",
-            "calendar time": lambda run: format_days(run.days),
-            PERCENTILE_TITLE: lambda run: percentiles_text(run, "days"),
-        },
-    )
-    apart = [off_middle(run) for run in runs]
-    if any(apart):
-        rows.append(["  beside the median", *(said or "near it" for said in apart)])
-    rows += figures_of(
-        runs,
-        {
-            "GPU-hours": "paid_gpu_hours:,.0f",
-            "energy, MWh": lambda run: format_figure(run.energy_kwh / 1e3),
-            "dollars": dollars_text,
-        },
-    )
-    rows += figures_of(
-        runs, {PERCENTILE_TITLE: lambda run: percentiles_text(run, "dollars"), AT_LISTS: dollars_at_lists}
-    )
-    rows += figures_of(runs, {"price of a GPU-hour": _price, "interruptions": "interruptions:,.0f"})
-    kept = [dict(limits(run)) for run in runs]
-    names = dict.fromkeys(name for limit in kept for name in limit)
-    rows += figures_of(kept, {name: lambda limit, name=name: limit.get(name, "") for name in names})
-    strong = frozenset(index for index, cells in enumerate(rows) if cells[0] in ("calendar time", "dollars"))
+    apart = any(off_middle(run) for run in runs)
+    own = {
+        "cluster": lambda run: f"{plural(run.gpus, run.device_word)} of {run.est.job.cluster.name}",
+        "layout": lambda run: job_text(run.est),
+        "memory": lambda run: memory_text(run.est),
+        "  p10 / p50 / p90": lambda run: percentiles_text(run, "days"),
+        "  beside the median": lambda run: (off_middle(run) or "near it") if apart else "",
+        "dollars": dollars_text,
+        "  of dollars": lambda run: percentiles_text(run, "dollars"),
+        AT_LISTS: dollars_at_lists,
+        "price of a GPU-hour": lambda run: (
+            run.price_note
+            if run.price_usd_per_gpu_hour is None
+            else say("${price_usd_per_gpu_hour:,.2f} ({price_note})", run)
+        ),
+        "budget": lambda run: _limits(run)["budget"],
+        "time allowed": lambda run: _limits(run)["allowed"],
+    }
+    rows = figures_from("runs", runs, own)
+    strong = frozenset(index for index, row in enumerate(rows) if row[0] in ("calendar time", "dollars"))
     note = "p10 to p90 of dollars holds the price; --spare-nodes bills spare nodes too."
     return [Grid("Runs side by side", columns("", *found.labels), rows, strong, note)]
-
-
-PERCENTILE_TITLE = "  p10 / p50 / p90"
 
 
 AT_LISTS = "  at the lowest / highest list price"
@@ -382,11 +269,54 @@ def dollars_at_lists(run: TrainingRun) -> str:
 
 def dollars_text(run: TrainingRun) -> str:
     """Say what a run costs."""
-    return "no price" if run.dollars is None else f"${run.dollars:,.0f}"
+    return say("{dollars:$}", run) or "no price"
 
 
-def _price(run: TrainingRun) -> str:
-    """Say what a GPU-hour costs and who says so."""
-    if run.price_usd_per_gpu_hour is None:
-        return run.price_note
-    return f"${run.price_usd_per_gpu_hour:,.2f} ({run.price_note})"
+# --- a running training held against its estimate ---
+
+_STATES = {
+    "inside": "inside the band",
+    "slower": "slower than the band",
+    "faster": "faster than the band",
+    "unknown": "too few steps to tell",
+}
+
+
+def watch_grids(seen: Watch) -> list[Grid]:
+    """Return one look as a table."""
+    left = "" if seen.steps_left is None else f", {seen.steps_left:,.0f} left"
+    rows = facts_of("watch", seen, state_text=_STATES[seen.state], left=left)
+    return [Grid(f"Watch {seen.times.log.name}", columns("", "Now"), rows)]
+
+
+def watch_remarks(seen: Watch) -> list[str]:
+    """Say in one line where steps lie, since when, and what that costs."""
+    step = format_seconds(seen.step_time_s, 4)
+    if seen.state in ("inside", "unknown"):
+        of_expected = f"{step} a step ({seen.off:+.1%} of what is expected)"
+        return [f"step {seen.last_step:,}: {_STATES[seen.state]}, {of_expected}"]
+    faster = seen.state == "faster"
+    beyond = abs(seen.step_time_s / (seen.band.low_s if faster else seen.band.high_s) - 1.0)
+    clock = (
+        f" ({datetime.fromtimestamp(seen.since_s, UTC):%Y-%m-%d %H:%M:%S})"
+        if np.isfinite(seen.since_s)
+        else ""
+    )
+    text = (
+        "step {last_step:,}: {step_time_s:s4} a step since step {since_step:,}{clock}, {beyond:.1%} {side} the band "
+        "({band.low_s:s4} to {band.high_s:s4}) and {off:+.1%} off the {band.middle_s:s4} expected; {cost}"
+    )
+    side = "below" if faster else "above"
+    return [say(text, seen, clock=clock, beyond=beyond, side=side, cost=_watch_cost(seen))]
+
+
+def _watch_cost(seen: Watch) -> str:
+    """Say what the rest of the run costs more, or saves."""
+    if seen.extra_days is None or seen.steps_left is None:
+        return f"{1.0 / (1.0 + seen.off) - 1.0:+.1%} steps a day (--tokens says how many are left)"
+    verb = "costs" if seen.extra_days > 0 else "saves"
+    spares = f" ({plural(seen.paid_spare_nodes, 'spare node')} paid too)" if seen.paid_spare_nodes else ""
+    money = " (no price: --price USD)"
+    if seen.extra_dollars is not None:
+        money = f" and ${abs(seen.extra_dollars):,.0f}{spares}"
+    return f"over the {seen.steps_left:,.0f} steps that are left this {verb} {abs(seen.extra_days):,.3g} days{money}"

@@ -199,7 +199,7 @@ READS = (
     "describe.jobs",
     "describe.models.model",
     "interop",
-    "reporting.figures",
+    "reporting.charts",
     "reporting.lists",
 )
 """What commands use beside the public face: errors and units, themselves, readers of flags and files, picture files, the
