@@ -17,8 +17,7 @@ from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.estimates.roofline import axis_rows
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting import charts as figures
-from costmodel.reporting.charts import FILLS
-from costmodel.reporting.charts import save
+from costmodel.reporting.charts import FILLS, save
 from costmodel.reporting.pictures import group_numbers, memory_chart, operator_points
 from costmodel.reporting.series import memory_stacks, time_parts
 from costmodel.trust.validation import validate
