@@ -24,12 +24,12 @@ from costmodel.estimates.collective import canonical
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.interop.nccl_tests import Log
 from costmodel.interop.nccl_tests import read_logs as read_nccl_logs
+from costmodel.trust.calibration.calibrated_files import accelerator_text, cluster_texts
 from costmodel.trust.calibration.cluster_fit import MAX_ERROR as FABRIC_ERROR
 from costmodel.trust.calibration.cluster_fit import ClusterFit, fit_cluster, price_run, sweep_run
-from costmodel.trust.calibration.cluster_profile import profile_texts
 from costmodel.trust.calibration.kernel_csv import read_timings
-from costmodel.trust.calibration.kernel_profile import MAX_ERROR as KERNEL_ERROR
-from costmodel.trust.calibration.kernel_profile import KernelResult, accelerator_text, fit_kernels
+from costmodel.trust.calibration.kernel_fits import MAX_ERROR as KERNEL_ERROR
+from costmodel.trust.calibration.kernel_fits import KernelResult, fit_kernels
 from costmodel.trust.own_runs import OwnRun, logged, read_runs
 from costmodel.trust.site_fit import RunsCalibration, fit_site
 from costmodel.trust.step_residuals import PartFactor, constant_s, part_factors
@@ -138,7 +138,7 @@ class FabricCalibration(Answer):
         names: dict[int, list[str]] = {}
         for sweep, run in zip(self.log.sweeps, self.fit.runs, strict=True):
             names.setdefault(0 if run.network is None else 1, []).append(sweep.file)
-        return profile_texts(
+        return cluster_texts(
             Path(path), self.base, self.cluster, self.fit.tiers, names, profile_path=self.profile_path
         )
 

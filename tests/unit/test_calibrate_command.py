@@ -12,8 +12,8 @@ from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_accelerator
 from costmodel.estimates.estimate import estimate
 from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
-from costmodel.trust.calibration.kernel_blocks import matmul_constants
 from costmodel.trust.calibration.kernel_csv import read_timings
+from costmodel.trust.calibration.kernel_fits import matmul_block
 from costmodel.trust.own_runs import OwnRun
 from costmodel.trust.step_residuals import constant_s, part_factors
 
@@ -204,7 +204,7 @@ def test_constants_of_products_as_profiles_write_them():
         wave_fraction=0.3456,
         ramp_k=61.23,
     )
-    assert matmul_constants(plain) == {
+    assert matmul_block(plain) == {
         "fixed": "2.5 us",
         "peak_fraction": 0.765,
         "memory_fraction": 0.8,
@@ -222,10 +222,8 @@ def test_constants_of_products_as_profiles_write_them():
         cast_fixed_s=4e-6,
         fixed_per_group_s=2e-7,
     )
-    block = matmul_constants(full, scale=2.0, sustained=0.5)
-    assert block["peak_fraction"] == 0.98
-    assert block["sustained_loss"] == 0.6
-    assert matmul_constants(full, sustained=1.25).get("sustained_loss") is None
+    block = matmul_block(full._replace(peak_fraction=0.99))
+    assert (block["peak_fraction"], block["sustained_loss"]) == (0.98, 0.2)
     assert {key: block[key] for key in ("split_k", "small_tile_fraction", "epilogue_fraction")} == {
         "split_k": 3000.0,
         "small_tile_fraction": 0.7,
@@ -237,7 +235,7 @@ def test_constants_of_products_as_profiles_write_them():
         "4 us",
     )
     assert block["fixed_per_group"] == "0.2 us"
-    assert "fixed_per_group" not in matmul_constants(full._replace(fixed_per_group_s=1e-7))
+    assert "fixed_per_group" not in matmul_block(full._replace(fixed_per_group_s=1e-7))
 
 
 def test_without_scipy_a_fit_is_refused_in_one_line(tmp_path, capsys, monkeypatch):

@@ -53,7 +53,7 @@ m,n,k,dtype,groups,batch,time_us,time_ms,time_s,tflops,out_dtype,accumulate,sust
     assert rows.output_bytes.tolist() == [2, 4, 2, 2]
     assert rows.accumulate.tolist() == [0, 1, 0, 1]
     assert rows.sustained.tolist() == [0, 1, 0, 0]
-    assert rows.sources.tolist() == ["own"] * 4
+    assert rows.source.tolist() == ["own"] * 4
     grouped = found.matmul["grouped_matmul", "bf16"]
     assert (grouped.groups.tolist(), grouped.time_s.tolist()) == ([8], [1e-6])
     assert found.matmul["matmul", "fp8"].output_bytes.tolist() == [2]

@@ -1,13 +1,12 @@
 """The clock of long kernels: what an accelerator loses to its power limit when nobody timed it for long."""
 
-import numpy as np
 import pytest
 from fit_kernels import loss_at_power, share_power_limits
+from kernel_tables import ShippedFit
 
 from costmodel import load_accelerator
 from costmodel.physics.kernels.roofline import MatmulConstants
-from costmodel.trust.calibration.kernel_csv import MatmulRows
-from costmodel.trust.calibration.kernel_fits import MatmulFit
+from costmodel.trust.calibration.kernel_csv import MATMUL, table_of
 
 
 def test_between_and_beyond_what_was_seen():
@@ -45,9 +44,8 @@ def fits(*seen):
         constants = MatmulConstants(
             num_sms=148, fixed_s=0, peak_fraction=0.7, memory_fraction=0.8, tile_m=128, tile_n=128
         )._replace(sustained_loss=loss)
-        made[key] = MatmulFit(constants, 9, 0.1, ("one",))
-        one = np.ones(1)
-        rows[key] = MatmulRows(*(one,) * 6, np.array([sustained]), np.array([False]), one, ("one",))
+        made[key] = ShippedFit(constants, 9, 0.1, ("one",))
+        rows[key] = table_of(MATMUL, [[1.0] * 6 + [sustained, False, 1.0]])
     return {key: found.constants.sustained_loss for key, found in share_power_limits(made, rows).items()}
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_link
 from costmodel.trust.calibration.fabric_fit import predict, predict_inner
-from costmodel.trust.calibration.kernel_fits import Device, predict_attention, predict_matmul
+from costmodel.trust.calibration.kernel_fits import predict_attention, predict_matmul
 
 Array = NDArray[np.float64]
 
@@ -73,19 +73,19 @@ def kernel_residuals(matmul: Path, attention: Sequence[Path]) -> pd.DataFrame:
         )
         if op == "batched_matmul" or dtype not in table:
             continue
-        device = _device(name)
+        device = load_accelerator(name)
         residual = np.log(rows.time_s / predict_matmul(rows, device, dtype, table[dtype]))
         factor = f"{op}.{device.generation}.{bits_of(dtype)}"
-        frames.append(_frame(factor, name, rows.sources, residual, rows.time_s))
+        frames.append(_frame(factor, name, rows.source, residual, rows.time_s))
     for (name, kernel), timed in read_attention(list(attention)).items():
         kernels = load_accelerator(name).kernels if name in shipped else None
         if kernels is None or kernel not in kernels.attention:
             continue
-        device = _device(name)
+        device = load_accelerator(name)
         priced = predict_attention(timed, device, kernels.attention[kernel], kernel=kernel)
         here = timed.host_timed == 0
         factor = f"attention.{device.generation}"
-        sources = [source for source, keep in zip(timed.sources, here, strict=True) if keep]
+        sources = [source for source, keep in zip(timed.source, here, strict=True) if keep]
         frames.append(
             _frame(
                 factor, f"{name} {kernel}", sources, np.log(timed.time_s / priced)[here], timed.time_s[here]
@@ -94,13 +94,6 @@ def kernel_residuals(matmul: Path, attention: Sequence[Path]) -> pd.DataFrame:
     found = pd.concat(frames, ignore_index=True)
     long_enough: pd.DataFrame = found[found.time_s >= TRAINING_KERNEL_S]
     return long_enough
-
-
-def _device(name: str) -> Device:
-    a = load_accelerator(name)
-    return Device(
-        name, a.generation, a.num_sms, dict(a.peak_flops_per_s), a.memory_bandwidth_bytes_per_s, a.tdp_w
-    )
 
 
 def _frame(factor: str, device: str, sources: Sequence[str], residual: Array, time_s: Array) -> pd.DataFrame:

@@ -14,39 +14,45 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from kernel_tables import count_sources, read_attention, read_matmul
+from kernel_tables import ShippedFit, count_sources, read_attention, read_matmul
 from library_fp4 import DTYPE, fit_library, of_chip
 
 from costmodel.base.yaml_files import document, document_text, node
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.physics.kernels.roofline import AttentionConstants, AttentionPassConstants
-from costmodel.trust.calibration.kernel_blocks import Block, attention_block, matmul_block
-from costmodel.trust.calibration.kernel_csv import AttentionRows, MatmulRows
-from costmodel.trust.calibration.kernel_fits import AttentionFit, Device, MatmulFit, fit_attention, fit_matmul
+from costmodel.trust.calibration.kernel_csv import Rows
+from costmodel.trust.calibration.kernel_fits import (
+    BACKWARD_RATIO,
+    MIN_POINTS,
+    Block,
+    fit_attention,
+    fit_matmul,
+    kernel_block,
+)
 
 # One die of an MI250X, sold alone; it has measurements and no profile.
-MI210 = Device("mi210", "cdna2", 104.0, {"bf16": 181e12, "fp16": 181e12}, 1.638e12)
-MIN_POINTS = 9
-"""Fewer rows than this are a check, not a fit."""
-BACKWARD_RATIO = 0.875
-"""Backward over forward peak share of FlashAttention-2, as measured on H100 (322 of 370 TFLOP/s)."""
+MI210 = SimpleNamespace(
+    name="mi210",
+    generation="cdna2",
+    num_sms=104,
+    peak_flops_per_s={"bf16": 181e12, "fp16": 181e12},
+    memory_bandwidth_bytes_per_s=1.638e12,
+    tdp_w=0.0,
+)
 
-MatmulFits = dict[tuple[str, str, str], MatmulFit]
-AttentionFits = dict[tuple[str, str], AttentionFit]
+MatmulFits = dict[tuple[str, str, str], ShippedFit]
+AttentionFits = dict[tuple[str, str], ShippedFit]
 
 
-def device(name: str) -> Device:
+def device(name: str) -> Any:
     """Return what the fits need of an accelerator."""
-    if name == MI210.name:
-        return MI210
-    a = load_accelerator(name)
-    return Device(
-        name, a.generation, a.num_sms, dict(a.peak_flops_per_s), a.memory_bandwidth_bytes_per_s, a.tdp_w
-    )
+    return MI210 if name == MI210.name else load_accelerator(name)
 
 
-def fit_matmuls(rows: Mapping[tuple[str, str, str], MatmulRows], known_names: set[str]) -> MatmulFits:
+def fit_matmuls(rows: Mapping[tuple[str, str, str], Rows], known_names: set[str]) -> MatmulFits:
     """Fit dense products first; quantised and grouped ones keep what they cannot tell from them."""
     fits: MatmulFits = {}
     order = {"bf16": 0}
@@ -63,11 +69,11 @@ def fit_matmuls(rows: Mapping[tuple[str, str, str], MatmulRows], known_names: se
             known = {k: v for k, v in dense.constants._asdict().items() if k not in free}
         elif dtype != "bf16" and (name, "matmul", "bf16") in fits:
             known = {"fixed_s": fits[name, "matmul", "bf16"].constants.fixed_s}
-        fits[key] = fit_matmul(rows[key], device(name), dtype, known)
+        fits[key] = ShippedFit(*fit_matmul(rows[key], device(name), dtype, known), rows[key].source)
     return share_power_limits(fits, rows)
 
 
-def share_power_limits(fits: MatmulFits, rows: Mapping[tuple[str, str, str], MatmulRows]) -> MatmulFits:
+def share_power_limits(fits: MatmulFits, rows: Mapping[tuple[str, str, str], Rows]) -> MatmulFits:
     """Give dtypes that were only timed in bursts the power limit seen nearest to them.
 
     An accelerator that was never timed for long takes what its TDP says (`loss_at_power`), between the
@@ -142,7 +148,7 @@ def with_library_fp4(fits: MatmulFits, table: Path) -> MatmulFits:
     return {(name, "matmul", DTYPE): of_chip(name, shared, others) for name in others}
 
 
-def fit_attentions(rows: Mapping[tuple[str, str], AttentionRows], known_names: set[str]) -> AttentionFits:
+def fit_attentions(rows: Mapping[tuple[str, str], Rows], known_names: set[str]) -> AttentionFits:
     """Fit every attention kernel with enough rows."""
     fits: AttentionFits = {}
     for (name, kernel), part in sorted(rows.items()):
@@ -150,14 +156,14 @@ def fit_attentions(rows: Mapping[tuple[str, str], AttentionRows], known_names: s
         if name in known_names and len(part.batch) >= MIN_POINTS and (2.0 in timed or len(timed) > 1):
             both_only = bool((part.passes == 2.0).all())
             ratio = BACKWARD_RATIO if both_only else None
-            fits[name, kernel] = fit_attention(part, device(name), ratio, kernel)
+            fits[name, kernel] = ShippedFit(*fit_attention(part, device(name), ratio, kernel), part.source)
     return fits
 
 
-def shipped_matmul_block(found: MatmulFit) -> Block:
+def shipped_matmul_block(found: ShippedFit) -> Block:
     """Write a fit of this accelerator's own rows."""
     source = count_sources(found.sources)
-    return matmul_block(found, f"{source}; power limit: {found.power_limit}" if found.power_limit else source)
+    return kernel_block(found, f"{source}; power limit: {found.power_limit}" if found.power_limit else source)
 
 
 def _peaks(c: AttentionPassConstants) -> dict[int, float]:
@@ -165,7 +171,7 @@ def _peaks(c: AttentionPassConstants) -> dict[int, float]:
     return {round(dim): value for dim, value in zip(c.head_dims, c.peak_fractions, strict=True)}
 
 
-def shipped_attention_block(found: AttentionFit, this: Device, fits: AttentionFits) -> Block:
+def shipped_attention_block(found: ShippedFit, this: Any, fits: AttentionFits) -> Block:
     """Write a fit of this accelerator's own rows.
 
     Where every row was causal, the share without a mask is the fitted one over the causal factor
@@ -192,7 +198,7 @@ def shipped_attention_block(found: AttentionFit, this: Device, fits: AttentionFi
             causal_fraction=causal,
         )
     changed = found._replace(constants=AttentionConstants(**adjusted))
-    return attention_block(changed, count_sources(found.sources))
+    return kernel_block(changed, count_sources(found.sources))
 
 
 def with_fits(text: str, name: str, matmuls: MatmulFits, attentions: AttentionFits) -> str:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from costmodel.base.errors import DataError
-from costmodel.trust.calibration.kernel_csv import AttentionRows, MatmulRows
+from costmodel.trust.calibration.kernel_csv import ATTENTION, MATMUL, PASS_FLOPS, PASSES, Rows, table_of
 
 # SimuMax loops each kernel; Azure warms up with 10,000 random-data products. The others time bursts.
 SUSTAINED_SOURCES = ("SimuMax", "Azure/")
@@ -31,6 +30,17 @@ UNNAMED_ATTENTION = {
 }
 # Times whole framework operators, one by one: a host cost is fitted beside the kernel and dropped.
 HOST_TIMED_SOURCES = ("MooreThreads/SimuMax",)
+
+
+class ShippedFit(NamedTuple):
+    """Fitted constants of one accelerator and kernel, and the sources of the rows."""
+
+    constants: Any
+    points: int
+    held_out_error: float
+    sources: Sequence[str]
+    power_limit: str = ""
+    """Where `sustained_loss` comes from, if not from these rows."""
 
 
 def _records(path: Path, needed: Iterable[str]) -> list[dict[str, str]]:
@@ -73,7 +83,7 @@ def _matmul_record(row: dict[str, str]) -> list[float] | None:
     return [m, n, k, groups, output_bytes, accumulate, sustained, cast, time_s]
 
 
-def read_matmul(path: Path) -> dict[tuple[str, str, str], MatmulRows]:
+def read_matmul(path: Path) -> dict[tuple[str, str, str], Rows]:
     """Return the rows of a table of matrix products by (accelerator, operator, dtype)."""
     needed = ("source", "gpu", "op", "dtype", "m", "n", "k", "time_us", "notes")
     grouped: dict[tuple[str, str, str], tuple[list[list[float]], list[str]]] = {}
@@ -87,10 +97,7 @@ def read_matmul(path: Path) -> dict[tuple[str, str, str], MatmulRows]:
         values, sources = grouped.setdefault((row["gpu"], op, dtype), ([], []))
         values.append(record)
         sources.append(short_source(row["source"]))
-    return {
-        key: MatmulRows(*np.array(values, dtype=np.float64).T, np.array(sources))
-        for key, (values, sources) in grouped.items()
-    }
+    return {key: table_of(MATMUL, values, sources) for key, (values, sources) in grouped.items()}
 
 
 def _kernel_name(row: dict[str, str]) -> str:
@@ -103,10 +110,9 @@ def _kernel_name(row: dict[str, str]) -> str:
     return "cudnn" if row["gpu"].startswith("b200") else "flash2"
 
 
-def read_attention(paths: Sequence[Path]) -> dict[tuple[str, str], AttentionRows]:
+def read_attention(paths: Sequence[Path]) -> dict[tuple[str, str], Rows]:
     """Return the rows of tables of attention kernels by (accelerator, kernel name)."""
     grouped: dict[tuple[str, str], tuple[list[list[float]], list[str]]] = {}
-    passes = {"attention_fwd": 0.0, "attention_bwd": 1.0, "attention_fwd_bwd": 2.0}
     for path in paths:
         for row in _records(path, ("gpu", "op", "batch", "seq_len", "heads", "causal")):
             if not row["heads"]:
@@ -116,21 +122,18 @@ def read_attention(paths: Sequence[Path]) -> dict[tuple[str, str], AttentionRows
             batch, seq, heads = float(row["batch"]), float(row["seq_len"]), float(row["heads"])
             causal = row["causal"].strip().lower() == "true"
             forward_flops = 2.0 * batch * heads * seq * seq * (0.5 if causal else 1.0) * (d_qk + d_v)
-            which = passes[row["op"]]
+            which = PASSES[row["op"]]
             window = float(row.get("window") or 0.0)
             if row.get("time_ms"):
                 time_s = float(row["time_ms"]) * 1e-3
             else:
-                time_s = forward_flops * (1.0, 2.5, 3.5)[int(which)] / (float(row["tflops"]) * 1e12)
+                time_s = forward_flops * PASS_FLOPS[int(which)] / (float(row["tflops"]) * 1e12)
             kv_heads = float(row.get("kv_heads") or heads)
             values, sources = grouped.setdefault((row["gpu"], _kernel_name(row)), ([], []))
             host = (row.get("source") or "").startswith(HOST_TIMED_SOURCES)
             values.append([batch, seq, heads, kv_heads, d_qk, d_v, causal, which, host, window, time_s])
             sources.append(short_source(row.get("source") or UNNAMED_ATTENTION.get(path.stem, path.stem)))
-    return {
-        key: AttentionRows(*np.array(values, dtype=np.float64).T, np.array(sources))
-        for key, (values, sources) in grouped.items()
-    }
+    return {key: table_of(ATTENTION, values, sources) for key, (values, sources) in grouped.items()}
 
 
 def short_source(source: str) -> str:

@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from kernel_tables import ShippedFit
 from numpy.typing import NDArray
 
+from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
 from costmodel.trust.calibration.fitting import Bound, Parameters, fit
 from costmodel.trust.calibration.kernel_csv import INPUT_BYTES
-from costmodel.trust.calibration.kernel_fits import Device, MatmulFit
 
 Array = NDArray[np.float64]
 
@@ -36,7 +37,7 @@ BOUNDS = {
 FIXED = {"num_sms": 148.0, "memory_fraction": 0.8, "tile_m": 128.0, "tile_n": 128.0}
 
 
-def fit_library(table: Path, device: Callable[[str], Device]) -> MatmulFit:
+def fit_library(table: Path, device: Callable[[str], Accelerator]) -> ShippedFit:
     """Fit the shared constants; the error is the mean over rows left out one by one."""
     with table.open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(line for line in stream if not line.startswith("#")))
@@ -63,10 +64,10 @@ def fit_library(table: Path, device: Callable[[str], Device]) -> MatmulFit:
         errors.append(abs(float(predict(found, test)[0] / time_s[row]) - 1.0))
     found, _ = fit(partial(predict, part=np.full(len(rows), True)), time_s, BOUNDS)
     sources = tuple(row["source"] for row in rows)
-    return MatmulFit(MatmulConstants(**{**FIXED, **found}), len(rows), float(np.mean(errors)), sources)
+    return ShippedFit(MatmulConstants(**{**FIXED, **found}), len(rows), float(np.mean(errors)), sources)
 
 
-def of_chip(name: str, shared: MatmulFit, others: Mapping[str, MatmulFit]) -> MatmulFit:
+def of_chip(name: str, shared: ShippedFit, others: Mapping[str, ShippedFit]) -> ShippedFit:
     """Return the shared fit for one chip, with the casts of `others` (TensorRT-LLM's timings by chip)."""
     own = others[name].constants
     share = shared.constants.peak_fraction

@@ -1,66 +1,70 @@
-"""Fits of the kernel constants to measured rows, and their error on rows left out."""
+"""Kernel constants fitted to measured rows: their error on rows left out, and the blocks of a profile that hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
 from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,
     MatmulConstants,
+    MemoryConstants,
     attention_time,
     matmul_time,
 )
 from costmodel.trust.calibration.fitting import Bound, Parameters, fit, thirds
-from costmodel.trust.calibration.kernel_csv import INPUT_BYTES, AttentionRows, MatmulRows
+from costmodel.trust.calibration.kernel_csv import INPUT_BYTES, Rows, Timings
 
 Array = NDArray[np.float64]
+Block = dict[str, Any]
+C = TypeVar("C")
 
+MIN_POINTS = 9
+MAX_ERROR = 0.15
 SEEDS = (0, 1)
 """Random deals into thirds that the held-out error is averaged over."""
-
+BACKWARD_RATIO = 0.875
+"""Backward over forward share of the peak where only both together were timed (FlashAttention-2, H100)."""
 TILES = ((128.0, 128.0), (128.0, 256.0), (256.0, 128.0), (128.0, 192.0))
 """Output tiles tried for each accelerator and dtype."""
+ATTENTION_TILES = (64.0, 128.0, 256.0)
+"""Rows of a tile tried for each attention kernel."""
+PASSES = ("forward", "backward")
 
 
-class Device(NamedTuple):
-    """What the fits need of an accelerator's data sheet."""
+class KernelFit(NamedTuple, Generic[C]):
+    """Constants fitted to rows of one accelerator and kernel, and their mean error on rows that the fit did not see."""
 
-    name: str
-    generation: str
-    num_sms: float
-    peak_flops_per_s: dict[str, float]
-    memory_bandwidth_bytes_per_s: float
-    tdp_w: float = 0.0
-
-
-class MatmulFit(NamedTuple):
-    """Fitted constants of one accelerator and dtype."""
-
-    constants: MatmulConstants
+    constants: C
     points: int
     held_out_error: float
-    sources: NDArray[np.str_]
-    power_limit: str = ""
-    """Where `sustained_loss` comes from, if not from these rows."""
 
 
-class AttentionFit(NamedTuple):
-    """Fitted constants of one accelerator and attention kernel."""
+def _fitted(
+    rows: Rows, find: Callable[[Rows], C], price: Callable[[Rows, C], Array], seeds: tuple[int, ...]
+) -> KernelFit[C]:
+    """Fit all rows, and score the fit of each two thirds of them on the third."""
+    errors = []
+    for seed in seeds:
+        part = thirds(len(rows), seed)
+        for left_out in range(3):
+            test = rows[part == left_out]
+            found = find(rows[part != left_out])
+            errors.append(np.abs(price(test, found) / test.time_s - 1.0))
+    return KernelFit(find(rows), len(rows), float(np.concatenate(errors).mean()))
 
-    constants: AttentionConstants
-    points: int
-    held_out_error: float
-    sources: NDArray[np.str_]
+
+# --- matrix products ---
 
 
-def matmul_bounds(rows: MatmulRows, generation: str) -> dict[str, Bound]:
+def matmul_bounds(rows: Rows, generation: str) -> dict[str, Bound]:
     """Return which constants the rows can tell, and between which bounds."""
     bounds = {
         "fixed_s": Bound(1e-7, 3e-5, 2.5e-6, log=True),
@@ -87,18 +91,7 @@ def matmul_bounds(rows: MatmulRows, generation: str) -> dict[str, Bound]:
     return bounds
 
 
-def matmul_predictor(
-    rows: MatmulRows, device: Device, dtype: str, known: Parameters
-) -> Callable[[Parameters], Array]:
-    """Return the function of the free constants that prices `rows`; the rest are `known`."""
-
-    def predict(parameters: Parameters) -> Array:
-        return predict_matmul(rows, device, dtype, MatmulConstants(**{**known, **parameters}))
-
-    return predict
-
-
-def predict_matmul(rows: MatmulRows, device: Device, dtype: str, constants: MatmulConstants) -> Array:
+def predict_matmul(rows: Rows, accelerator: Accelerator, dtype: str, constants: MatmulConstants) -> Array:
     """Price measured products with `constants`."""
     return matmul_time(
         rows.m,
@@ -106,8 +99,8 @@ def predict_matmul(rows: MatmulRows, device: Device, dtype: str, constants: Matm
         rows.k,
         groups=rows.groups,
         constants=constants,
-        peak_flops_per_s=device.peak_flops_per_s[PEAK_KEY[dtype]],
-        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+        peak_flops_per_s=accelerator.peak_flops_per_s[PEAK_KEY[dtype]],
+        memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
         input_bytes=INPUT_BYTES[dtype],
         output_bytes=rows.output_bytes,
         accumulate=rows.accumulate,
@@ -117,47 +110,41 @@ def predict_matmul(rows: MatmulRows, device: Device, dtype: str, constants: Matm
     ).value
 
 
-def _fit_over_tiles(rows: MatmulRows, device: Device, dtype: str, known: Parameters) -> MatmulConstants:
-    """Fit with every tile and keep the best."""
-    best: tuple[float, MatmulConstants] | None = None
-    bounds = {k: b for k, b in matmul_bounds(rows, device.generation).items() if k not in known}
-    tiles = ((256.0, 128.0),) if device.generation == "ampere" else TILES
-    if "tile_m" in known:
-        tiles = ((known["tile_m"], known["tile_n"]),)
-    # Where a power limit has been seen with few rows, the size at which it bites is not told.
-    given = {"sustained_flops": 1e11, **known}
-    for tile_m, tile_n in tiles:
-        fixed = {**given, "num_sms": device.num_sms, "tile_m": tile_m, "tile_n": tile_n}
-        parameters, cost = fit(matmul_predictor(rows, device, dtype, fixed), rows.time_s, bounds)
-        if best is None or cost < best[0]:
-            best = (cost, MatmulConstants(**{**fixed, **parameters}))
-    assert best is not None
-    return best[1]
-
-
-def fit_matmul(rows: MatmulRows, device: Device, dtype: str, known: Parameters | None = None) -> MatmulFit:
-    """Fit one accelerator and dtype; the error is the mean over rows that the fit did not see."""
+def fit_matmul(
+    rows: Rows, accelerator: Accelerator, dtype: str, known: Parameters | None = None
+) -> KernelFit[MatmulConstants]:
+    """Fit one accelerator and dtype, with every tile; constants that are `known` stay."""
     given = known or {}
-    errors = []
-    for seed in SEEDS:
-        part = thirds(len(rows.m), seed)
-        for left_out in range(3):
-            train, test = rows.take(part != left_out), rows.take(part == left_out)
-            constants = _fit_over_tiles(train, device, dtype, given)
-            errors.append(np.abs(predict_matmul(test, device, dtype, constants) / test.time_s - 1.0))
-    constants = _fit_over_tiles(rows, device, dtype, given)
-    return MatmulFit(constants, len(rows.m), float(np.concatenate(errors).mean()), rows.sources)
+    tiles = ((256.0, 128.0),) if accelerator.generation == "ampere" else TILES
+    if "tile_m" in given:
+        tiles = ((given["tile_m"], given["tile_n"]),)
+
+    def find(part: Rows) -> MatmulConstants:
+        bounds = {k: b for k, b in matmul_bounds(part, accelerator.generation).items() if k not in given}
+        best: tuple[float, MatmulConstants] | None = None
+        for tile_m, tile_n in tiles:
+            # Where a power limit has been seen with few rows, the size at which it bites is not told.
+            fixed = {"sustained_flops": 1e11, **given, "num_sms": accelerator.num_sms}
+            fixed |= {"tile_m": tile_m, "tile_n": tile_n}
+
+            def price(parameters: Parameters, fixed: Parameters = fixed) -> Array:
+                return predict_matmul(part, accelerator, dtype, MatmulConstants(**{**fixed, **parameters}))
+
+            parameters, cost = fit(price, part.time_s, bounds)
+            if best is None or cost < best[0]:
+                best = (cost, MatmulConstants(**{**fixed, **parameters}))
+        assert best is not None
+        return best[1]
+
+    return _fitted(rows, find, lambda part, found: predict_matmul(part, accelerator, dtype, found), SEEDS)
 
 
-ATTENTION_TILES = (64.0, 128.0, 256.0)
-"""Rows of a tile tried for each attention kernel."""
-
-PASSES = ("forward", "backward")
+# --- attention ---
 
 
-def attention_bounds(rows: AttentionRows, pass_index: int) -> dict[str, Bound]:
+def attention_bounds(rows: Rows, pass_index: int) -> dict[str, Bound]:
     """Return the free constants of one pass, prefixed with its name."""
-    here = rows.take(rows.passes != 1 - pass_index)
+    here = rows[rows.passes != 1 - pass_index]
     bounds = {
         "ramp_seq": Bound(1.0, 600.0, 60.0, log=True),
         "wave_fraction": Bound(0.0, 1.0, 0.5),
@@ -166,18 +153,15 @@ def attention_bounds(rows: AttentionRows, pass_index: int) -> dict[str, Bound]:
         bounds["causal_fraction"] = Bound(0.6, 1.05, 0.92)
     if pass_index == 1:
         bounds["side_bytes_per_element"] = Bound(0.1, 40.0, 10.0, log=True)
-    bounds |= {f"peak_{dim:g}": Bound(0.05, 1.0, 0.5) for dim in attention_dims(here)}
+    # By head dimension, the mean of key and value.
+    dims = np.unique(0.5 * (here.qk_head_dim + here.v_head_dim))
+    bounds |= {f"peak_{dim:g}": Bound(0.05, 1.0, 0.5) for dim in dims.tolist()}
     if here.host_timed.any():
         bounds["host_s"] = Bound(1e-6, 2e-4, 5e-5, log=True)
     return {f"{PASSES[pass_index]}.{name}": bound for name, bound in bounds.items()}
 
 
-def attention_dims(rows: AttentionRows) -> tuple[float, ...]:
-    """Return the measured head dimensions (mean of key and value)."""
-    return tuple(float(d) for d in np.unique(0.5 * (rows.qk_head_dim + rows.v_head_dim)))
-
-
-def pass_constants(
+def _pass_constants(
     parameters: Parameters, name: str, num_sms: float, tile_rows: float, ratio: float = 1.0
 ) -> AttentionPassConstants:
     """Build the constants of one pass from the fit's parameters, its peaks times `ratio`."""
@@ -198,22 +182,21 @@ def pass_constants(
 
 
 def predict_attention(
-    rows: AttentionRows,
-    device: Device,
+    rows: Rows,
+    accelerator: Accelerator,
     constants: AttentionConstants,
     host_s: tuple[float, float] = (0.0, 0.0),
     kernel: str = "cudnn",
 ) -> Array:
     """Price measured attention kernels, with a host cost a pass where the host was timed too."""
     low = kernel == FP8_ATTENTION
-    time_s = np.zeros(len(rows.batch))
+    time_s = np.zeros(len(rows))
     for d_qk, d_v in sorted(set(zip(rows.qk_head_dim, rows.v_head_dim, strict=True))):
         here = (rows.qk_head_dim == d_qk) & (rows.v_head_dim == d_v)
-        part = rows.take(here)
-        reach = np.where(part.window > 0.0, np.minimum(part.window, part.seq_len), part.seq_len)
-        half = np.where(part.causal > 0.0, 0.5 * reach / part.seq_len, 0.0)
+        part = rows[here]
         windowed = part.window > 0.0
-        keys = reach * (1.0 - half)
+        reach = np.where(windowed, np.minimum(part.window, part.seq_len), part.seq_len)
+        keys = reach * (1.0 - np.where(part.causal > 0.0, 0.5 * reach / part.seq_len, 0.0))
         # The 8-bit backward pass takes no window, as `step.compute` prices it.
         unwindowed = part.seq_len * (1.0 - 0.5 * part.causal)
         both = [
@@ -229,8 +212,8 @@ def predict_attention(
                 causal=part.causal,
                 backward=bool(backward),
                 constants=constants,
-                peak_flops_per_s=device.peak_flops_per_s["fp8" if low else "bf16"],
-                memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+                peak_flops_per_s=accelerator.peak_flops_per_s["fp8" if low else "bf16"],
+                memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
                 keys_per_query=unwindowed if low and backward else keys,
                 windowed=np.where(low and backward, False, windowed),
             ).value
@@ -240,10 +223,17 @@ def predict_attention(
     return time_s
 
 
+class _Attention(NamedTuple):
+    """Constants of a kernel, and the seconds of the host in each pass that were timed with it."""
+
+    constants: AttentionConstants
+    host_s: tuple[float, float]
+
+
 def fit_attention(
-    rows: AttentionRows, device: Device, backward_ratio: float | None = None, kernel: str = "cudnn"
-) -> AttentionFit:
-    """Fit one accelerator and kernel; the error is the mean over rows that the fit did not see.
+    rows: Rows, accelerator: Accelerator, backward_ratio: float | None = None, kernel: str = "cudnn"
+) -> KernelFit[AttentionConstants]:
+    """Fit one accelerator and kernel, with every tile.
 
     With a `backward_ratio` (backward over forward share of the peak) both passes share their
     constants: needed where only their sum was timed.
@@ -252,35 +242,187 @@ def fit_attention(
     if backward_ratio is None:
         bounds |= attention_bounds(rows, 1)
 
-    def build(parameters: Parameters, tile_rows: float) -> AttentionConstants:
-        forward = pass_constants(parameters, "forward", device.num_sms, tile_rows)
-        if backward_ratio is None:
-            return AttentionConstants(forward, pass_constants(parameters, "backward", device.num_sms, 128.0))
-        ratio = backward_ratio
-        return AttentionConstants(
-            forward, pass_constants(parameters, "forward", device.num_sms, 128.0, ratio)
-        )
-
-    def price(part: AttentionRows, parameters: Parameters, tile_rows: float) -> Array:
+    def build(parameters: Parameters, tile_rows: float) -> _Attention:
+        forward = _pass_constants(parameters, "forward", accelerator.num_sms, tile_rows)
+        name, ratio = ("backward", 1.0) if backward_ratio is None else ("forward", backward_ratio)
+        backward = _pass_constants(parameters, name, accelerator.num_sms, 128.0, ratio)
         host_s = (parameters.get("forward.host_s", 0.0), parameters.get("backward.host_s", 0.0))
-        return predict_attention(part, device, build(parameters, tile_rows), host_s, kernel)
+        return _Attention(AttentionConstants(forward, backward), host_s)
 
-    def one_fit(part: AttentionRows) -> tuple[Parameters, float]:
-        best: tuple[float, Parameters, float] | None = None
+    def price(part: Rows, found: _Attention) -> Array:
+        return predict_attention(part, accelerator, found.constants, found.host_s, kernel)
+
+    def find(part: Rows) -> _Attention:
+        best: tuple[float, _Attention] | None = None
         for tile_rows in ATTENTION_TILES:
-            predictor = partial(price, part, tile_rows=tile_rows)
-            parameters, cost = fit(predictor, part.time_s, bounds)
+            made = partial(build, tile_rows=tile_rows)
+            parameters, cost = fit(lambda p, made=made: price(part, made(p)), part.time_s, bounds)  # type: ignore[misc]
             if best is None or cost < best[0]:
-                best = (cost, parameters, tile_rows)
+                best = (cost, made(parameters))
         assert best is not None
-        return best[1:]
+        return best[1]
 
-    errors = []
-    for seed in SEEDS:
-        deal = thirds(len(rows.batch), seed)
-        for left_out in range(3):
-            test = rows.take(deal == left_out)
-            predicted = price(test, *one_fit(rows.take(deal != left_out)))
-            errors.append(np.abs(predicted / test.time_s - 1.0))
-    error = float(np.concatenate(errors).mean())
-    return AttentionFit(build(*one_fit(rows)), len(rows.batch), error, rows.sources)
+    found = _fitted(rows, find, price, SEEDS)
+    return KernelFit(found.constants.constants, found.points, found.held_out_error)
+
+
+# --- memory-bound kernels ---
+
+
+def predict_memory(rows: Rows, accelerator: Accelerator, constants: MemoryConstants) -> Array:
+    """Price copies and the like: a start, and bytes at a share of the bandwidth."""
+    rate = constants.bandwidth_fraction * accelerator.memory_bandwidth_bytes_per_s
+    return np.asarray(constants.fixed_s + rows.size_bytes / rate)
+
+
+def fit_memory(rows: Rows, accelerator: Accelerator) -> KernelFit[MemoryConstants]:
+    """Fit start and share of the bandwidth of memory-bound kernels."""
+    bounds = {"fixed_s": Bound(1e-7, 1e-4, 2e-6, log=True), "bandwidth_fraction": Bound(0.05, 1.0, 0.85)}
+
+    def find(part: Rows) -> MemoryConstants:
+        def price(parameters: Parameters) -> Array:
+            return predict_memory(part, accelerator, MemoryConstants(**parameters))
+
+        return MemoryConstants(**fit(price, part.time_s, bounds)[0])
+
+    return _fitted(rows, find, lambda part, found: predict_memory(part, accelerator, found), SEEDS)
+
+
+# --- a user's own accelerator ---
+
+
+class KernelResult(NamedTuple):
+    """One fitted kernel: what it is, its error before and after, and its block of the profile."""
+
+    section: str
+    name: str
+    points: int
+    before: float
+    held_out_error: float
+    block: Mapping[str, Any]
+
+
+def fit_kernels(
+    timings: Timings, accelerator: Accelerator, source: str, *, max_error: float = MAX_ERROR
+) -> tuple[list[KernelResult], list[str]]:
+    """Fit every dtype and kernel that has rows; return the fits and why some should not be used."""
+    kernels = accelerator.kernels
+    found: list[KernelResult] = []
+    named = {f"{op} {dtype}": rows for (op, dtype), rows in timings.matmul.items()}
+    named |= {f"attention {name}": rows for name, rows in timings.attention.items()}
+    if timings.memory is not None:
+        named["memory"] = timings.memory
+    problems = [
+        f"{name}: {len(rows)} rows; expected at least {MIN_POINTS}"
+        for name, rows in named.items()
+        if len(rows) < MIN_POINTS
+    ]
+    if problems:
+        return found, problems
+
+    def add(
+        section: str, name: str, rows: Rows, old: C | None, price: Callable[[C], Array], fitted: KernelFit[C]
+    ) -> None:
+        before = np.nan if old is None else float(np.mean(np.abs(price(old) / rows.time_s - 1.0)))
+        error = fitted.held_out_error
+        found.append(KernelResult(section, name, fitted.points, before, error, kernel_block(fitted, source)))
+        if error > max_error:
+            problems.append(
+                f"{section} {name}: rows left out are missed by {error:.0%} on average, "
+                f"more than {max_error:.0%} (--max-error)"
+            )
+
+    for (op, dtype), rows in sorted(timings.matmul.items()):
+        old = None if kernels is None else getattr(kernels, op).get(dtype)
+        known: dict[str, float] = {}
+        if old is not None and not rows.sustained.any():
+            # A power limit that the rows do not show stays as it was.
+            known = {"sustained_loss": old.sustained_loss, "sustained_flops": old.sustained_flops}
+        price = partial(predict_matmul, rows, accelerator, dtype)
+        add(op, dtype, rows, old, price, fit_matmul(rows, accelerator, dtype, known))
+    for kernel, rows in sorted(timings.attention.items()):
+        timed = set(rows.passes.tolist())
+        if 2.0 not in timed and len(timed) < 2:
+            problems.append(
+                f"attention {kernel}: expected attention_fwd and attention_bwd, or attention_fwd_bwd"
+            )
+            continue
+        ratio = BACKWARD_RATIO if timed == {2.0} else None
+        shipped = None if kernels is None else kernels.attention.get(kernel)
+        attend = partial(predict_attention, rows, accelerator)
+        add("attention", kernel, rows, shipped, attend, fit_attention(rows, accelerator, ratio))
+    if timings.memory is not None:
+        copy = partial(predict_memory, timings.memory, accelerator)
+        was = None if kernels is None else kernels.memory
+        add("memory", "", timings.memory, was, copy, fit_memory(timings.memory, accelerator))
+    return found, problems
+
+
+# --- blocks of a profile ---
+
+
+def _seconds(value: float) -> str:
+    """Return a time as the profiles write it."""
+    return f"{value * 1e6:.4g} us"
+
+
+def _fraction(value: float) -> float:
+    """Round a share to what the fit supports."""
+    return float(f"{value:.3g}")
+
+
+def kernel_block(found: KernelFit[Any], source: str) -> Block:
+    """Return a fit as the ``kernels:`` block of a profile has it."""
+    head: Block = {
+        "basis": "measured",
+        "source": source,
+        "points": found.points,
+        "held_out_error": round(found.held_out_error, 3),
+    }
+    constants = found.constants
+    if isinstance(constants, AttentionConstants):
+        return {name: head | _attention_block(getattr(constants, name)) for name in PASSES}
+    if isinstance(constants, MatmulConstants):
+        return head | matmul_block(constants)
+    fraction = round(constants.bandwidth_fraction, 3)
+    return head | {"bandwidth_fraction": fraction, "fixed": _seconds(constants.fixed_s)}
+
+
+def matmul_block(c: MatmulConstants) -> Block:
+    """Write matrix constants, leaving out what is zero."""
+    block: Block = {
+        "fixed": _seconds(c.fixed_s),
+        "peak_fraction": _fraction(min(0.98, c.peak_fraction)),
+        "memory_fraction": _fraction(c.memory_fraction),
+        "tile": [c.tile_m, c.tile_n],
+        "wave_fraction": round(c.wave_fraction, 3),
+        "ramp_k": _fraction(c.ramp_k),
+    }
+    optional: Block = {
+        "split_k": _fraction(c.split_k),
+        "small_tile_fraction": _fraction(c.small_tile_fraction),
+        "epilogue_fraction": round(c.epilogue_fraction, 3),
+        "sustained_loss": round(c.sustained_loss, 3),
+        "cast_bytes_per_element": _fraction(c.cast_bytes_per_element),
+        "sustained_flops": f"{c.sustained_flops / 1e9:.4g} GFLOP" if c.sustained_loss else "",
+        "cast_fixed": _seconds(c.cast_fixed_s) if c.cast_fixed_s else "",
+        "fixed_per_group": _seconds(c.fixed_per_group_s) if c.fixed_per_group_s > 1e-7 else "",
+    }
+    return block | {key: value for key, value in optional.items() if value}
+
+
+def _attention_block(c: AttentionPassConstants) -> Block:
+    """Write the constants of one pass."""
+    peaks = sorted(zip(c.head_dims, c.peak_fractions, strict=True))
+    block: Block = {
+        "fixed": _seconds(c.fixed_s),
+        "memory_fraction": c.memory_fraction,
+        "peak_fractions": {round(dim): _fraction(min(0.95, value)) for dim, value in peaks},
+        "causal_fraction": _fraction(c.causal_fraction),
+        "ramp_seq": _fraction(c.ramp_seq),
+        "tile_rows": c.tile_rows,
+        "wave_fraction": round(c.wave_fraction, 3),
+    }
+    if c.side_bytes_per_element > 0.2:
+        block["side_bytes_per_element"] = _fraction(c.side_bytes_per_element)
+    return block
