@@ -6,6 +6,7 @@ as the profile has it. A fit that should not be used says why (`ClusterFit.probl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -78,16 +79,12 @@ class ClusterFit(NamedTuple):
         The sweeps, on two levels: inside the innermost domain and around it.
     tiers : dict of Fitted
         By index into the cluster's tiers: 0, and that of the network.
-    points : DataFrame
-        A row a point: run, size, error of the fit and of a plain line (`score`).
-    held_out : DataFrame
-        The same of fits to every other size, scored on the sizes between.
+    points, held_out : DataFrame
+        A row a point (`score`); and of fits to every other size, scored on the sizes between.
     lines : tuple of AlphaBeta
         A straight line through each sweep.
-    problems : tuple of str
-        Why the fit should not be used; empty if it is sound.
-    warnings : tuple of str
-        Sweeps whose large messages it does not give, though it is no worse than allowed on average.
+    problems, warnings : tuple of str
+        Why the fit should not be used; sweeps whose large messages it does not give.
     """
 
     runs: tuple[FabricRun, ...]
@@ -107,38 +104,34 @@ def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> F
     DataError
         If such a run does not fit on the cluster, or the log's GPU is another one.
     """
+    place = f"{sweep.file}:{sweep.line}"
     _check_gpu(sweep, cluster)
     domain = cluster.tiers[0].size
     nodes = sweep.nodes or -(-sweep.ranks // cluster.gpus_per_node)
     if sweep.ranks % nodes:
-        raise DataError(
-            f"{sweep.file}:{sweep.line}: {sweep.ranks} ranks on {nodes} nodes: expected as many on each"
-        )
+        raise DataError(f"{place}: {sweep.ranks} ranks on {nodes} nodes: expected as many on each")
     # Trays of a rack-scale domain are nodes by name only.
     rack_scale = domain > cluster.gpus_per_node
     inside = int(usable_domain_size(sweep.ranks, domain)) if rack_scale else sweep.ranks // nodes
     if inside > domain:
         raise DataError(
-            f"{sweep.file}:{sweep.line}: {inside} ranks a node, but {cluster.name} joins {domain} GPUs by "
+            f"{place}: {inside} ranks a node, but {cluster.name} joins {domain} GPUs by "
             f"{cluster.tiers[0].name}; another --cluster, or --nodes"
         )
     network = None if inside == sweep.ranks else NETWORK
     if network and len(cluster.tiers) < 2:
-        raise DataError(f"{sweep.file}:{sweep.line}: {nodes} nodes, but {cluster.name} has no network")
-    group = Group(np.asarray(float(sweep.ranks)), (np.asarray(float(inside)), np.asarray(float(sweep.ranks))))
+        raise DataError(f"{place}: {nodes} nodes, but {cluster.name} has no network")
     times = sweep.in_place_time_s if in_place else sweep.time_s
     told = np.isfinite(times)
     if not told.any():
-        raise DataError(f"{sweep.file}:{sweep.line}: no in-place times; leave out --in-place")
-    name = f"{sweep.name}{' in-place' if in_place else ''}"
-    algorithm = _forced(sweep, cluster.tiers[0], inside, several=network is not None)
+        raise DataError(f"{place}: no in-place times; leave out --in-place")
     return FabricRun(
-        name,
+        f"{sweep.name}{' in-place' if in_place else ''}",
         sweep.primitive,
-        group,
+        Group(np.asarray(float(sweep.ranks)), (np.asarray(float(inside)), np.asarray(float(sweep.ranks)))),
         cluster.tiers[0].link,
         network,
-        algorithm,
+        _forced(sweep, cluster.tiers[0], inside, several=network is not None),
         sweep.size_bytes[told],
         times[told],
     )
@@ -156,13 +149,8 @@ def _forced(sweep: LogSweep, inner: Tier, inside: int, *, several: bool) -> str:
 
 def _check_gpu(sweep: LogSweep, cluster: Cluster) -> None:
     """Refuse a log of another GPU than the profile's."""
-    known = ("V100", "A100", "A800", "H100", "H200", "H800", "H20", "B200", "B300", "MI250", "MI300")
-    words = sweep.gpu.upper().replace("-", " ").replace("_", " ").split()
-    given = next(
-        (name for name in known if any(word.removeprefix("G").startswith(name) for word in words)), ""
-    )
-    ours = cluster.accelerator.name.upper()
-    if given and given not in ours:
+    given = re.search(r"(?:^|[\s_-])G?([VAHB]\d{2,3}|MI\d{3})", sweep.gpu.upper())
+    if given and given[1] not in cluster.accelerator.name.upper():
         raise DataError(
             f"{sweep.file}:{sweep.line}: the log is of {sweep.gpu!r}, {cluster.name} has "
             f"{cluster.accelerator.name}; start from another --cluster"
@@ -170,29 +158,21 @@ def _check_gpu(sweep: LogSweep, cluster: Cluster) -> None:
 
 
 def fit_cluster(runs: Sequence[FabricRun], cluster: Cluster, *, max_error: float = MAX_ERROR) -> ClusterFit:
-    """Fit the tiers that the runs cross, and judge the fit.
+    """Fit the tiers that the runs cross, starting from those of the cluster, and judge the fit.
 
-    Parameters
-    ----------
-    runs : sequence of FabricRun
-        From `sweep_run`.
-    cluster : Cluster
-        Where the fit starts, and what stays where no run tells it.
-    max_error : float
-        Mean relative error above which the fit is a problem. [-]
+    A mean relative error above `max_error` is a problem. [-]
     """
     if not runs:
         raise DataError("calibrate: no sweeps to fit")
     tiers = _fit_tiers(runs, cluster.tiers)
     price = partial(price_run, base=cluster.tiers, tiers=tiers)
-    points = score(list(runs), price)
-    held_out = score_held_out(runs, cluster.tiers)
+    points = score(runs, price)
     problems = [*_too_little(runs, cluster), *_too_far(points, max_error), *_too_fast(runs, cluster, tiers)]
     return ClusterFit(
         tuple(runs),
         tiers,
         points,
-        held_out,
+        score_held_out(runs, cluster.tiers),
         tuple(straight_line(run) for run in runs),
         tuple(problems),
         tuple(_not_learned(runs, price)),
@@ -338,18 +318,19 @@ def score_held_out(runs: Sequence[FabricRun], base: Sequence[Tier], *, blank: bo
     """
     frames = []
     for first in (0, 1):
-        parts = [(_every_other(run, first), _every_other(run, 1 - first)) for run in runs]
-        parts = [(train, test) for train, test in parts if len(train.size_bytes) and len(test.size_bytes)]
-        if not parts:
-            continue
-        tiers = _fit_tiers([train for train, _ in parts], base, blank=blank)
-        frames.append(score([test for _, test in parts], partial(price_run, base=base, tiers=tiers)))
+        halves = [
+            [
+                run._replace(size_bytes=run.size_bytes[start::2], time_s=run.time_s[start::2])
+                for start in (first, 1 - first)
+            ]
+            for run in runs
+            if len(run.size_bytes) > 1
+        ]
+        if halves:
+            tiers = _fit_tiers([train for train, _ in halves], base, blank=blank)
+            price = partial(price_run, base=base, tiers=tiers)
+            frames.append(score([test for _, test in halves], price))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-
-def _every_other(run: FabricRun, first: int) -> FabricRun:
-    """Return a run with every other of its sizes."""
-    return run._replace(size_bytes=run.size_bytes[first::2], time_s=run.time_s[first::2])
 
 
 def straight_line(run: FabricRun) -> AlphaBeta:
@@ -400,17 +381,13 @@ def _too_fast(runs: Sequence[FabricRun], cluster: Cluster, tiers: Mapping[int, F
     found = []
     for run in runs:
         index = 0 if run.network is None else 1
-        if (
-            run.primitive == "all_reduce" or index not in tiers
-        ):  # the switch may add, two nodes may take a tree
+        # Of an all-reduce the switch may add, and two nodes may take a tree.
+        if run.primitive == "all_reduce" or index not in tiers:
             continue
-        tier = cluster.tiers[index]
+        tier, alone = cluster.tiers[index], run.primitive in ("send_recv", "all_to_all") or index == 0
         bus = bus_bytes(run.primitive, run.size_bytes, float(run.group.ranks))
-        share = (
-            1.0 if run.primitive in ("send_recv", "all_to_all") or index == 0 else float(run.group.members[0])
-        )
         rate = float(np.max(bus / run.time_s))
-        line = tier.bandwidth_bytes_per_s * share
+        line = tier.bandwidth_bytes_per_s * (1.0 if alone else float(run.group.members[0]))
         if rate > 1.1 * line:
             found.append(
                 f"{run.name}: {rate / 1e9:.4g} GB/s of bus bandwidth, but {tier.link} of {cluster.name} "

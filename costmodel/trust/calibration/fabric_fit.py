@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from costmodel.describe.hardware.cluster import Tier
+from costmodel.estimates.collective import bus_bytes
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.nccl import collective_time
@@ -157,12 +158,12 @@ def fit_constants(
     trusted more or less. The search begins there as well, but for the constants that `begin` has.
     """
 
-    def with_values(x: Array) -> Tier:
+    def fitted(x: Array) -> Tier:
         return with_constants(tier, dict(zip(names, x, strict=True)), known)
 
     def model(x: Array) -> Array:
-        fitted = with_values(x)
-        return np.concatenate([price(run, fitted) for run in runs])
+        made = fitted(x)
+        return np.concatenate([price(run, made) for run in runs])
 
     measured = np.concatenate([run.time_s for run in runs])
     weight = np.where(np.concatenate([run.size_bytes for run in runs]) >= LARGE_BYTES, LARGE_WEIGHT, 1.0)
@@ -171,45 +172,31 @@ def fit_constants(
     centre = np.array([start[name] for name in names])
     first = None if begin is None else np.array([begin.get(name, start[name]) for name in names])
     found = fit_pulled(model, centre, measured, pull=pull, weight=weight, begin=first)
-    best = with_values(found.values)
+    best = fitted(found.values)
     assert best.fabric is not None
     residual = float(np.mean(np.abs(model(found.values) / measured - 1.0)))
-    facts = {
-        name: Confidence(float(value), float(spread), float(told))
-        for name, value, spread, told in zip(names, found.values, found.spread, found.told, strict=True)
-    }
+    columns = (column.tolist() for column in (found.values, found.spread, found.told))
+    facts = {name: Confidence(*row) for name, *row in zip(names, *columns, strict=True)}
     return Fitted(best, best.fabric.constants, len(measured), residual, facts, found.cost)
 
 
 def plain_ring(run: FabricRun) -> Array:
     """Best alpha-beta of this very run, T0 + wire bytes / B: the yardstick."""
-    passes = 2.0 if run.primitive == "all_reduce" else 1.0
-    ranks = float(run.group.ranks)
-    wire = run.size_bytes * (
-        passes * (ranks - 1) / ranks if run.primitive not in ("send_recv", "reduce") else 1
-    )
+    wire = bus_bytes(run.primitive, run.size_bytes, float(run.group.ranks))
     start = np.array([run.time_s.min(), float(np.max(wire / run.time_s))])
     x = fit_pulled(lambda p: p[0] + wire / p[1], start, run.time_s, pull=0.0).values
     return np.asarray(x[0] + wire / x[1])
 
 
-def score(runs: list[FabricRun], price: Callable[[FabricRun], Array]) -> pd.DataFrame:
+def score(runs: Iterable[FabricRun], price: Callable[[FabricRun], Array]) -> pd.DataFrame:
     """Relative errors point by point: of our model, and of the plain ring."""
     frames = []
     for run in runs:
-        frames.append(
-            pd.DataFrame(
-                {
-                    "run": run.name,
-                    "nodes": run.nodes,
-                    "network": run.network or run.inner,
-                    "size": run.size_bytes,
-                    "error": np.abs(price(run) / run.time_s - 1.0),
-                    "signed": price(run) / run.time_s - 1.0,
-                    "plain": np.abs(plain_ring(run) / run.time_s - 1.0) if len(run.time_s) > 2 else np.nan,
-                }
-            )
-        )
+        signed = price(run) / run.time_s - 1.0
+        plain = np.abs(plain_ring(run) / run.time_s - 1.0) if len(run.time_s) > 2 else np.nan
+        points = {"size": run.size_bytes, "error": np.abs(signed), "signed": signed, "plain": plain}
+        named = {"run": run.name, "nodes": run.nodes, "network": run.network or run.inner}
+        frames.append(pd.DataFrame({**named, **points}))
     return pd.concat(frames, ignore_index=True)
 
 
