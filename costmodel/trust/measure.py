@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
+from costmodel.base.answer import columns_of
 from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.estimates.collective import canonical
 from costmodel.interop.nccl_tests import PROGRAMS
 from costmodel.trust.calibration import measure_collectives as bench
-from costmodel.trust.calibration import measure_kernels as timed
-from costmodel.trust.calibration.measure_device import choose_device, headline, import_torch
+from costmodel.trust.calibration.measure_kernels import choose_device, headline, import_torch, sweep
 
 DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp8")
 KERNELS = ("matmul", "attention", "memory")
@@ -58,19 +58,13 @@ def kernels(
             raise CostModelError(f"dtypes: unknown {dtype!r}; {choices_hint(dtype, DTYPES)}")
     torch = import_torch()
     chosen = choose_device(torch, device)
-    sweeps: dict[str, Callable[[], Iterable[timed.Row]]] = {
-        "matmul": lambda: timed.measure_matmul(torch, chosen, dtypes, small=small),
-        "attention": lambda: timed.measure_attention(torch, chosen, small=small),
-        "memory": lambda: timed.measure_memory(torch, chosen, small=small),
-    }
-    total = timed.count_rows(what, len(dtypes) if what == "matmul" else 1, chosen, small=small)
+    total, timed = sweep(torch, what, chosen, dtypes, small=small)
     rows = []
-    for row in sweeps[what]():
+    for row in timed:
         rows.append(row)
         if progress is not None:
             progress(len(rows), total)
-    table = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
-    return f"{headline(torch, chosen)}\n{to_csv(table)}"
+    return f"{headline(torch, chosen)}\n{to_csv(columns_of(rows) if rows else {})}"
 
 
 def collectives(
@@ -123,15 +117,4 @@ def collectives(
         return bench.run_local(local, wanted, low_bytes, high_bytes, chosen)
     if not bench.under_torchrun():
         raise CostModelError("collectives: expected several ranks; start with torchrun or --local 2")
-    doublings = 1
-    while low_bytes * 2.0**doublings <= high_bytes * (1 + 1e-12):
-        doublings += 1
-    done = 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, len(wanted) * doublings)
-
-    return bench.measure_collectives(wanted, low_bytes, high_bytes, chosen, done=tick)
+    return bench.measure_collectives(wanted, low_bytes, high_bytes, chosen, progress=progress)

@@ -18,7 +18,7 @@ from typing import Any
 from costmodel.base.errors import CostModelError
 from costmodel.interop.nccl_rows import bus_factor
 from costmodel.interop.nccl_tests import PROGRAMS
-from costmodel.trust.calibration.measure_device import import_torch
+from costmodel.trust.calibration.measure_kernels import import_torch, wait
 
 COLUMNS = """\
 #
@@ -74,7 +74,7 @@ def measure_collectives(
     device: str,
     *,
     init: dict[str, Any] | None = None,
-    done: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Measure collectives of all ranks of the process group; the log is rank 0's, empty elsewhere."""
     torch = import_torch()
@@ -87,28 +87,28 @@ def measure_collectives(
         if ranks < 2:
             raise CostModelError("collectives: expected two ranks or more; start with torchrun or --local 2")
         hosts: list[Any] = [None] * ranks
-        dist.all_gather_object(hosts, (os.getpid(), socket.gethostname(), _device_name(torch, device)))
+        name = str(torch.cuda.get_device_name()) if device == "cuda" else "CPU (gloo)"
+        dist.all_gather_object(hosts, (os.getpid(), socket.gethostname(), name))
         lines: list[str] = []
+        sizes, done = sizes_of(low, high, ranks), 0
         for primitive in primitives:
-            lines += _head(primitive, hosts, low, high)
-            for size in sizes_of(low, high, ranks):
+            lines += _head(torch, primitive, hosts, low, high)
+            for size in sizes:
                 time_us = _time_s(torch, dist, primitive, size, device) * 1e6
                 lines.append(_line(primitive, size, time_us, ranks))
-                done()
+                done += 1
+                if progress is not None:
+                    progress(done, len(primitives) * len(sizes))
             lines += ["# Out of bounds values : 0 OK", "#"]
         return "\n".join(lines) + "\n" if dist.get_rank() == 0 else ""
     finally:
         dist.destroy_process_group()
 
 
-def _device_name(torch: Any, device: str) -> str:
-    """Return what a list of devices calls this one."""
-    return str(torch.cuda.get_device_name()) if device == "cuda" else "CPU (gloo)"
-
-
-def _head(primitive: str, hosts: Sequence[tuple[int, str, str]], low: float, high: float) -> list[str]:
+def _head(
+    torch: Any, primitive: str, hosts: Sequence[tuple[int, str, str]], low: float, high: float
+) -> list[str]:
     """Return the lines above a table."""
-    torch = import_torch()
     lines = [
         f"# Collective test starting: {_PROGRAM_OF[primitive]}_perf",
         f"# nThread 1 nGpus 1 minBytes {low:.0f} maxBytes {high:.0f} step: 2(factor); "
@@ -143,22 +143,16 @@ def _time_s(torch: Any, dist: Any, primitive: str, size: int, device: str) -> fl
     batches, count = 5, 10 if size <= 2**20 else 2
     means = []
     for _ in range(batches):
-        _wait(torch, device)
+        wait(torch, device)
         dist.barrier()
         start = time.perf_counter()
         for _ in range(count):
             call()
-        _wait(torch, device)
+        wait(torch, device)
         means.append((time.perf_counter() - start) / count)
     spent = torch.tensor([median(means)], dtype=torch.float64, device=device)
     dist.all_reduce(spent, op=dist.ReduceOp.MAX)
     return float(spent.item())
-
-
-def _wait(torch: Any, device: str) -> None:
-    """Wait for the device."""
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def _call(torch: Any, dist: Any, primitive: str, size: int, device: str) -> Callable[[], Any]:

@@ -1,14 +1,19 @@
-"""Sweeps of matrix products, fused attention and memory-bound copies, a row a kernel."""
+"""torch and a device to measure on, the clock, and sweeps of products, fused attention and copies, a row a kernel."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import itertools
-from collections.abc import Iterator, Sequence
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from statistics import median
 from typing import Any
 
-from costmodel.trust.calibration.measure_device import seconds_of
+from costmodel.base.errors import CostModelError
+from costmodel.base.version import install_command
 
 Row = dict[str, Any]
 
@@ -38,101 +43,162 @@ SMALL_ATTENTION = tuple((2, seq, 2, dim) for seq, dim in itertools.product((64, 
 COPY_BYTES = tuple(2.0**power for power in range(14, 32))
 
 
-def matmul_shapes(*, small: bool) -> list[tuple[int, int, int]]:
-    """Return (m, n, k) of the sweep."""
-    tokens, weights = (SMALL_TOKENS, SMALL_WEIGHTS) if small else (TOKENS, WEIGHTS)
-    return [(m, n, k) for n, k in weights for m in tokens]
+def import_torch() -> Any:
+    """Return torch.
+
+    Raises
+    ------
+    CostModelError
+        If it is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise CostModelError(f"measuring needs torch: {install_command('measure')}") from None
+    return torch
 
 
-def measure_matmul(torch: Any, device: str, dtypes: Sequence[str], *, small: bool) -> Iterator[Row]:
-    """Time the products of a sweep at each dtype; fp8 is the scaled product with one scale a tensor."""
-    types = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
-    for dtype, (m, n, k) in itertools.product(dtypes, matmul_shapes(small=small)):
-        torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-        if dtype == "fp8":
-            left = torch.randn(m, k, device=device).to(torch.float8_e4m3fn)
-            right = torch.randn(n, k, device=device).to(torch.float8_e4m3fn).t()
-            one = torch.ones((), device=device)
+def choose_device(torch: Any, wanted: str) -> str:
+    """Return ``cuda`` where there is a GPU, or what was asked for.
 
-            def run(left: Any = left, right: Any = right, one: Any = one) -> Any:
-                return torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-        else:
-            left = torch.randn(m, k, device=device, dtype=types[dtype])
-            right = torch.randn(n, k, device=device, dtype=types[dtype]).t()
-
-            def run(left: Any = left, right: Any = right, one: Any = None) -> Any:
-                return torch.matmul(left, right)
-
-        time_s = seconds_of(torch, device, run, budget_s=0.02 if small else 0.2)
-        tflops = 2.0 * m * n * k / time_s / 1e12
-        yield {
-            "op": "matmul",
-            "dtype": dtype,
-            "m": m,
-            "n": n,
-            "k": k,
-            "time_us": time_s * 1e6,
-            "tflops": tflops,
-        }
+    Raises
+    ------
+    CostModelError
+        If no GPU can be seen and the processor was not asked for.
+    """
+    if wanted == "cpu":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise CostModelError(
+            "this machine has no GPU that torch can see; --device cpu tries the path on the processor"
+        )
+    return "cuda"
 
 
-def measure_attention(torch: Any, device: str, *, small: bool) -> Iterator[Row]:
-    """Time forward and backward of the fused attention that torch offers, with and without a mask."""
-    shapes = SMALL_ATTENTION if small else ATTENTION
-    kernels = (
-        {"flash2": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"} if device == "cuda" else {"flash2": ""}
-    )
-    for (kernel, backend), (batch, seq, heads, dim), causal in itertools.product(
-        kernels.items(), shapes, (False, True)
-    ):
-        scope = contextlib.nullcontext()
-        if backend:
-            scope = torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend))
-        try:
-            with scope:
-                forward, backward = _attention_s(
-                    torch, device, (batch, heads, seq, dim), causal, 0.02 if small else 0.2
-                )
-        except RuntimeError:  # a kernel that this GPU or build does not have
-            continue
-        shape = {"batch": batch, "seq_len": seq, "heads": heads, "kv_heads": heads, "head_dim": dim}
-        for op, time_s in (("attention_fwd", forward), ("attention_bwd", backward)):
-            yield {"op": op, "kernel": kernel, **shape, "causal": causal, "time_us": time_s * 1e6}
+def headline(torch: Any, device: str) -> str:
+    """Return what was measured with what, for the head of a file."""
+    name, library = platform.machine() or "cpu", "cpu"
+    if device == "cuda":
+        name = torch.cuda.get_device_name()
+        library = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"HIP {torch.version.hip}"
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    return f"# {name}; torch {torch.__version__}, {library}; {today}; measured by costmodel measure"
 
 
-def _attention_s(
-    torch: Any, device: str, shape: tuple[int, ...], causal: bool, budget_s: float
-) -> tuple[float, float]:
-    """Return seconds of the forward and of the backward pass of one attention."""
-    inputs = [torch.randn(*shape, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-
-    def attend() -> Any:
-        return torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=causal)
-
-    out = attend()
-    grad = torch.randn_like(out)
-    with torch.no_grad():
-        forward = seconds_of(torch, device, attend, budget_s=budget_s)
-
-    def backward() -> Any:
-        return torch.autograd.grad(out, inputs, grad, retain_graph=True)
-
-    return forward, seconds_of(torch, device, backward, budget_s=budget_s)
+def wait(torch: Any, device: str) -> None:
+    """Wait for the device."""
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
-def measure_memory(torch: Any, device: str, *, small: bool) -> Iterator[Row]:
-    """Time copies on the device: each byte is read once and written once."""
-    for size in COPY_BYTES[:10] if small else COPY_BYTES:
-        source = torch.empty(int(size) // 2, dtype=torch.uint8, device=device)
-        target = torch.empty_like(source)
-        time_s = seconds_of(torch, device, partial(target.copy_, source), budget_s=0.02 if small else 0.1)
-        yield {"op": "copy", "bytes": size, "time_us": time_s * 1e6}
+def seconds_of(torch: Any, device: str, run: Callable[[], Any], *, budget_s: float = 0.2) -> float:
+    """Return the median time of `run` on its own: warmed up, then a few dozen calls.
+
+    On a GPU calls are timed between events, so that the host's launch cost is hidden where calls
+    queue up; caches are not flushed.
+    """
+    run()
+    run()
+    wait(torch, device)
+    start = time.perf_counter()
+    run()
+    wait(torch, device)
+    once = max(time.perf_counter() - start, 1e-6)
+    count = int(min(max(budget_s / once, 5), 100))
+    if device == "cpu":
+        times = []
+        for _ in range(count):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        return median(times)
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+    for before, after in events:
+        before.record()
+        run()
+        after.record()
+    wait(torch, device)
+    return float(median(before.elapsed_time(after) * 1e-3 for before, after in events))
 
 
-def count_rows(what: str, dtypes: int, device: str, *, small: bool) -> int:
-    """Return how many rows a sweep has, for a progress bar."""
+def sweep(
+    torch: Any, what: str, device: str, dtypes: Sequence[str], *, small: bool
+) -> tuple[int, Iterator[Row]]:
+    """Return how many rows a sweep of ``matmul``, ``attention`` or ``memory`` has at most, and the rows as they are timed."""
+    timed = partial(seconds_of, torch, device, budget_s=0.02 if small else 0.2)
     if what == "matmul":
-        return dtypes * len(matmul_shapes(small=small))
+        tokens, weights = (SMALL_TOKENS, SMALL_WEIGHTS) if small else (TOKENS, WEIGHTS)
+        products = [(dtype, m, n, k) for dtype, (n, k), m in itertools.product(dtypes, weights, tokens)]
+        return len(products), (_matmul(torch, device, timed, *product) for product in products)
     if what == "attention":
-        return len(SMALL_ATTENTION if small else ATTENTION) * 4 * (2 if device == "cuda" else 1)
-    return 10 if small else len(COPY_BYTES)
+        kernels = ("flash2", "cudnn") if device == "cuda" else ("flash2",)
+        shapes = itertools.product(kernels, SMALL_ATTENTION if small else ATTENTION, (False, True))
+        calls = list(shapes)
+        rows = (_attention(torch, device, timed, *call) for call in calls)
+        return 2 * len(calls), itertools.chain.from_iterable(rows)
+    sizes = COPY_BYTES[:10] if small else COPY_BYTES
+    return len(sizes), (_copy(torch, device, timed, size) for size in sizes)
+
+
+def _matmul(
+    torch: Any, device: str, timed: Callable[[Callable[[], Any]], float], dtype: str, m: int, n: int, k: int
+) -> Row:
+    """Time one product; fp8 is the scaled product with one scale a tensor."""
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    if dtype == "fp8":
+        left = torch.randn(m, k, device=device).to(torch.float8_e4m3fn)
+        right = torch.randn(n, k, device=device).to(torch.float8_e4m3fn).t()
+        one = torch.ones((), device=device)
+        run = partial(torch._scaled_mm, left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    else:
+        left = torch.randn(m, k, device=device, dtype=types[dtype])
+        right = torch.randn(n, k, device=device, dtype=types[dtype]).t()
+        run = partial(torch.matmul, left, right)
+    time_s = timed(run)
+    shape = {"op": "matmul", "dtype": dtype, "m": m, "n": n, "k": k}
+    return {**shape, "time_us": time_s * 1e6, "tflops": 2.0 * m * n * k / time_s / 1e12}
+
+
+_BACKENDS = {"flash2": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+
+
+def _attention(
+    torch: Any,
+    device: str,
+    timed: Callable[[Callable[[], Any]], float],
+    kernel: str,
+    sizes: tuple[int, int, int, int],
+    causal: bool,
+) -> list[Row]:
+    """Time forward and backward of the fused attention that torch offers; none where this GPU or build has no such kernel."""
+    batch, seq, heads, dim = sizes
+    scope: Any = contextlib.nullcontext()
+    if device == "cuda":
+        scope = torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, _BACKENDS[kernel]))
+    inputs = [
+        torch.randn(batch, heads, seq, dim, device=device, dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    ]
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, *inputs, is_causal=causal)
+    try:
+        with scope:
+            out = attend()
+            grad = torch.randn_like(out)
+            with torch.no_grad():
+                forward = timed(attend)
+            backward = timed(partial(torch.autograd.grad, out, inputs, grad, retain_graph=True))
+    except RuntimeError:
+        return []
+    shape = {"batch": batch, "seq_len": seq, "heads": heads, "kv_heads": heads, "head_dim": dim}
+    return [
+        {"op": op, "kernel": kernel, **shape, "causal": causal, "time_us": time_s * 1e6}
+        for op, time_s in (("attention_fwd", forward), ("attention_bwd", backward))
+    ]
+
+
+def _copy(torch: Any, device: str, timed: Callable[[Callable[[], Any]], float], size: float) -> Row:
+    """Time a copy on the device: each byte is read once and written once."""
+    source = torch.empty(int(size) // 2, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return {"op": "copy", "bytes": size, "time_us": timed(partial(target.copy_, source)) * 1e6}
