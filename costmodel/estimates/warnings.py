@@ -17,8 +17,8 @@ from costmodel.estimates.savings import Saving, memory_savings, time_savings
 from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import fact, schedule_at
 from costmodel.physics.run.stragglers import MOST_PIECE_VARIATION
+from costmodel.step.overhead import synchronisations
 from costmodel.step.price import price
-from costmodel.step.resilience import synchronisations
 
 BUBBLE_SHARE = 0.10
 COMMUNICATION_SHARE = 0.20

@@ -11,7 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, time_line
+from costmodel.bill.lines import (
+    MemoryLine,
+    TimeLine,
+    anywhere,
+    broadcast_sum,
+    highest_on_stages,
+    memory_line,
+    time_line,
+)
 from costmodel.describe.switch_table import DTYPE_BYTES
 from costmodel.physics.network.gradient_compression import (
     compression,
@@ -29,7 +37,7 @@ from costmodel.step.anatomy.params import (
     mtp_own_param_blocks,
 )
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import PlacedJob
+from costmodel.step.placed_job import DataPart, PlacedJob
 
 Array = NDArray[np.float64]
 
@@ -68,7 +76,7 @@ def scatter_messages(
     ]
 
 
-def all_reduce_messages(placed: PlacedJob, held: Array, group: Group, expert: bool) -> list[Message]:
+def all_reduce_messages(placed: PlacedJob, held: Array, group: Group, part: DataPart) -> list[Message]:
     """Return what an all-reduce of the gradients that a rank holds becomes."""
     size = np.asarray(held * gradient_bytes(placed))
     exchange = compression(placed.policy.gradient_compression).exchange
@@ -81,54 +89,47 @@ def all_reduce_messages(placed: PlacedJob, held: Array, group: Group, expert: bo
             return [sent]
         return [Message("grad_counts_all_gather", "all_gather", group, np.asarray(8.0 * group.ranks)), sent]
     if exchange == "kept":
-        return [
-            Message(
-                "grad_all_reduce", "all_reduce", group, np.asarray(size * placed.policy.compression_density)
-            )
-        ]
+        size = np.asarray(size * placed.policy.compression_density)
     if exchange == "factors":
         # Vectors are left as they are; the factors take the place of matrices.
-        factors = _low_rank(placed, expert)[0]
-        return [Message("grad_all_reduce", "all_reduce", group, np.asarray(4.0 * factors))]
+        size = np.asarray(4.0 * _low_rank(placed, part)[0])
     return [Message("grad_all_reduce", "all_reduce", group, size)]
 
 
-def _low_rank(placed: PlacedJob, expert: bool) -> tuple[Array, Array]:
+def _low_rank(placed: PlacedJob, part: DataPart) -> tuple[Array, Array]:
     """Elements that PowerSGD sends of a stage's dense or expert parameters, and matrices it factors; worst stage. [-]."""
     stages, model = placed.stages, placed.model
-    per_kind = [_factors(tuple(layer_param_blocks(model, kind)), placed, expert) for kind in placed.kinds]
-    per_kind += [
-        _factors(tuple(embedding_param_blocks(model)), placed, expert),
-        _factors(tuple(head_param_blocks(model)), placed, expert),
+    held = [
+        *(
+            (layer_param_blocks(model, kind), on)
+            for kind, on in zip(placed.kinds, stages.layers, strict=True)
+        ),
+        (embedding_param_blocks(model), stages.has_embedding),
+        (head_param_blocks(model), stages.has_head),
     ]
-    where = [*stages.layers, stages.has_embedding, stages.has_head]
     if model.mtp_layers:
-        per_kind.append(_factors(tuple(mtp_own_param_blocks(model)), placed, expert))
-        where.append(stages.mtp / model.mtp_layers)
-    elements = sum(each[0][..., None] * count for each, count in zip(per_kind, where, strict=True))
-    matrices = sum(each[1][..., None] * count for each, count in zip(per_kind, where, strict=True))
-    return np.asarray(elements).max(axis=-1), np.asarray(matrices).max(axis=-1)
+        held.append((mtp_own_param_blocks(model), stages.mtp / model.mtp_layers))
+    factored = [(_factors(blocks, placed, part), on) for blocks, on in held]
+    elements, matrices = (
+        highest_on_stages(broadcast_sum([each[which][..., None] * on for each, on in factored]))
+        for which in (0, 1)
+    )
+    return elements, matrices
 
 
-def _factors(blocks: tuple[ParamBlock, ...], placed: PlacedJob, expert: bool) -> tuple[Array, Array]:
+def _factors(blocks: tuple[ParamBlock, ...], placed: PlacedJob, part: DataPart) -> tuple[Array, Array]:
     """Elements sent for one layer, and its matrices; one side of each matrix is the hidden size."""
-    layout, hidden = placed.layout, float(placed.model.hidden_size)
+    layout, hidden, experts = placed.layout, placed.hidden, placed.model.num_experts
     elements: Array = np.zeros_like(layout.tp * layout.ep)
     matrices: Array = np.zeros_like(layout.tp * layout.ep)
     for block in blocks:
-        if (block.sharding == "expert") != expert:
+        if (block.sharding == "expert") != (part == "expert"):
             continue
-        number: Array
-        count: Array
-        if expert:
-            number = placed.model.num_experts / layout.ep
-            count = block.count / placed.model.num_experts / layout.etp
-        else:
-            number = np.ones_like(layout.tp)
-            count = np.asarray(
-                block.count / (layout.tp if block.sharding == "tp" else np.ones_like(layout.tp))
-            )
-        is_matrix = np.asarray(count > 64.0 * hidden, dtype=np.float64)
+        number: Array = np.ones_like(layout.tp)
+        count = np.asarray(block.count / (layout.tp if block.sharding == "tp" else number))
+        if part == "expert":
+            number, count = experts / layout.ep, block.count / experts / layout.etp
+        is_matrix = 1.0 * (count > 64.0 * hidden)
         low = low_rank_elements(hidden, count / hidden, float(placed.policy.compression_rank))
         elements = elements + number * np.where(is_matrix > 0, low, count)
         matrices = matrices + number * is_matrix
@@ -136,7 +137,7 @@ def _factors(blocks: tuple[ParamBlock, ...], placed: PlacedJob, expert: bool) ->
 
 
 def kernel_lines(
-    placed: PlacedJob, name: str, held: Array, ranks: Array, expert: bool, *, share: Array, count: Array
+    placed: PlacedJob, name: str, held: Array, ranks: Array, part: DataPart, *, share: Array, count: Array
 ) -> list[TimeLine]:
     """Return the kernels that compress and restore the gradients that a rank holds, by their memory traffic."""
     method = compression(placed.policy.gradient_compression)
@@ -153,7 +154,7 @@ def kernel_lines(
         return []
     kernels = share
     if method.kernels_per_matrix:
-        kernels = share * _low_rank(placed, expert)[1] * method.kernels_per_matrix
+        kernels = share * _low_rank(placed, part)[1] * method.kernels_per_matrix
     return [
         time_line(
             f"{name}.compress",
@@ -174,11 +175,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     method = compression(placed.policy.gradient_compression)
     if not method.residual:
         return []
-    params = step.trained
-    held, width = (
-        np.asarray(params.dense + params.expert),
-        np.asarray(DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype]),
-    )
     return [
         memory_line(
             "state.gradients.residual",
@@ -186,7 +182,10 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             axis="dp",
             category="state",
             formula="bytes_per_param * params",
-            terms={"bytes_per_param": width, "params": held},
+            terms={
+                "bytes_per_param": DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype],
+                "params": step.trained.dense + step.trained.expert,
+            },
             source=method.source,
         )
     ]

@@ -30,13 +30,12 @@ from costmodel.bill.lines import (
 from costmodel.bill.quantity import quantity
 from costmodel.describe.switch_table import DTYPE_BYTES
 from costmodel.physics.network.mesh import Group, split_group
-from costmodel.physics.pipeline import schedules
 from costmodel.step import compression
 from costmodel.step.anatomy.params import Params, layer_param_blocks
 from costmodel.step.communication import Ports, communication_line, exposed_sum
 from costmodel.step.compression import Message
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, PlacedJob
+from costmodel.step.placed_job import Block, DataPart, PlacedJob
 from costmodel.step.states import (
     as_gathered,
     gathered_bytes,
@@ -60,11 +59,9 @@ def time_lines(step: Step) -> list[TimeLine]:
     .. [1] S. Rajbhandari et al., "ZeRO," arXiv:1910.02054, sections 5 and 7.
     .. [2] Y. Zhao et al., "PyTorch FSDP," arXiv:2304.11277, section 3.3 (prefetch, resharding).
     """
-    placed, lines = step.placed, []
-    params = step.trained
-    parts = _parts(placed)
+    placed, parts, lines = step.placed, _parts(step.placed), []
     if anywhere(~placed.shards_parameters):
-        lines += _replicated_lines(step, params, parts)
+        lines += _replicated_lines(step, parts)
     if anywhere(placed.shards_parameters):
         lines += _sharded_lines(step, parts)
     return lines
@@ -147,8 +144,7 @@ class Window:
 class _Part(NamedTuple):
     """Dense or expert parameters, and the ranks that hold them: all, those that shard, those that copy."""
 
-    name: str
-    is_expert: bool
+    name: DataPart
     whole: Group
     shard: Group
     replica: Group
@@ -159,48 +155,38 @@ def _parts(placed: PlacedJob) -> list[_Part]:
 
     A schedule that runs both ways keeps a stage on two pipeline ranks, so that twice as many share it.
     """
-    copies = settled(schedules.fact("weight_copies", placed.layout.schedule))
+    copies, pipeline = placed.weight_copies, placed.mesh.pp
     together = np.where(placed.layout.shard_group == 0, copies, 1.0)
-    names = ("dense", "expert") if placed.model.num_experts else ("dense",)
     parts = []
-    for name, one, ranks in zip(names, (placed.mesh.grad, placed.mesh.edp), placed.shard_ranks, strict=False):
-        whole = _with_copies(one, placed.mesh.pp, copies)
-        parts.append(_Part(name, name == "expert", whole, *split_group(whole, ranks * together)))
+    groups: tuple[tuple[DataPart, Group], ...] = (("dense", placed.mesh.grad), ("expert", placed.mesh.edp))
+    for name, one in groups:
+        if name == "expert" and not placed.model.num_experts:
+            continue
+        near = [
+            np.asarray(held * np.where(inside >= pipeline.ranks, copies, 1.0))
+            for held, inside in zip(one.members, pipeline.members, strict=True)
+        ]
+        whole = one._replace(ranks=np.asarray(one.ranks * copies), members=tuple(near))
+        parts.append(_Part(name, whole, *split_group(whole, placed.shard_ranks.of(name) * together)))
     return parts
 
 
-def _with_copies(group: Group, pipeline: Group, copies: Array) -> Group:
-    """Return a group with the ranks at the other end of the pipeline that hold the same stage."""
-    near = [
-        np.asarray(held * np.where(inside >= pipeline.ranks, copies, 1.0))
-        for held, inside in zip(group.members, pipeline.members, strict=True)
-    ]
-    return group._replace(ranks=np.asarray(group.ranks * copies), members=tuple(near))
-
-
-def _replicated_lines(step: Step, params: Params, parts: list[_Part]) -> list[TimeLine]:
+def _replicated_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     """DDP and ZeRO-1/2: one reduction and, where the optimizer is sharded, one gather a step."""
-    placed, stage = step.placed, step.stage
-    recipe = placed.recipe
-    copies = settled(schedules.fact("weight_copies", placed.layout.schedule))
-    overlaps = recipe.overlap.dp_overlap != "none"
-    backward = Window(
-        placed,
-        stage.backward_window_s + stage.idle_s if overlaps else _NONE,
-        step.ports(forward=False),
-        one_stream=True,
-    )
+    placed, stage, overlap = step.placed, step.stage, step.placed.recipe.overlap
+    overlaps = overlap.dp_overlap != "none"
     # Owners of whole tensors hand out their parameters after the step, not behind the next forward pass.
-    handed_out = not overlaps or recipe.overlap.zero_by_tensor
-    forward = Window(
-        placed,
-        _NONE if handed_out else stage.forward_window_s + stage.idle_s,
-        step.ports(forward=True),
-        one_stream=True,
+    gathers_late = not overlaps or overlap.zero_by_tensor
+    backward, forward = (
+        Window(placed, pass_s, step.ports(forward=is_forward), one_stream=True)
+        for pass_s, is_forward in (
+            (stage.backward_window_s + stage.idle_s if overlaps else _NONE, False),
+            (_NONE if gathers_late else stage.forward_window_s + stage.idle_s, True),
+        )
     )
     lines: list[TimeLine] = []
     for part in parts:
-        held = copies * highest_on_stages(params.expert if part.is_expert else params.dense)
+        held = placed.weight_copies * highest_on_stages(step.trained.of(part.name))
         if anywhere(held):
             lines += _replicated_part_lines(placed, part, held, backward, forward)
     return lines
@@ -214,26 +200,24 @@ def _replicated_part_lines(
     Under ZeRO-2 a framework that keeps no full gradient at all reduces after every micro-batch.
     Replicas that are averaged rarely sum after a step of their own, behind nothing.
     """
-    recipe, zero = placed.recipe, placed.layout.zero_stage
+    overlap, name = placed.recipe.overlap, f"dp.{part.name}"
     sharded = np.asarray(placed.shards_optimizer & ~placed.shards_parameters, dtype=np.float64)
-    whole_sum = (
-        np.asarray(~placed.shards_optimizer, dtype=np.float64) + sharded * recipe.overlap.zero_all_reduce
-    )
-    scattered = sharded * (not recipe.overlap.zero_all_reduce)
-    each = settled((zero == 2) & recipe.overlap.reduce_each_micro_batch) > 0
+    whole_sum = np.asarray(1.0 * ~placed.shards_optimizer + sharded * overlap.zero_all_reduce)
+    scattered = sharded * (not overlap.zero_all_reduce)
+    each = settled((placed.layout.zero_stage == 2) & overlap.reduce_each_micro_batch) > 0
     repeats = np.where(each, placed.micro_batches, 1.0)
     often = np.asarray(1.0 / placed.policy.sync_every)
     rarely = backward if placed.policy.sync_every == 1 else Window(placed, _NONE)
-    bucket_elements = recipe.overlap.bucket_elements or _BUCKET_ELEMENTS
+    bucket_elements = overlap.bucket_elements or _BUCKET_ELEMENTS
     bucket = bucket_elements / np.maximum(held, bucket_elements)
-    buckets = 1.0 / bucket if recipe.overlap.bucket_elements else _ONE
+    buckets = 1.0 / bucket if overlap.bucket_elements else _ONE
     owners, reduce, gather = buckets, "reduce_scatter", "all_gather"
-    if recipe.overlap.zero_by_tensor:
+    if overlap.zero_by_tensor:
         owners, reduce, gather = np.minimum(part.shard.ranks, _tensors(placed)), "reduce", "broadcast"
     grad = held * compression.gradient_bytes(placed)
     between = Message("grad_replica_all_reduce", "all_reduce", part.replica, grad / part.shard.ranks)
     fetched = Message(f"param_{gather}", gather, part.shard, held * gathered_bytes(placed))
-    sums = compression.all_reduce_messages(placed, held, part.whole, part.is_expert)
+    sums = compression.all_reduce_messages(placed, held, part.whole, part.name)
     scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
     several = scattered * (part.replica.ranks > 1)
     # In this order, as those before leave those after them less to hide behind.
@@ -243,29 +227,26 @@ def _replicated_part_lines(
         (rarely, "grad_sync", between, several, often, None),
         (forward, "param_sync", fetched, sharded, _ONE, owners),
     ]
-    least = bucket if recipe.overlap.dp_overlap != "none" else _NONE
+    least = bucket if overlap.dp_overlap != "none" else _NONE
     lines = [
-        window.send(
-            f"dp.{part.name}", phase, message, share=share, count=count, pieces=pieces, least_share=least
-        )
+        window.send(name, phase, message, share=share, count=count, pieces=pieces, least_share=least)
         for window, phase, message, share, count, pieces in traffic
         if anywhere(share)
     ]
     return lines + compression.kernel_lines(
         placed,
-        f"dp.{part.name}",
+        name,
         held,
         part.whole.ranks,
-        part.is_expert,
-        share=np.asarray(~placed.shards_parameters, dtype=np.float64),
+        part.name,
+        share=np.asarray(1.0 * ~placed.shards_parameters),
         count=np.asarray(often * whole_sum + repeats * scattered),
     )
 
 
 def _tensors(placed: PlacedJob) -> Array:
     """Weights of the layers that a stage holds, counted as tensors. [-]"""
-    model = placed.model
-    kinds = placed.kinds
+    model, kinds = placed.model, placed.kinds
     held = [len(layer_param_blocks(model, kinds[kind])) for kind in model.kind_of_layer]
     return np.asarray(float(sum(held)) / placed.layout.pp)
 
@@ -275,9 +256,8 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     placed = step.placed
     lines: list[TimeLine] = []
     each_s, once_s, own_s = [], [], []
-    sends = [_sends(placed, block, parts) for block in step.blocks]
-    for block, own, others, passes in zip(step.blocks, sends, step.block_lines, step.counts, strict=True):
-        each, once = _sharded_block_lines(placed, block, own, others)
+    for block, others, passes in zip(step.blocks, step.block_lines, step.counts, strict=True):
+        each, once = _sharded_block_lines(placed, block, parts, others)
         each_s.append(sum_exposed(each))
         once_s.append(sum_exposed(once))
         held = np.asarray(passes / placed.micro_batches)
@@ -291,7 +271,7 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
                 axis="dp",
                 category="communication",
                 phase="param_sync",
-                count=(placed.layout.pp > 1).astype(np.float64),
+                count=1.0 * (placed.layout.pp > 1),
                 formula="max(most_s - own_s, 0)",
                 terms={"most_s": step.most_on_a_stage(each_s, once_s), "own_s": broadcast_sum(own_s)},
                 source="the step is as long as the slowest stage's: step/critical_stage.py",
@@ -300,52 +280,12 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     return lines
 
 
-class _Sends(NamedTuple):
-    """What is sent of one block's dense or expert parameters: gathered, gradients reduced and added up over replicas."""
-
-    part: _Part
-    params: Array
-    """Parameters of the width that is gathered. [-]"""
-    trained: Array
-    """Those that have gradients. [-]"""
-    gather: Message
-    sums: list[Message]
-    between: Message
-
-
-def _sends(placed: PlacedJob, block: Block, parts: list[_Part]) -> list[_Sends]:
-    """Return what is sent of a block, of each part of the parameters that it has."""
-    gathered = as_gathered(placed, block.params, block.trained, block.quantised)
-    made = []
-    for part in parts:
-        params, trained = (
-            (gathered.expert, block.trained.expert)
-            if part.is_expert
-            else (gathered.dense, block.trained.dense)
-        )
-        if not anywhere(params):
-            continue
-        width = compression.gradient_bytes(placed)
-        size, reduced = np.asarray(params * gathered_bytes(placed)), np.asarray(trained * width)
-        over_replicas = np.asarray(params * width / part.shard.ranks)
-        made.append(
-            _Sends(
-                part,
-                params,
-                trained,
-                Message("param_all_gather", "all_gather", part.shard, size),
-                compression.scatter_messages(placed, part.shard, reduced),
-                Message("grad_replica_all_reduce", "all_reduce", part.replica, over_replicas),
-            )
-        )
-    return made
-
-
 def _sharded_block_lines(
-    placed: PlacedJob, block: Block, sends: list[_Sends], others: Sequence[TimeLine]
+    placed: PlacedJob, block: Block, parts: list[_Part], others: Sequence[TimeLine]
 ) -> tuple[list[TimeLine], list[TimeLine]]:
     """Return the lines of a step that each such block of a stage adds, and those that the first one adds."""
-    overlaps = placed.recipe.overlap.dp_overlap != "none"
+    overlap = placed.recipe.overlap
+    overlaps = overlap.dp_overlap != "none"
     passes = (
         [line for line in others if line.phase == "forward"],
         [line for line in others if line.phase != "forward"],
@@ -354,27 +294,30 @@ def _sharded_block_lines(
         Window(placed, exposed_sum(lines), Ports(lines)) if overlaps else Window(placed, _NONE)
         for lines in passes
     )
-
-    def windows(part: _Part) -> tuple[Window, Window]:
-        if not (overlaps and part.is_expert) or placed.recipe.overlap.fsdp_across_layers:
-            return forward, backward
-        experts = block.of_part("experts")
-        own = (
-            exposed_sum(passes[0]) - broadcast_sum([item.forward_s for item in experts]),
-            exposed_sum(passes[1])
-            - broadcast_sum([item.backward_s + item.recompute_share * item.forward_s for item in experts]),
-        )
-        return forward.behind_part(own[0]), backward.behind_part(own[1])
-
-    sent = [(own, *_sharded_part_lines(placed, block, own, *windows(own.part))) for own in sends]
+    gathered = as_gathered(placed, block.params, block.trained, block.quantised)
+    sent: list[tuple[_Part, list[TimeLine], list[TimeLine]]] = []
     each: list[TimeLine] = []
     once: list[TimeLine] = []
+    for part in parts:
+        if not anywhere(gathered.of(part.name)):
+            continue
+        before, after = forward, backward
+        if overlaps and part.name == "expert" and not overlap.fsdp_across_layers:
+            experts = block.of_part("experts")
+            before = forward.behind_part(
+                exposed_sum(passes[0]) - broadcast_sum([item.forward_s for item in experts])
+            )
+            after = backward.behind_part(
+                exposed_sum(passes[1])
+                - broadcast_sum([item.backward_s + item.recompute_s for item in experts])
+            )
+        sent.append((part, *_sharded_part_lines(placed, block, part, gathered, before, after)))
     # Replicas add up once a step, after the messages of every micro-batch: none of those hides behind this.
-    for own, lines, gather, sums in sent:
-        between = _replica_lines(placed, block, own, backward)
+    for part, lines, ends in sent:
+        between = _replica_lines(placed, block, part, gathered, backward)
         each += [*lines, *between]
-        if placed.recipe.overlap.dp_overlap == "every-layer" and block.role == "layer":
-            once.append(_ends_line(_name(block, own.part), gather, [*sums, *between]))
+        if overlap.dp_overlap == "every-layer" and block.role == "layer":
+            once.append(_ends_line(_name(block, part), ends[0], [*ends[1:], *between]))
     return each, once
 
 
@@ -384,78 +327,78 @@ def _name(block: Block, part: _Part) -> str:
 
 
 def _sharded_part_lines(
-    placed: PlacedJob, block: Block, own: _Sends, forward: Window, backward: Window
-) -> tuple[list[TimeLine], TimeLine, list[TimeLine]]:
+    placed: PlacedJob, block: Block, part: _Part, gathered: Params, forward: Window, backward: Window
+) -> tuple[list[TimeLine], list[TimeLine]]:
     """Gather parameters of one block for its passes, reduce the gradients of those trained, and copy both to and fro.
 
     Where parameters stay gathered for all micro-batches, that happens once a step. Returns all lines, and of these
-    the gather of the forward pass and the reductions.
+    the gather of the forward pass with the reductions.
     """
-    recipe, part, params, trained = placed.recipe, own.part, own.params, own.trained
-    on = np.asarray(placed.shards_parameters, dtype=np.float64)
+    overlap, name = placed.recipe.overlap, _name(block, part)
+    params, trained = gathered.of(part.name), block.trained.of(part.name)
+    on = np.asarray(1.0 * placed.shards_parameters)
     stays = stays_gathered(placed)
     count = np.where(stays, 1.0, np.maximum(placed.micro_batches, 1.0))
-    regather = np.where(stays, 0.0, on) if recipe.overlap.fsdp_reshard_after_forward else _NONE
-    name = _name(block, part)
+    regather = np.where(stays, 0.0, on) if overlap.fsdp_reshard_after_forward else _NONE
     sums_on = on if placed.tuning.whole else on * (trained > 0)
-    again = backward if recipe.overlap.fsdp_backward_prefetch else Window(placed, _NONE)
-    least = _first_share(placed, block, part)
+    again = backward if overlap.fsdp_backward_prefetch else Window(placed, _NONE)
+    least, size = _first_share(placed, block, part), np.asarray(params * gathered_bytes(placed))
     gathers = [
         window.send(
             name,
             "param_sync",
-            own.gather._replace(label=f"{own.gather.label}.{label}"),
+            Message(f"param_all_gather.{label}", "all_gather", part.shard, size),
             share=share,
             count=count,
             least_share=least,
         )
         for label, window, share in (("forward", forward, on), ("backward", again, regather))
     ]
+    reduced = np.asarray(trained * compression.gradient_bytes(placed))
     sums = [
         backward.send(name, "grad_sync", message, share=sums_on, count=count, least_share=least)
-        for message in own.sums
+        for message in compression.scatter_messages(placed, part.shard, reduced)
     ]
     several = part.shard.ranks > 1
     lines = [
         *gathers,
         *sums,
         *compression.kernel_lines(
-            placed, name, trained, part.shard.ranks, part.is_expert, share=sums_on, count=count
+            placed, name, trained, part.shard.ranks, part.name, share=sums_on, count=count
         ),
         *_buffer_lines(placed, name, params, trained, on * several, regather * several, count),
     ]
-    return lines, gathers[0], sums
+    return lines, [gathers[0], *sums]
 
 
 def _first_share(placed: PlacedJob, block: Block, part: _Part) -> float:
     """Return the share of a part that is the first matrix of a layer, which nothing of the layer runs before. [-]"""
-    if placed.recipe.overlap.fsdp_across_layers or part.is_expert or block.kind is None:
+    if placed.recipe.overlap.fsdp_across_layers or part.name == "expert" or block.kind is None:
         return 0.0
     held = [one for one in layer_param_blocks(placed.model, block.kind) if one.sharding != "expert"]
     first = next((one.count for one in held if one.is_matrix), 0.0)
     return first / sum(one.count for one in held)
 
 
-def _replica_lines(placed: PlacedJob, block: Block, own: _Sends, backward: Window) -> list[TimeLine]:
+def _replica_lines(
+    placed: PlacedJob, block: Block, part: _Part, gathered: Params, backward: Window
+) -> list[TimeLine]:
     """Sum the gradients of one block over replicas of the shards, once a step or more rarely.
 
     Behind the backward pass of the layers below, on the ports that gathers and scatters leave free.
     """
-    part = own.part
-    if not anywhere(part.replica.ranks > 1):
+    several, params = part.replica.ranks > 1, gathered.of(part.name)
+    if not anywhere(several):
         return []
     hides = placed.recipe.overlap.hsdp_overlap and placed.policy.sync_every == 1
+    size = np.asarray(params * compression.gradient_bytes(placed) / part.shard.ranks)
+    on = placed.shards_parameters * several * (placed.tuning.whole | (params > 0))
     return [
         (backward if hides else Window(placed, _NONE)).send(
             _name(block, part),
             "grad_sync",
-            own.between,
-            share=np.asarray(
-                placed.shards_parameters
-                * (part.replica.ranks > 1)
-                * (placed.tuning.whole | (own.params > 0)),
-                dtype=np.float64,
-            ),
+            Message("grad_replica_all_reduce", "all_reduce", part.replica, size),
+            share=np.asarray(on, dtype=np.float64),
             count=np.asarray(1.0 / placed.policy.sync_every),
         )
     ]
@@ -496,17 +439,14 @@ def _buffer_lines(
        (foreach_all_gather_copy_out, foreach_reduce).
     .. [2] pytorch/pytorch, torch/distributed/fsdp/_runtime_utils.py (_post_backward_hook).
     """
-    recipe = placed.recipe
-    kind = recipe.memory.fsdp_buffers
-    if kind == "none":
-        return []
-    gathered, reduced = gathered_bytes(placed), DTYPE_BYTES[recipe.dtypes.grad_reduce_dtype]
+    gathered = gathered_bytes(placed)
+    reduced = DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype]
     cast = 0.0 if reduced == gathered else gathered + reduced
-    copied = {
+    after_gather, before_reduce = {
+        "none": (0.0, 0.0),
         "flat": (0.0, 2.0 * gathered + cast + 2.0 * reduced),
         "per-parameter": (2.0 * gathered, gathered + reduced),
-    }
-    after_gather, before_reduce = copied[kind]
+    }[placed.recipe.memory.fsdp_buffers]
     lines = []
     copies: tuple[tuple[str, Phase, float, Array, Array], ...] = (
         ("gather_copy", "param_sync", after_gather, on + regather, params),

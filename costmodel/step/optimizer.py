@@ -6,7 +6,7 @@ step waits for it. Stores: states are in `step.states`, at the bytes that `state
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,16 +66,9 @@ class Stepped(NamedTuple):
 
     def state_bytes(self, placed: PlacedJob, part: DataPart) -> Quantity:
         """Bytes a parameter of what it keeps of the dense or the expert part, on each stage. [B]"""
-        held, sides = (
-            (self.params.dense, self.sides.dense)
-            if part == "dense"
-            else (self.params.expert, self.sides.expert)
-        )
-        counted = (
-            np.where(held > 0, sides / np.where(held > 0, held, 1.0), 0.0)
-            if self.update.counts_sides
-            else np.asarray(0.0)
-        )
+        held, counted = self.params.of(part), np.asarray(0.0)
+        if self.update.counts_sides:
+            counted = np.where(held > 0, self.sides.of(part) / np.where(held > 0, held, 1.0), 0.0)
         return quantity(
             self.update.state_bytes,
             moments_bytes=placed.recipe.dtypes.moments_bytes,
@@ -101,7 +94,7 @@ def stepped_alike(step: Step) -> tuple[Stepped, ...]:
     for update, params, sides in (
         (chosen.matrices, *_matrix_params(step)),
         (chosen.tables, *_table_params(step)),
-        (chosen.others, _vector_params(step), nothing),
+        (chosen.others, _held_of(step, matrices=False), nothing),
     ):
         held = by_update[update]
         by_update[update] = (held[0] + params, held[1] + sides)
@@ -202,10 +195,6 @@ def _table_params(step: Step) -> tuple[Params, Params]:
     )
 
 
-def _vector_params(step: Step) -> Params:
-    return _held_of(step, matrices=False)
-
-
 def _copies(placed: PlacedJob, matrix: Matrix) -> Array:
     """Count the matrices of a name on a rank that holds such a layer. [-]"""
     return np.asarray(matrix.copies / (placed.layout.ep if matrix.is_expert else 1.0))
@@ -226,9 +215,27 @@ def time_lines(step: Step) -> list[TimeLine]:
     ]
 
 
+def _line(name: str, made: Quantity, moved: Array, source: str, count: float = 1.0, **more: Any) -> TimeLine:
+    """Make the line of a kernel of the optimizer step by the bytes that it moves."""
+    return time_line(
+        f"optimizer.{name}",
+        axis="optimizer",
+        category="state",
+        phase="optimizer",
+        count=count,
+        made=made,
+        bytes_each=moved,
+        source=source,
+        **more,
+    )
+
+
 def _update_lines(step: Step, part: Stepped) -> list[TimeLine]:
-    """Return the kernel that steps some parameters, priced by the bytes it reads and writes, and its paging."""
-    placed, recipe = step.placed, step.placed.recipe
+    """Return the kernel that steps some parameters, priced by the bytes it reads and writes.
+
+    And, where its states are paged, their way from the host's memory to the GPU and back, once a step.
+    """
+    placed, recipe, source = step.placed, step.placed.recipe, step.placed.optimizer.source
     local = placed.most_stepped(part.params)
     if not anywhere(local):
         return []
@@ -242,43 +249,16 @@ def _update_lines(step: Step, part: Stepped) -> list[TimeLine]:
         params=local,
     )
     offloaded = recipe.host.offload_optimizer
-    lines = [
-        time_line(
-            f"optimizer.{part.update.kernel}",
-            axis="optimizer",
-            category="state",
-            phase="optimizer",
-            count=1.0,
-            made=_on_host(placed, local, states) if offloaded else placed.memory_bound(moved),
-            bytes_each=moved.value,
-            source=placed.optimizer.source,
-        )
-    ]
-    return lines + (_paging_lines(placed, own, local) if placed.optimizer.paged else [])
-
-
-def _paging_lines(placed: PlacedJob, state_bytes: Array, params: Array) -> list[TimeLine]:
-    """Return the way of the states from the host's memory to the GPU and back, once a step."""
+    made = _on_host(placed, local, states) if offloaded else placed.memory_bound(moved)
+    lines = [_line(part.update.kernel, made, moved.value, source)]
+    if not placed.optimizer.paged:
+        return lines
+    paging = placed.host_link.then(
+        "link_bytes_per_s", "state_bytes * params / link_bytes_per_s", state_bytes=own, params=local
+    )
     ways: tuple[HostWay, ...] = ("in", "out")
-    return [
-        time_line(
-            f"optimizer.paging.{way}",
-            axis="optimizer",
-            category="state",
-            phase="optimizer",
-            count=1.0,
-            made=placed.host_link.then(
-                "link_bytes_per_s",
-                "state_bytes * params / link_bytes_per_s",
-                state_bytes=state_bytes,
-                params=params,
-            ),
-            bytes_each=np.asarray(state_bytes * params),
-            host_way=way,
-            source=placed.optimizer.source,
-        )
-        for way in ways
-    ]
+    paged = np.asarray(own * local)
+    return lines + [_line(f"paging.{way}", paging, paged, source, host_way=way) for way in ways]
 
 
 def _norm_line(step: Step) -> TimeLine:
@@ -286,17 +266,9 @@ def _norm_line(step: Step) -> TimeLine:
     placed, params = step.placed, step.trained
     local = placed.most_stepped(params)
     full = np.where(placed.shards_optimizer, local, (params.dense + params.expert).max(axis=-1))
-    norm = quantity("3 * grad_bytes * params", grad_bytes=placed.recipe.dtypes.grad_bytes(), params=full)
-    return time_line(
-        "optimizer.grad_norm",
-        axis="optimizer",
-        category="state",
-        phase="optimizer",
-        count=1.0,
-        made=placed.memory_bound(norm),
-        bytes_each=norm.value,
-        source="gradient norm, clipping and zeroing",
-    )
+    moved = quantity("3 * grad_bytes * params", grad_bytes=placed.recipe.dtypes.grad_bytes(), params=full)
+    source = "gradient norm, clipping and zeroing"
+    return _line("grad_norm", placed.memory_bound(moved), moved.value, source)
 
 
 def _on_host(placed: PlacedJob, params: Array, state_bytes: Array) -> Quantity:
@@ -326,18 +298,9 @@ def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
         return []
     copies = 5.0 if placed.policy.outer_momentum else 3.0
     moved = quantity("4 * copies * params", copies=copies, params=placed.most_stepped(params))
-    return [
-        time_line(
-            "optimizer.outer",
-            axis="optimizer",
-            category="state",
-            phase="optimizer",
-            count=1.0 / placed.policy.sync_every,
-            made=placed.memory_bound(moved),
-            bytes_each=moved.value,
-            source="DiLoCo, arXiv:2311.08105, algorithm 1: Nesterov momentum on the mean change of parameters",
-        )
-    ]
+    source = "DiLoCo, arXiv:2311.08105, algorithm 1: Nesterov momentum on the mean change of parameters"
+    rarely = 1.0 / placed.policy.sync_every
+    return [_line("outer", placed.memory_bound(moved), moved.value, source, rarely)]
 
 
 class _Iterated(NamedTuple):
@@ -357,23 +320,18 @@ class _Iterated(NamedTuple):
 def _iterated(step: Step) -> list[_Iterated]:
     """Return every matrix that the optimizer iterates on before it steps it."""
     placed, chosen = step.placed, step.placed.optimizer
-    if not chosen.products:
-        return []
-    return [
-        _Iterated(
-            block.label,
-            one,
-            np.asarray(block.held * _copies(placed, one)[..., None]),
-            tuple(
+    made = []
+    for block in step.blocks if chosen.products else ():
+        for one in _own_matrices(placed, block):
+            cut = _blocks_of(chosen, one)[0]
+            products = [
                 (product, _product_time(placed, one, product))
                 for product in chosen.products
-                if not product.basis
-                or getattr(_blocks_of(chosen, one)[0], product.basis) <= chosen.largest_side
-            ),
-        )
-        for block in step.blocks
-        for one in _own_matrices(placed, block)
-    ]
+                if not product.basis or getattr(cut, product.basis) <= chosen.largest_side
+            ]
+            held = np.asarray(block.held * _copies(placed, one)[..., None])
+            made.append(_Iterated(block.label, one, held, tuple(products)))
+    return made
 
 
 def _product_time(placed: PlacedJob, matrix: Matrix, product: Product) -> Quantity:
@@ -434,7 +392,7 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
     done = {
         "matrices": broadcast_sum(held),
         "ranks": group.ranks,
-        "shared": np.asarray(group.ranks > 1, dtype=np.float64),
+        "shared": 1.0 * (group.ranks > 1),
     }
     lines = [
         time_line(
@@ -454,9 +412,27 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
         for one, count in zip(some, held, strict=True)
         for product, made in one.products
     ]
-    lines.append(_host_line(placed, part, some, held, done))
-    share = quantity(_DONE, **done)
-    degree = placed.layout.tp if part == "dense" else placed.layout.etp
+    launched = float(max(len(one.products) for one in some))
+    lines.append(
+        time_line(
+            f"optimizer.host.{part}",
+            axis="optimizer",
+            category="overhead",
+            phase="optimizer",
+            cause="host",
+            formula=f"done = {_DONE}; done * iterations * max(products * matrices * launch_s - step_s, 0)",
+            terms={
+                **done,
+                "iterations": float(chosen.iterations),
+                "products": launched,
+                "launch_s": placed.launch_s * placed.host_slowdown,
+                "step_s": broadcast_sum(
+                    [np.asarray(n * one.each_s) for one, n in zip(some, held, strict=True)]
+                ),
+            },
+            source="host-bound iterations: the GPU waits for the products that the framework issues",
+        )
+    )
     whole, parts = (
         broadcast_sum(
             [
@@ -466,18 +442,14 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
         )
         for split in (True, False)
     )
+    inner = placed.mesh.tp if part == "dense" else placed.mesh.etp
+    degree = placed.layout.tp if part == "dense" else placed.layout.etp
     on_rank = np.asarray(whole / degree + parts)
-    back = np.asarray(placed.shards_parameters, dtype=np.float64)
+    share, one = quantity(_DONE, **done), np.asarray(1.0)
     sent: tuple[tuple[str, str, Group, Array, Array], ...] = (
-        ("gather", "all_gather", group, on_rank, np.asarray(1.0)),
-        (
-            "gather",
-            "all_gather",
-            placed.mesh.tp if part == "dense" else placed.mesh.etp,
-            whole,
-            np.asarray(1.0),
-        ),
-        ("hand_back", "all_to_all", group, on_rank, back),
+        ("gather", "all_gather", group, on_rank, one),
+        ("gather", "all_gather", inner, whole, one),
+        ("hand_back", "all_to_all", group, on_rank, np.asarray(1.0 * placed.shards_parameters)),
     )
     return lines + [
         communication_line(
@@ -493,33 +465,6 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
         for name, primitive, over, elements, times in sent
         if anywhere(over.ranks > 1) and anywhere(times)
     ]
-
-
-def _host_line(
-    placed: PlacedJob, part: DataPart, some: list[_Iterated], held: list[Array], done: dict[str, Array]
-) -> TimeLine:
-    """Return what the host costs where it issues the products slower than the GPU runs them."""
-    recipe, chosen = placed.recipe, placed.optimizer
-    bound = recipe.host.cpu_binding
-    accelerator = placed.accelerator
-    return time_line(
-        f"optimizer.host.{part}",
-        axis="optimizer",
-        category="overhead",
-        phase="optimizer",
-        cause="host",
-        count=1.0,
-        formula=f"done = {_DONE}; done * iterations * max(products * matrices * launch_s - step_s, 0)",
-        terms={
-            **done,
-            "iterations": float(chosen.iterations),
-            "products": float(max(len(one.products) for one in some)),
-            "launch_s": placed.launch_s
-            * (accelerator.host_slowdown_bound if bound else accelerator.host_slowdown),
-            "step_s": broadcast_sum([np.asarray(n * one.each_s) for one, n in zip(some, held, strict=True)]),
-        },
-        source="host-bound iterations: the GPU waits for the products that the framework issues",
-    )
 
 
 def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:

@@ -1,21 +1,71 @@
-"""What a step takes beside its work: the host between steps, the wait for data, and the recipe's fitted share.
+"""What a step takes beside its work: ranks that wait for slower ones, the host between steps, data, the recipe's fitted share.
 
 Sends and stores nothing. Hides: the input of the next step is loaded beside all that is known of this one.
+At every synchronisation the group waits for its slowest member. Ranks that differ for good cost the expected
+maximum over all of them, told by the level that meets them (tensor group, expert group, pipeline, whole job);
+jitter costs at each level again. Off unless the job's `stragglers` or `degraded_gpu` says otherwise.
 """
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import Bill, TimeLine, anywhere, sum_exposed, time_line
 from costmodel.describe.factors import classed
-from costmodel.physics.run.stragglers import expected_maximum_normal
+from costmodel.physics.run.stragglers import (
+    RankTimes,
+    expected_maximum_normal,
+    jitter_excess,
+    lasting_excess,
+)
 from costmodel.step.critical_stage import Step
+from costmodel.step.placed_job import PlacedJob
 
 Array = NDArray[np.float64]
+
+_line = partial(time_line, axis="compute", category="overhead", phase="step")
+_LEVELS = ("tensor", "context", "expert", "pipeline", "job")
+
+
+def packing_lines(step: Step) -> list[TimeLine]:
+    r"""Return what data-parallel ranks wait for the one with the most scores.
+
+    A rank's scores are a sum over its documents of squared lengths. Of N lognormal ones, whose standard deviation is c
+    times their mean, that sum varies by :math:`\sqrt{((1 + c^2)^4 - 1) / N}` of itself; the slowest of n ranks has the
+    expected maximum of n normals of it, and no rank has more than sequences of one document. That the tokens of a
+    sequence are given makes it a little less, which is not counted. Context ranks have an equal part of every document
+    (NVIDIA/TransformerEngine attention/context_parallel.py, `thd` format), so that nothing waits there.
+    """
+    placed, packing = step.placed, step.placed.packing
+    if not packing.mean or not packing.spread:
+        return []
+    core_s = np.asarray(0.0)
+    for block, count in zip(step.blocks, step.counts, strict=True):
+        for item in block.of_role("core"):
+            core_s = core_s + count * (item.forward_s + item.backward_s + item.recompute_s)
+    dp = np.asarray(placed.layout.dp)
+    return [
+        _line(
+            "packing.imbalance",
+            axis="dp",
+            formula="documents = sequences * seq_len / mean; "
+            "excess = slowest * sqrt(((1 + spread ** 2) ** 4 - 1) / documents); "
+            "core_s * min(excess, seq_len / span - 1)",
+            terms={
+                "core_s": core_s,
+                "slowest": expected_maximum_normal(dp),
+                "spread": packing.spread,
+                "mean": packing.mean,
+                "sequences": placed.global_batch / dp,
+                "seq_len": placed.seq_len,
+                "span": placed.shard.span,
+            },
+            source="sum of squared lengths of lognormal documents; expected maximum of independent ranks",
+        )
+    ]
 
 
 def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
@@ -33,13 +83,10 @@ def _slowest_slice(step: Step, bill: Bill) -> list[TimeLine]:
     if not (placed.cluster.tiers[0].shape and spread and anywhere(slices > 1)):
         return []
     return [
-        time_line(
+        _line(
             "overhead.slowest_slice",
             axis="dp",
-            category="overhead",
-            phase="step",
             cause="proportion",
-            count=1.0,
             formula="spread * slowest * known_s",
             terms={
                 "spread": spread,
@@ -57,12 +104,8 @@ def _between_steps(step: Step) -> list[TimeLine]:
     if not recipe.host.step_overhead_s:
         return []
     return [
-        time_line(
+        _line(
             "overhead.step",
-            axis="compute",
-            category="overhead",
-            phase="step",
-            count=1.0,
             formula="seconds",
             terms={"seconds": recipe.host.step_overhead_s},
             source=f"recipe {recipe.name}: step_overhead_s: next batch, gradient norm and finiteness with their "
@@ -78,9 +121,13 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
     or of a layout is one of all seconds; what data parallelism costs depends on other knobs than the rest, and has a
     line of its own, which keeps a search on small grids.
     """
-    factor = _beyond(step)
+    placed, factor = step.placed, None
+    if placed.factors:
+        found = [placed.factors.of(role, classed(placed)) for role in ("unexplained", "layout")]
+        known = [one for one in found if one is not None]
+        factor = np.asarray(reduce(np.multiply, known)) if known else None
     terms = {
-        "fraction": np.asarray(step.placed.recipe.host.overhead_fraction),
+        "fraction": np.asarray(placed.recipe.host.overhead_fraction),
         "known_s": bill.exposed_s(by_sharding=False),
         "attention_s": sum_exposed([line for line in bill.time_lines if line.cause == "attention"]),
     }
@@ -93,30 +140,16 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
         of_data = {"factor": factor, "known_s": bill.exposed_s(by_sharding=True)}
         lines.append(("overhead.unexplained.data_parallel", "(factor - 1) * known_s", of_data))
     return [
-        time_line(
+        _line(
             name,
-            axis="compute",
-            category="overhead",
-            phase="step",
             cause="proportion",
-            count=1.0,
             formula=text,
             terms=numbers,
-            source=f"recipe {step.placed.recipe.name} on {step.placed.accelerator.generation}: overhead_fraction, "
+            source=f"recipe {placed.recipe.name} on {placed.accelerator.generation}: overhead_fraction, "
             "fitted to whole runs (costmodel/describe/data/overheads.csv)",
         )
         for name, text, numbers in lines
     ]
-
-
-def _beyond(step: Step) -> Array | None:
-    """Return the factors of what nothing explains, of the class of jobs and of this layout, as one. [-]"""
-    placed = step.placed
-    if not placed.factors:
-        return None
-    found = [placed.factors.of(role, classed(placed)) for role in ("unexplained", "layout")]
-    known = [factor for factor in found if factor is not None]
-    return np.asarray(reduce(np.multiply, known)) if known else None
 
 
 def _input(step: Step, bill: Bill) -> list[TimeLine]:
@@ -130,12 +163,8 @@ def _input(step: Step, bill: Bill) -> list[TimeLine]:
     replicas = np.maximum(placed.cluster.gpus_per_node / (layout.tp * layout.cp * layout.pp), 1.0)
     tokens = placed.global_batch * placed.seq_len / layout.dp * np.minimum(replicas, layout.dp)
     return [
-        time_line(
+        _line(
             "overhead.input",
-            axis="compute",
-            category="overhead",
-            phase="step",
-            count=1.0,
             formula="max(tokens / tokens_per_s - known_s, 0)",
             terms={
                 "tokens": tokens,
@@ -145,3 +174,67 @@ def _input(step: Step, bill: Bill) -> list[TimeLine]:
             source=f"recipe {recipe.name}: input_tokens_per_s of each host, loaded one step ahead",
         )
     ]
+
+
+def straggler_lines(step: Step, bill: Bill) -> list[TimeLine]:
+    """Return what each level of synchronisation waits for its slowest rank.
+
+    A slow rank is slow at its own work: communication of the critical path does not grow.
+    """
+    placed, health = step.placed, step.placed.health
+    made: list[TimeLine] = []
+    if health.degraded_gpu < 1.0:
+        # Its stage sets the pace of all micro-batches, and its work is the critical stage's; what communicates and
+        # what idles is not slower.
+        works = [line for line in bill.time_lines if line.category not in ("communication", "bubble")]
+        made.append(
+            _line(
+                "resilience.degraded_gpu",
+                axis="resilience",
+                formula="(1 / speed - 1) * work_s",
+                terms={"speed": health.degraded_gpu, "work_s": sum_exposed(works)},
+                source="every synchronisation waits for the slowest rank: step/overhead.py",
+            )
+        )
+    if health.stragglers == "none":
+        return made
+    work_s = sum_exposed([line for line in bill.time_lines if line.category != "communication"])
+    ranks = _ranks_below(placed)
+    times = RankTimes(
+        health.straggler_variation,
+        health.stragglers == "lognormal",
+        health.straggler_slow_fraction,
+        health.straggler_slowdown,
+    )
+    excesses = {"stragglers": lasting_excess(ranks, times)}
+    if health.straggler_jitter:
+        excesses["jitter"] = jitter_excess(ranks, synchronisations(placed), health.straggler_jitter)
+    made += [
+        _line(
+            f"resilience.{kind}.{level}",
+            axis="resilience",
+            formula="excess * work_s",
+            terms={"excess": excess, "work_s": work_s, "ranks": count},
+            source="expected maximum of independent ranks: David and Nagaraja, Order Statistics, section 3.1",
+        )
+        for kind, each in excesses.items()
+        for level, excess, count in zip(_LEVELS, each, ranks, strict=True)
+    ]
+    return [line for line in made if anywhere(line.each_s)]
+
+
+def _ranks_below(placed: PlacedJob) -> list[Array]:
+    """Return how many ranks have waited for one another once each level has met."""
+    layout = placed.layout
+    context = layout.tp * layout.cp
+    expert = np.maximum(context, layout.ep * layout.etp)
+    pipeline = np.minimum(expert * layout.pp, layout.gpus)
+    return [np.asarray(n) for n in (layout.tp, context, expert, pipeline, layout.gpus)]
+
+
+def synchronisations(placed: PlacedJob) -> list[Array]:
+    """Return how often each level synchronises a rank in a step."""
+    layout, m = placed.layout, placed.micro_batches
+    # Attention and MLP meet once each way, as do dispatch and combine.
+    layers = np.maximum(4.0 * m * placed.model.num_layers / layout.pp, 1.0)
+    return [layers, layers, layers, np.maximum(2.0 * m * layout.vp, 1.0), np.ones_like(m)]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import Phase
 from costmodel.step.anatomy.operator_parts import Operator
 
 Array = NDArray[np.float64]
@@ -16,21 +15,14 @@ _NONE, _SELECTIVE, _FULL = range(3)
 
 
 class Recomputation(NamedTuple):
-    """The policy of each layout, and what the framework means by it.
-
-    Attributes
-    ----------
-    policy : Array
-        0 nothing, 1 the `modules`, 2 whole layers.
-    modules : tuple of str
-        What the selective policy runs again.
-    stops_early : bool
-        A recomputed layer stops once it has made all that its backward pass needs.
-    """
+    """The policy of each layout, and what the framework means by it."""
 
     policy: Array
+    """0 nothing, 1 the `modules`, 2 whole layers."""
     modules: tuple[str, ...]
+    """What the selective policy runs again."""
     stops_early: bool
+    """A recomputed layer stops once it has made all that its backward pass needs."""
 
     @property
     def anything(self) -> Array:
@@ -50,11 +42,6 @@ class Recomputation(NamedTuple):
     def of_module(self, module: str) -> Array:
         """1 where the collectives of a module are run again: it is named, or whole layers are. [-]"""
         return self.anything if module in self.modules else self.whole_layers
-
-    def passes(self, module: str = "") -> tuple[tuple[Phase, Array], ...]:
-        """Return the passes of a collective of a layer, or of a module, and the share of layouts that make each. [-]"""
-        one = np.asarray(1.0)
-        return (("forward", one), ("recompute", self.of_module(module)), ("backward", one))
 
     def of_sum_after(self, part: str) -> Array:
         """1 where the sum that ends attention or the MLP is run again; early stop leaves out the layer's last. [-]"""
@@ -86,7 +73,7 @@ class Recomputation(NamedTuple):
         after_attention = operator.part == "attention" and operator.role in ("row", "residual")
         if "attention_output" in self.modules and after_attention:
             return 1.0, nothing
-        if every_second and operator.kind in ("matmul", "grouped_matmul"):
+        if every_second and operator.is_product:
             return 0.5, np.asarray(0.5 * 2.0 * operator.m * operator.n * operator.groups)
         if every_second and operator.kind == "memory":
             return 1.0, nothing

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import Bill, MemoryLine, anywhere, broadcast_sum, memory_line, settled
+from costmodel.bill.lines import (
+    Bill,
+    Category,
+    MemoryLine,
+    MemoryPart,
+    anywhere,
+    broadcast_sum,
+    memory_line,
+    settled,
+)
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
 from costmodel.step.anatomy.operators import layer_matrices
 from costmodel.step.anatomy.params import num_params
@@ -19,36 +28,12 @@ Array = NDArray[np.float64]
 _BY_SWITCH = [float(NCCL_ALGORITHMS.index(name)) for name in ("nvls", "nvls-tree", "nvls-sharp")]
 
 
+_line = partial(memory_line, part="reserve", category="state")
+
+
 def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     """Return what the framework and its libraries hold beside what they are asked for."""
-    placed, memory = step.placed, step.placed.recipe.memory
-    layout, name = placed.layout, placed.recipe.name
-    slack = []
-    misjudged = {"state": placed.factors.of("states"), "activation": placed.factors.of("activations")}
-    beyond = placed.factors.of("slack")
-    # States and activations depend on different knobs: one line each keeps a search on small grids.
-    for category, factor in misjudged.items():
-        allocated = broadcast_sum([line.bytes for line in bill.memory_lines if line.category == category])
-        if factor is not None:
-            wrong = _misjudged_line(category, factor, allocated)
-            slack.append(wrong)
-            allocated = np.asarray(allocated + wrong.bytes)
-        formula, terms = "slack * allocated_bytes", {"allocated_bytes": allocated}
-        if beyond is not None:
-            formula = "(factor * (1 + slack) - 1) * allocated_bytes"
-            terms["factor"] = beyond[..., None]
-        slack.append(
-            memory_line(
-                f"reserve.allocator_slack.{category}",
-                part="reserve",
-                seen="reserved",
-                axis="compute",
-                category="state",
-                formula=formula,
-                terms={"slack": memory.allocator_slack, **terms},
-                source=f"recipe {name}: fragmentation of the caching allocator",
-            )
-        )
+    placed, memory, layout = step.placed, step.placed.recipe.memory, step.placed.layout
     axes = (layout.tp, layout.cp, layout.pp, placed.mesh.grad.ranks, layout.ep)
     # One more for the norm over all that hold a part of the model.
     several = (
@@ -59,57 +44,91 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     )
     groups = broadcast_sum([np.asarray(some, dtype=np.float64) for some in several])[..., None]
     held = [
-        *slack,
-        memory_line(
+        *_slack_lines(placed, bill),
+        _line(
             "reserve.cuda_context",
-            part="reserve",
             seen="device",
             axis="compute",
-            category="state",
             formula="context_bytes",
             terms={"context_bytes": memory.context_bytes},
             source="CUDA context and libraries: 0.5-2 GB seen by nvidia-smi",
         ),
-        memory_line(
+        _line(
             "reserve.communicators",
-            part="reserve",
             seen="device",
             axis="dp",
-            category="state",
             formula="communicator_bytes * groups",
             terms={"communicator_bytes": memory.communicator_bytes, "groups": groups},
             source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files): "
             "37 to 43 connections of 4 MiB + 512 KiB + 4.7 MiB for the protocols Simple, LL and LL128",
         ),
-        *_user_buffer_lines(step),
-        *_multicast_lines(step, bill),
+        *_user_buffer_lines(placed),
+        *_multicast_lines(placed, bill),
     ]
-    return [*held, *_left_empty_lines(step, [*bill.memory_lines, *held])]
+    return [*held, *_left_empty_lines(placed, [*bill.memory_lines, *held])]
 
 
-def _left_empty_lines(step: Step, lines: Sequence[MemoryLine]) -> list[MemoryLine]:
+def _slack_lines(placed: PlacedJob, bill: Bill) -> list[MemoryLine]:
+    """Return what a caching allocator reserves beyond tensors, and what a sample of factors says they are off by.
+
+    States and activations depend on different knobs: one line each keeps a search on small grids.
+    """
+    slack, beyond, lines = placed.recipe.memory.allocator_slack, placed.factors.of("slack"), []
+    kinds: tuple[tuple[Category, str, MemoryPart], ...] = (
+        ("state", "states", "parameters"),
+        ("activation", "activations", "activation"),
+    )
+    for category, name, part in kinds:
+        allocated = broadcast_sum([line.bytes for line in bill.memory_lines if line.category == category])
+        if (factor := placed.factors.of(name)) is not None:
+            wrong = memory_line(
+                f"reserve.misjudged.{category}",
+                part=part,
+                axis="compute",
+                category=category,
+                formula="(factor - 1) * allocated_bytes",
+                terms={"factor": factor[..., None], "allocated_bytes": allocated},
+                source="a sample of uncertain factors: describe/factors.py",
+            )
+            lines.append(wrong)
+            allocated = np.asarray(allocated + wrong.bytes)
+        formula, terms = "slack * allocated_bytes", {"slack": slack, "allocated_bytes": allocated}
+        if beyond is not None:
+            formula = "(factor * (1 + slack) - 1) * allocated_bytes"
+            terms["factor"] = beyond[..., None]
+        lines.append(
+            _line(
+                f"reserve.allocator_slack.{category}",
+                seen="reserved",
+                axis="compute",
+                formula=formula,
+                terms=terms,
+                source=f"recipe {placed.recipe.name}: fragmentation of the caching allocator",
+            )
+        )
+    return lines
+
+
+def _left_empty_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[MemoryLine]:
     """Return where parameters lay before they were copied into flat buffers, as far as nothing has come to lie there.
 
     An allocator gives a tensor a chunk of its own, and one that is free to what fits: gradients, activations, and fp32
     states of tensors that are at most half as large as the largest. It gives chunks back before memory runs out.
     """
-    placed = step.placed
     on = placed.layout.zero_stage == 2
     if not placed.recipe.memory.flattens_parameters or not anywhere(on):
         return []
     fits = [line.bytes for line in lines if line.category == "activation" or line.part == "gradients"]
     states = [line.bytes for line in lines if line.part == "optimizer"]
     return [
-        memory_line(
+        _line(
             "reserve.left_by_flattening",
-            part="reserve",
             seen="reserved",
             axis="dp",
-            category="state",
             formula="left = max(left_bytes - fitting_bytes - small_share * state_bytes, 0); "
             "on * min(left, max(memory_bytes - held_bytes, 0))",
             terms={
-                "on": np.asarray(on, dtype=np.float64)[..., None],
+                "on": 1.0 * on[..., None],
                 "left_bytes": broadcast_sum([line.bytes for line in lines if line.part == "parameters"]),
                 "fitting_bytes": broadcast_sum(fits),
                 "small_share": _share_of_small(placed),
@@ -140,31 +159,27 @@ def _share_of_small(placed: PlacedJob) -> float:
 _GATHERING, _SCATTERING = 6.0, 4.0
 
 
-def _user_buffer_lines(step: Step) -> list[MemoryLine]:
+def _user_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
     """Return the buffers that tensor-parallel ranks write into each other's of, where products overlap their exchange.
 
     A runtime whose messages go from where they lie (XLA on TPU: no buffers of communicators) has none.
     """
-    placed = step.placed
     layout, recipe = placed.layout, placed.recipe
     registers = recipe.memory.communicator_bytes > 0
     if recipe.overlap.tp_overlap != "pipelined" or not registers or not anywhere(layout.tp > 1):
         return []
+    gathering, scattering = np.asarray(_GATHERING), np.asarray(_SCATTERING)
+    source = "NVIDIA/TransformerEngine module/base.py initialize_ub: one for each of ten products"
     if recipe.kernels.compiled:
         gathering, scattering = np.asarray(0.0), np.asarray(2.0 / layout.tp)
         source = (
             "pytorch torch/distributed/_symmetric_memory: two parts of an output in the workspace of a group"
         )
-    else:
-        gathering, scattering = np.asarray(_GATHERING), np.asarray(_SCATTERING)
-        source = "NVIDIA/TransformerEngine module/base.py initialize_ub: one for each of ten products"
     return [
-        memory_line(
+        _line(
             "reserve.tp.user_buffers",
-            part="reserve",
             seen="device",
             axis="tp",
-            category="state",
             formula="on * (gathering * input_bytes + scattering * 2) * tokens * hidden",
             terms={
                 "on": ((layout.tp > 1) * (layout.sequence_parallel > 0))[..., None],
@@ -173,24 +188,11 @@ def _user_buffer_lines(step: Step) -> list[MemoryLine]:
                 # Bytes are the least that these buffers hold.
                 "input_bytes": min(max(placed.precision.input_bytes, 1.0), 2.0),
                 "tokens": placed.shard.tokens[..., None],
-                "hidden": float(placed.model.hidden_size),
+                "hidden": placed.hidden,
             },
             source=source,
         )
     ]
-
-
-def _misjudged_line(category: str, factor: Array, allocated: Array) -> MemoryLine:
-    """Return what is allocated beyond what the other lines say, where a factor says that they are off."""
-    return memory_line(
-        f"reserve.misjudged.{category}",
-        part="activation" if category == "activation" else "parameters",
-        axis="compute",
-        category="activation" if category == "activation" else "state",
-        formula="(factor - 1) * allocated_bytes",
-        terms={"factor": factor[..., None], "allocated_bytes": allocated},
-        source="a sample of uncertain factors: describe/factors.py",
-    )
 
 
 # NVIDIA/nccl src/transport/nvls.cc: NVLS_NCHANNELS and NVLS_CHUNKSIZE as they are by default, NCCL_STEPS,
@@ -198,9 +200,8 @@ def _misjudged_line(category: str, factor: Array, allocated: Array) -> MemoryLin
 _NVLS = {"channels": 16.0, "chunk_bytes": 128.0 * 2**10, "chunks": 8.0, "most_heads": 32.0}
 
 
-def _multicast_lines(step: Step, bill: Bill) -> list[MemoryLine]:
+def _multicast_lines(placed: PlacedJob, bill: Bill) -> list[MemoryLine]:
     """Return the multicast buffers of every group that lets the switch add: in and out, one part a member of a domain."""
-    placed = step.placed
     if not placed.cluster.tiers[0].reduction_bandwidth_bytes_per_s:
         return []
     used: dict[str, list[Array]] = {}
@@ -215,12 +216,10 @@ def _multicast_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             used.setdefault(line.group, []).append(np.asarray(by_switch, dtype=np.float64))
             of_group[line.group] = line.terms["node_ranks"]
     return [
-        memory_line(
+        _line(
             f"reserve.nvls.{dim}",
-            part="reserve",
             seen="device",
             axis="dp",
-            category="state",
             formula="on * channels * 2 * chunk_bytes * chunks * min(members, most_heads)",
             terms={
                 "on": settled(np.minimum(broadcast_sum(on), 1.0))[..., None],
