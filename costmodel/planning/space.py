@@ -21,8 +21,7 @@ from costmodel.bill.lines import settled
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
-from costmodel.interop.assertions.record import Table
-from costmodel.interop.assertions.tables import ASSERTIONS
+from costmodel.interop.assertions.tables import ASSERTIONS, Table
 from costmodel.interop.assertions.tables import table_of as asserted_by
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedule_table import SCHEDULES

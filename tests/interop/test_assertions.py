@@ -9,10 +9,11 @@ import pytest
 from ruamel.yaml import YAML
 
 import costmodel as cm
+from costmodel.bill.formula import inputs_of
 from costmodel.describe.frameworks import FRAMEWORKS, MEGATRON_2026, UNWRITTEN
 from costmodel.describe.models.model import make_model
 from costmodel.describe.recipe import load_recipe
-from costmodel.interop.assertions.record import WORDS
+from costmodel.interop.assertions.arguments import WORDS
 from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
 from costmodel.interop.emit import emit
 from costmodel.interop.keys import Flags
@@ -69,24 +70,6 @@ def test_every_framework_that_is_written_has_a_table():
     assert len(ASSERTIONS) == len(ROWS)
 
 
-def test_every_row_says_whose_it_is():
-    """Megatron-Bridge starts Megatron-Core, and Axolotl Accelerate: their rows stand in both tables under one's release."""
-    attention = "NVIDIA/TransformerEngine 002a3e573f49"
-    releases = {
-        "megatron": {"megatron-core 0.16.1", "NVIDIA/Megatron-LM 000c4ac24f61", MEGATRON_2026, attention},
-        "nemo": {"megatron-core 0.16.1", "megatron-bridge 0.3.1", MEGATRON_2026, attention},
-        "torchtitan": {"torchtitan 0.3.0"},
-        "deepspeed": {"deepspeed 0.19.8", "deepspeedai/Megatron-DeepSpeed f1feb8877d76"},
-        "accelerate": {"accelerate 1.15.0"},
-        "axolotl": {"axolotl 0.19.0", "accelerate 1.15.0"},
-        "neuronx": {"aws-neuron/neuronx-distributed 82a2bb3d88dd"},
-        "none": {"as published"},
-    }
-    for name, table in TABLES.items():
-        assert {row.framework for row in table.assertions} == {"papers" if name == "none" else name}
-        assert {row.release for row in table.assertions} == releases[name]
-
-
 def test_arguments_of_whole_jobs():
     """What a framework would be given for a job, all of it: what is false or none is not in the list."""
     for case in ARGUMENTS:
@@ -112,7 +95,7 @@ def test_each_assertion_bites():
         change = {name: WORDS.get(value, value) for name, value in BREAKS[row.place].items()}
         arguments = given[framework]
         assert set(change) <= set(arguments), row.code
-        assert set(row.needs) <= set(arguments), row.code
+        assert set(inputs_of(row.refused)) <= {*arguments, *WORDS}, row.code
         assert not row.bad(arguments).any(), row.code
         assert row.bad({**arguments, **change}).all(), row.code
         assert row.place in row.sentence(arguments)
@@ -121,24 +104,10 @@ def test_each_assertion_bites():
 
 def test_rows_say_where_they_are_from():
     for _, row in ROWS:
+        assert row.stops in ("yes", "no")
         assert re.search(r"(\.py:(\d+$|\w+, [\w-]+$))|^arXiv:\d{4}\.\d{5}, section", row.place), row.code
         assert re.search(r"\d+\.\d+\.\d+$|[0-9a-f]{12}$|^as published$", row.release), row.code
         assert "{" not in row.in_words
-
-
-def test_what_stops_a_framework_and_what_it_only_runs_differently():
-    """The rows whose framework starts all the same, as another job than the one that was priced."""
-    assert {row.place for _, row in ROWS if not row.stops} == {
-        "deepspeed/sequence/layer.py:465",
-        "deepspeed/runtime/engine.py:1046",
-        "torchtitan/config/configs.py:124",
-        "torchtitan/config/configs.py:279",
-        "torchtitan/distributed/context_parallel/api.py:73",
-        "axolotl/utils/schemas/validation.py:1803",
-        "accelerate/utils/dataclasses.py:1958",
-        "accelerate/utils/dataclasses.py:1877",
-        "accelerate/parallelism_config.py:342",
-    }
 
 
 SINKS = {"model": "gpt-oss-20b", "layout": "cp2 ep4"}
@@ -160,7 +129,7 @@ PLANS = [
     ("megatron", {**SINKS, "switches": {"cp_method": "all-gather"}}, "utils.py:get_attention_backend"),
     ("megatron", {**SINKS, "switches": {"cp_method": "ulysses"}}, None),
     ("nemo", {**SINKS, "switches": {"cp_method": "all-gather"}}, "utils.py:get_attention_backend"),
-    ("nemo", {"layout": "pp2 ep4", "switches": {"ep_overlap": True}}, "comm_overlap.py:484"),
+    ("nemo", {"layout": "pp2 ep4", "switches": {"ep_overlap": True}}, "transformer_config.py:1858"),
     ("deepspeed", {"layout": "pp2", "zero_stage": 2}, "pipe/engine.py:76"),
     ("deepspeed", {"layout": "cp2", "switches": {"cp_method": "ring"}}, "sequence/layer.py:465"),
     ("deepspeed", {"layout": "cp2", "switches": {"cp_method": "ulysses"}}, None),
@@ -182,19 +151,6 @@ def test_plans_that_do_not_start():
             framework,
             place,
         )
-
-
-def test_arguments_are_what_flags_say():
-    """Virtual stages are those of the interleaved schedule; a layout says them by its chunks."""
-    plain = TABLES["megatron"].arguments(cm.estimate(**JOB, layout="pp4 ep4").job)
-    looped = TABLES["megatron"].arguments(cm.estimate(**JOB, layout="pp4 vp2 ep4").job)
-    dealt = TABLES["megatron"].arguments(
-        cm.estimate(**JOB, layout="pp4 vp2 ep4", pipeline_layout="Ett|(tt|)*6ttL").job
-    )
-    names = ("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank", "layout_stages")
-    assert [float(plain[name]) for name in names] == [0, 0, 4]
-    assert [float(looped[name]) for name in names] == [2, 2, 8]
-    assert [float(dealt[name]) for name in names] == [2, 0, 8]
 
 
 def test_arrays_are_many_jobs():

@@ -1,20 +1,26 @@
 """What each framework asserts, read from ``assertions.csv``, and what a job breaks of it.
 
-A row is a condition of a framework's own source, with file and line. Megatron-Bridge starts Megatron-Core, and
-Axolotl Accelerate: their rows name both.
+A row is a condition of a framework's own source, with file and line: a formula over its argument names that is true
+where it refuses, with the words of its enumerations (``full``, ``alltoall`` …) as they stand there. Megatron-Bridge
+starts Megatron-Core, and Axolotl Accelerate: their rows name both.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.bill.formula import run
 from costmodel.describe.frameworks import FRAMEWORKS, launched_by
 from costmodel.interop.assertions import arguments as of
+from costmodel.interop.assertions.arguments import WORDS, Arguments
 from costmodel.interop.assertions.megatron_arguments import arguments as of_megatron
-from costmodel.interop.assertions.record import Arguments, Assertion, Table
 from costmodel.interop.framework import FrameworkConfigError
 
 if TYPE_CHECKING:
@@ -28,8 +34,60 @@ _ARGUMENTS: Mapping[str, Callable[[Job], Arguments]] = {
     "accelerate": of.trainers,
     "axolotl": of.trainers,
     "neuronx": of.neuronx,
-    "papers": of.papers,
+    "none": of.papers,
 }
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """A condition under which a framework does not start, or starts as something else than was planned.
+
+    Attributes
+    ----------
+    code : str
+        What it is counted under: the framework, and `place`.
+    release : str
+        Release or commit that was read.
+    only : str
+        ``own`` if only the framework's own release states it, a later release if only that does, else empty.
+    place : str
+        Where it is stated there: file and line, or file and function.
+    refused : str
+        Formula over the framework's arguments, true where it refuses.
+    message : str
+        What is wrong, with arguments in braces.
+    stops : str
+        ``yes`` if the framework stops; otherwise it runs another job than the one that was priced.
+    """
+
+    code: str
+    release: str
+    only: str
+    place: str
+    refused: str
+    message: str
+    stops: str
+
+    def bad(self, arguments: Arguments) -> NDArray[np.bool_]:
+        """Return where the framework refuses."""
+        return np.asarray(run(self.refused, {**WORDS, **arguments})[-1], dtype=bool)
+
+    def sentence(self, arguments: Arguments) -> str:
+        """Say what is wrong with one job, and where the framework says so."""
+        numbers = {name: f"{name} = {float(np.max(value)):g}" for name, value in arguments.items()}
+        return f"{self.message.format_map(numbers)} ({self.place}, {self.release})"
+
+    @property
+    def in_words(self) -> str:
+        """What is wrong without the numbers of a job, and where the framework says so."""
+        return f"{self.message.replace('{', '').replace('}', '')} ({self.place}, {self.release})"
+
+
+class Table(NamedTuple):
+    """What one framework asserts in order, and what gives its arguments of a job, on one layout or many."""
+
+    assertions: tuple[Assertion, ...]
+    arguments: Callable[[Job], Arguments]
 
 
 def _read() -> dict[str, Table]:
@@ -37,19 +95,15 @@ def _read() -> dict[str, Table]:
     text = (files("costmodel.interop.assertions") / "assertions.csv").read_text(encoding="utf-8")
     rows: dict[str, list[Assertion]] = {name: [] for name in _ARGUMENTS}
     for row in csv.DictReader(text.splitlines()):
-        stops = row.pop("stops") == "yes"
         for name in row.pop("frameworks").split():
-            rows[name].append(Assertion(name, **row, stops=stops))
-    return {
-        "none" if name == "papers" else name: Table(tuple(stated), _ARGUMENTS[name])
-        for name, stated in rows.items()
-    }
+            rows[name].append(Assertion(f"{name} {row['place']}", **row))
+    return {name: Table(tuple(stated), _ARGUMENTS[name]) for name, stated in rows.items()}
 
 
 TABLES: Mapping[str, Table] = _read()
 
 ASSERTIONS: Mapping[str, Assertion] = {
-    assertion.code: assertion for known in TABLES.values() for assertion in known.assertions
+    assertion.code: assertion for table in TABLES.values() for assertion in table.assertions
 }
 """Every assertion by the code that it is counted under."""
 
@@ -63,28 +117,18 @@ def table_of(framework: str, job: Job) -> Table:
     if framework not in FRAMEWORKS:
         return known
     release = launched_by(framework, job.recipe.launches).release
-    return known.of("own" if release == FRAMEWORKS[framework].release else release)
+    stated = ("", "own" if release == FRAMEWORKS[framework].release else release)
+    return Table(tuple(row for row in known.assertions if row.only in stated), known.arguments)
 
 
 def broken(framework: str, job: Job, given: Arguments | None = None) -> list[tuple[Assertion, str]]:
     """Return the assertions that a job of one layout breaks, each with what is wrong in words.
 
-    Parameters
-    ----------
-    framework : str
-        One of `TABLES`.
-    job : Job
-        With one layout.
-    given : mapping, optional
-        Arguments that somebody wrote in place of those that follow from the job.
+    Arguments in `given`, which somebody wrote, go before those that follow from the job.
     """
-    known = table_of(framework, job)
-    arguments = {**known.arguments(job), **(given or {})}
-    return [
-        (assertion, assertion.sentence(arguments))
-        for assertion in known.assertions
-        if assertion.bad(arguments).any()
-    ]
+    table = table_of(framework, job)
+    arguments = {**table.arguments(job), **(given or {})}
+    return [(row, row.sentence(arguments)) for row in table.assertions if row.bad(arguments).any()]
 
 
 def require_launchable(framework: str, job: Job, given: Arguments | None = None) -> None:
