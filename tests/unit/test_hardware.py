@@ -20,7 +20,7 @@ from costmodel.describe.hardware.hardware import (
     load_link,
     profile_numbers,
 )
-from costmodel.describe.hardware.profile_pages import hardware_profile, list_entries, profiles_table
+from costmodel.describe.hardware.profile_pages import hardware_profile, profiles_table
 
 SHIPPED = sorted(profile_files.shipped_folder().rglob("*.yaml"))
 KINDS = ("accelerator", "link", "cluster", "storage")
@@ -483,14 +483,13 @@ def test_pages_of_profiles():
 
 
 def test_lists_of_profiles():
-    kinds = [entry.kind for entry in list_entries()]
-    assert list(dict.fromkeys(kinds)) == ["accelerator", "link", "cluster", "storage"]
-    assert [entry.name for entry in list_entries("storage")] == list_profiles("storage")
-    entry = next(entry for entry in list_entries("link") if entry.name == "ib-ndr")
-    assert entry == ("link", "ib-ndr", "ndr", "InfiniBand NDR, 400 Gbit/s")
-    assert profiles_table("link").columns()["name"] == list_profiles("link")
+    table = profiles_table().columns()
+    assert list(dict.fromkeys(table["kind"])) == ["accelerator", "link", "cluster", "storage"]
+    assert profiles_table("storage").columns()["name"] == list_profiles("storage")
+    row = table["name"].index("ib-ndr")
+    assert [table[key][row] for key in table] == ["link", "ib-ndr", "ndr", "InfiniBand NDR, 400 Gbit/s"]
     with pytest.raises(ProfileError, match="kind: 'links' is unknown; did you mean 'link'"):
-        list_entries("links")
+        profiles_table("links")
 
 
 def test_a_parent_lends_what_its_child_does_not_say(tmp_path):

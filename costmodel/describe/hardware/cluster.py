@@ -4,41 +4,56 @@ Plain SI floats, bandwidth per GPU and direction, peaks dense. The objects are i
 the fabric were twice as fast" is `dataclasses.replace`.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
+from pydantic import Field, model_validator
+
+from costmodel.base.errors import choices_hint
 from costmodel.base.words import DEVICE
+from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS, OPEN_KERNELS
+from costmodel.describe.hardware.strict import Strict
+from costmodel.describe.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.fabric import FabricConstants
     from costmodel.describe.hardware.kernels import KernelConstants
 
-AttentionKernel = Literal[
-    "auto", "torch", "unfused", "fused-softmax", "triton", "flash1", "flash2", "flash3", "cudnn"
-]
-"""Names of `costmodel.describe.hardware.attention_kernels`, written out for type checkers and held to it by a test."""
-
-CollectiveCores = Literal["compute-cores", "sparse-cores"]
-"""Cores of a device that can move the data of a collective."""
+_FUSED = [name for name in ATTENTION_KERNELS if name not in OPEN_KERNELS]
 
 
-class Software(NamedTuple):
-    """What the vendor's software takes on a device where a recipe leaves it open."""
+class Software(Strict):
+    """What the vendor's software takes on a device where a recipe leaves it open; a block of an accelerator's file."""
 
-    attention: str
-    torch_attention: str
+    attention: str = Field(json_schema_extra={"enum": _FUSED})
+    torch_attention: str = Field(json_schema_extra={"enum": _FUSED})
     """Kernels that ``auto`` and ``torch`` mean here."""
     fp8: str
     """Precision that ``fp8`` means."""
-    fp8_layouts: str
+    fp8_layouts: Literal["one", "both"]
     """``one`` where the 8-bit matrix units take one layout only, so that operands are transposed, or ``both``."""
     recipe: str = ""
     """The recipe of a job that names none; empty where that is the default of everywhere."""
-    compiled_steps: bool = False
+    compiled_steps: Annotated[bool, Field(strict=True)] = False
     """Whether a compiler turns a step into a program that runs without the host, as on a TPU; otherwise a host
     issues kernels one by one."""
-    user_buffers: bool = False
+    user_buffers: Annotated[bool, Field(strict=True)] = False
     """Whether Transformer Engine's user buffers and DeepEP are written for it."""
+    collectives_on: Literal["compute-cores", "sparse-cores"] = "compute-cores"
+    """Which cores published recipes give collectives to: a choice of the recipe switch `collectives_on`."""
+
+    @model_validator(mode="after")
+    def _names_a_choice(self) -> Self:
+        """Refuse what is itself a choice, and what does not exist."""
+        for key in ("attention", "torch_attention", "fp8"):
+            known: Collection[str] = PRECISIONS if key == "fp8" else _FUSED
+            name = getattr(self, key)
+            if name in OPEN_KERNELS:
+                raise ValueError(f"{key}: expected a kernel, not {name!r}, which means one of them")
+            if name not in known:
+                raise ValueError(f"{key}: {name!r} is unknown; {choices_hint(name, known)}")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +66,6 @@ class Accelerator:
     generation: str
     """Family whose published runs are compared with one another: ampere, hopper, tpu-v5."""
     software: Software
-    """What its software takes where a recipe leaves it open."""
     peak_flops_per_s: dict[str, float]
     """Dense matrix peak by dtype; a dtype that the device does not have is absent. [FLOP/s]"""
     memory_bytes: float
@@ -84,10 +98,13 @@ class Accelerator:
     """Whether nobody can buy it yet, so that its numbers are what the vendor says it will have."""
     sparse_cores: int = field(default=0, repr=False)
     """Cores beside those that multiply, to which a compiler can give collectives: SparseCores of a TPU. [-]"""
-    collectives_on: CollectiveCores = field(default="compute-cores", repr=False)
-    """Which cores published recipes give collectives to: a choice of the recipe switch `collectives_on`."""
     called: str = DEVICE
     """What people call one of it in sentences: GPU, chip, core."""
+
+    @property
+    def collectives_on(self) -> str:
+        """Which cores published recipes give collectives to."""
+        return self.software.collectives_on
 
     @property
     def is_gpu(self) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.base.errors import ProfileError, choices_hint, shown
 from costmodel.describe.hardware import profile_files as disk
-from costmodel.describe.hardware.cluster import Accelerator, Cluster, Host, Software, Storage, Tier
+from costmodel.describe.hardware.cluster import Accelerator, Cluster, Host, Storage, Tier
 from costmodel.physics.network.topologies import TOPOLOGIES
 
 if TYPE_CHECKING:
@@ -415,8 +415,6 @@ def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
     file: AcceleratorFile = _validated(path, "accelerator", folders)
     found = _plain(file, Accelerator) | {"peak_flops_per_s": _bare(file.peak_dense)}
     found.setdefault("host_slowdown_bound", found.get("host_slowdown", 1.0))
-    found["software"] = Software(**file.software.model_dump(exclude={"collectives_on"}))
-    found["collectives_on"] = file.software.collectives_on
     return Accelerator(**found, kernels_of=disk.kernels_generation(path, folders))
 
 

@@ -13,32 +13,19 @@ from costmodel.describe.hardware.hardware import load_cluster
 def with_price(
     cluster: Cluster, given: float | Mapping[str, float] | None, *, among: Iterable[str] = ()
 ) -> Cluster:
-    """Return a cluster at the price that the user gave; as it is where none was given for it.
+    """Return a cluster at the price that the user gave, as it is where none was given for it. [USD/h]
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Of a profile.
-    given : float or mapping, optional
-        For every cluster, or by names, aliases or files of clusters. [USD/h]
-    among : iterable of str
-        Names of the other clusters of the question, which a mapping may name too.
-
-    Raises
-    ------
-    ProfileError
-        If a mapping names a cluster that there is not.
+    A mapping has prices by names, aliases or files of clusters; `among` are names of the question's other clusters,
+    which it may name too.
     """
-    if given is None:
-        return cluster
+    usd = given
     if isinstance(given, Mapping):
         own = {cluster.name, *among}
-        prices = {name if name in own else _name_of(name): usd for name, usd in given.items()}
-        if cluster.name not in prices:
-            return cluster
-        usd = prices[cluster.name]
-    else:
-        usd = given
+        usd = {name if name in own else _name_of(name): each for name, each in given.items()}.get(
+            cluster.name
+        )
+    if usd is None:
+        return cluster
     return replace(cluster, price_usd_per_gpu_hour=usd, price_date="", price_range_usd_per_gpu_hour=None)
 
 

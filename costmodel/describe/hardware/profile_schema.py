@@ -17,13 +17,11 @@ from costmodel.base.errors import choices_hint
 from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from costmodel.base.words import DEVICE
 from costmodel.base.words import wanted as wanted_of
-from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
-from costmodel.describe.hardware.cluster import AttentionKernel, CollectiveCores
+from costmodel.describe.hardware.cluster import Software
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.hardware.profile_files import citations
 from costmodel.describe.hardware.strict import Strict
-from costmodel.describe.precision import PRECISIONS
 from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "fp4"]
@@ -83,40 +81,13 @@ class _Profile(Strict):
     sources: dict[str, Source] = {}  # noqa: RUF012  # pydantic copies it
 
 
-class SoftwareFile(Strict):
-    """What the vendor's software takes on a device where a recipe leaves it open; see `Software`."""
-
-    attention: AttentionKernel
-    torch_attention: AttentionKernel
-    fp8: str
-    fp8_layouts: Literal["one", "both"]
-    recipe: str = ""
-    """Of a job that names none; a file that says nothing takes what other hardware takes."""
-    compiled_steps: Annotated[bool, Field(strict=True)] = False
-    user_buffers: Annotated[bool, Field(strict=True)] = False
-    collectives_on: CollectiveCores = "compute-cores"
-    """Cores that published recipes give collectives to; a file that says nothing gives them to those that compute."""
-
-    @model_validator(mode="after")
-    def _names_a_choice(self) -> Self:
-        """Refuse what is itself a choice, and precisions that do not exist."""
-        for key in ("attention", "torch_attention"):
-            if getattr(self, key) in OPEN_KERNELS:
-                raise ValueError(
-                    f"{key}: expected a kernel, not {getattr(self, key)!r}, which means one of them"
-                )
-        if self.fp8 not in PRECISIONS:
-            raise ValueError(f"fp8: unknown precision {self.fp8!r}; {choices_hint(self.fp8, PRECISIONS)}")
-        return self
-
-
 class AcceleratorFile(_Profile):
     """One GPU. A part that the software sees as two devices is described as one of them."""
 
     generation: Generation
     called: Annotated[str, Field(pattern=r"^[A-Za-z]+$")] = DEVICE
     """What people call one of it: chip, core, card."""
-    software: SoftwareFile
+    software: Software
     """Where a file has none, that of the shipped accelerators of its generation; see `profile_files`."""
     peak_dense: dict[Dtype, Sourced[Annotated[FlopsPerSecond, Field(gt=0)]]]
     memory: SourcedSize

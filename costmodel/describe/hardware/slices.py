@@ -7,7 +7,6 @@ joined by the next tier; `sliced` returns the cluster of such slices.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 from math import prod
 
 from costmodel.base.errors import LayoutError, shown
@@ -20,16 +19,11 @@ def slice_text(shape: tuple[int, ...]) -> str:
     >>> slice_text((8, 16, 16))
     '8x16x16'
     """
-    return "x".join(str(length) for length in shape)
+    return "x".join(map(str, shape))
 
 
 def parse_slice(text: object) -> tuple[int, ...]:
     """Return the shape that a text such as ``8x16x16`` says.
-
-    Raises
-    ------
-    LayoutError
-        If it is none.
 
     >>> parse_slice("4x4x8")
     (4, 4, 8)
@@ -37,22 +31,13 @@ def parse_slice(text: object) -> tuple[int, ...]:
     lengths = text.lower().split("x") if isinstance(text, str) else []
     if not lengths or not all(one.isascii() and one.isdigit() and 0 < int(one) < 10**6 for one in lengths):
         raise LayoutError(f"slice: expected chips along each dimension such as 8x16x16, got {shown(text)}")
-    return tuple(int(one) for one in lengths)
+    return tuple(map(int, lengths))
 
 
 def sliced(cluster: Cluster, gpus: float, shape: tuple[int, ...] = ()) -> Cluster:
-    """Return the cluster with the slices of a job, its `default_slice` where no shape is given.
+    """Return the cluster with the slices of a job of so many chips, its `default_slice` where no shape is given.
 
     Clusters without a torus are returned as they are.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        As its profile has it.
-    gpus : float
-        Chips of the job. [-]
-    shape : tuple of int
-        Chips of one slice along each dimension. [-]
 
     Raises
     ------
@@ -60,12 +45,12 @@ def sliced(cluster: Cluster, gpus: float, shape: tuple[int, ...] = ()) -> Cluste
         If there is no torus to slice, the slice does not fit on it, or does not divide the job.
     """
     pod = cluster.tiers[0]
-    if not pod.shape:
-        if shape:
-            raise LayoutError(
-                f"slice: {slice_text(shape)} needs a torus; the tier {pod.name} of {cluster.name} is a {pod.topology}"
-            )
+    if not pod.shape and not shape:
         return cluster
+    if not pod.shape:
+        raise LayoutError(
+            f"slice: {slice_text(shape)} needs a torus; the tier {pod.name} of {cluster.name} is a {pod.topology}"
+        )
     made = shape or default_slice(pod, int(gpus))
     if not fits(made, pod.shape):
         sides = "" if len(made) == len(pod.shape) else f": expected {len(pod.shape)} sides"
@@ -85,29 +70,20 @@ def fits(shape: tuple[int, ...], pod: tuple[int, ...]) -> bool:
     >>> fits((16, 4), (16, 16)), fits((4, 32), (16, 16)), fits((4, 4, 4), (16, 16))
     (True, False, False)
     """
-    return len(shape) == len(pod) and any(
-        all(length <= most for length, most in zip(turned, pod, strict=True))
-        for turned in permutations(shape)
-    )
+    pairs = zip(sorted(shape), sorted(pod), strict=False)
+    return len(shape) == len(pod) and all(length <= most for length, most in pairs)
 
 
 def default_slice(pod: Tier, chips: int) -> tuple[int, ...]:
     """Return the slice of a job that names none: with all ends joined if there is one, then most like a cube.
 
     A job of more chips than the largest slice has takes the largest that divide it.
-
-    Raises
-    ------
-    LayoutError
-        If no box of the pod's dimensions has a number of chips that divides the job.
     """
     for size in range(min(chips, prod(pod.shape)), 0, -1):
-        if chips % size == 0:
-            shapes = [shape for shape in _boxes(size, len(pod.shape)) if fits(shape, pod.shape)]
-            if shapes:
-                return max(
-                    shapes, key=lambda shape: (all(replace(pod, shape=shape).wraps), -max(shape), shape)
-                )
+        if chips % size:
+            continue
+        if shapes := [shape for shape in _boxes(size, len(pod.shape)) if fits(shape, pod.shape)]:
+            return max(shapes, key=lambda shape: (all(replace(pod, shape=shape).wraps), -max(shape), shape))
     raise LayoutError(f"slice: no box on the {slice_text(pod.shape)} torus has a part of {chips} chips")
 
 
