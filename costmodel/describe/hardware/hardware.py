@@ -42,14 +42,11 @@ __all__ = [
 ]
 
 ProfilePath = str | Path | Iterable[str | Path] | None
+Folders = tuple[Path, ...]
 
 # Which kinds of link a published run's word for its network may mean.
 NETWORKS: Mapping[str, tuple[str, ...]] = {
-    "ib": ("ib",),
-    "roce": ("roce",),
-    "efa": ("efa",),
-    "omnipath": ("omnipath",),
-    "slingshot": ("slingshot",),
+    **{kind: (kind,) for kind in ("ib", "roce", "efa", "omnipath", "slingshot")},
     "ethernet": ("tcp",),
     "none": (),
 }
@@ -67,8 +64,7 @@ class ProfileNumber(NamedTuple):
 def load_accelerator(name_or_path: str | Path, *, profile_path: ProfilePath = None) -> Accelerator:
     """Return the accelerator of that name, alias or file; see `load_cluster` for the rest."""
     folders = _folders(name_or_path, profile_path)
-    path = disk.find_profile("accelerator", name_or_path, folders)
-    return _accelerator(path, folders)
+    return _accelerator(disk.find_profile("accelerator", name_or_path, folders), folders)
 
 
 def load_link(name_or_path: str | Path, *, size: int = 1, profile_path: ProfilePath = None) -> Tier:
@@ -117,22 +113,21 @@ def check_file(path: str | Path, *, profile_path: ProfilePath = None) -> list[st
     path = Path(path)
     try:
         folders = _folders(path, profile_path)
-        kind = disk.check_header(disk.read_yaml(path), path)
+        kind = profile_kind(path)
         content = disk.read_profile(path, kind, folders)
     except ProfileError as error:
         return [str(error)]
     from costmodel.describe.hardware.profile_schema import validate
 
-    found = [f"{path.name}: {problem}" for problem in validate(content, kind)[1]]
-    found += [f"{path.name}: {problem}" for problem in _taken_aliases(content, path, kind, folders)]
-    if not found and content["name"] != path.stem:
-        found.append(f"{path.name}: name: expected {path.stem!r} as the file; got {content['name']!r}")
-    if not found:
+    problems = [*validate(content, kind)[1], *_taken_aliases(content, path, kind, folders)]
+    if not problems and content["name"] != path.stem:
+        problems.append(f"name: expected {path.stem!r} as the file; got {content['name']!r}")
+    if not problems:
         try:
-            _read(kind, path, folders)
+            _READERS[kind](path, folders)
         except ProfileError as error:
-            found.append(str(error))
-    return found
+            return [str(error)]
+    return [f"{path.name}: {problem}" for problem in problems]
 
 
 def profile_kind(path: str | Path) -> str:
@@ -140,9 +135,7 @@ def profile_kind(path: str | Path) -> str:
     return disk.check_header(disk.read_yaml(Path(path)), Path(path))
 
 
-def _taken_aliases(
-    content: Mapping[str, Any], path: Path, kind: str, folders: tuple[Path, ...]
-) -> Iterator[str]:
+def _taken_aliases(content: Mapping[str, Any], path: Path, kind: str, folders: Folders) -> Iterator[str]:
     """Yield the aliases that are a name or an alias of another profile."""
     given = content.get("aliases")
     others = [other for name, other in disk.profile_files(kind, folders) if name != path.stem.lower()]
@@ -161,26 +154,53 @@ def profile_numbers(
     _check_kind(kind)
     folders = _folders(name_or_path, profile_path)
     content = disk.read_profile(disk.find_profile(kind, name_or_path, folders), kind, folders)
-    sources = content.get("sources")
-    titles = {
-        key: str(source.get("title", "")) if isinstance(source, dict) else ""
-        for key, source in (sources.items() if isinstance(sources, dict) else ())
-    }
     from costmodel.describe.hardware.profile_schema import FITTED_BLOCKS
 
     stated = {key: value for key, value in content.items() if key not in FITTED_BLOCKS}
-    numbers = [
+    sources = content.get("sources")
+    cited = sources.items() if isinstance(sources, dict) else ()
+    titles = {key: str(source.get("title", "")) for key, source in cited if isinstance(source, dict)}
+    found = [
         ProfileNumber(key, value, source, titles.get(source, ""))
         for key, value, source in _numbers(stated, ())
     ]
-    return [
-        *numbers,
-        *(
-            number
-            for name in FITTED_BLOCKS
-            for number in _fitted(content.get(name), (name,), ("as above", "the device's own number"))
-        ),
-    ]
+    for name in FITTED_BLOCKS:
+        found += _fitted(content.get(name), (name,), ("as above", "the device's own number"))
+    return found
+
+
+_PROVENANCE = ("basis", "source", "points", "held_out_error", "residual")
+
+
+def _fitted(node: object, path: tuple[str, ...], source: tuple[str, str]) -> Iterator[ProfileNumber]:
+    """Yield every constant of a fitted block, with the provenance of the group that it stands in."""
+    if isinstance(node, Mapping):
+        is_group = "basis" in node
+        if is_group:
+            error = node.get("held_out_error", node.get("residual"))
+            parts = [str(node.get("source", "")), f"{node['points']} points" if node.get("points") else ""]
+            parts.append("" if error is None else f"error {float(error):.1%}")
+            source = (str(node["basis"]), "; ".join(filter(None, parts)))
+        for key, child in node.items():
+            if not (key in _PROVENANCE and is_group):
+                yield from _fitted(child, (*path, str(key)), source)
+    elif node is not None:
+        text = ", ".join(map(str, node)) if isinstance(node, list) else str(node)
+        yield ProfileNumber(".".join(path), text, *source)
+
+
+def _numbers(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    """Yield dotted key, text and source of every number below `node`."""
+    if isinstance(node, Mapping) and {"value", "source"} <= node.keys():
+        yield ".".join(path), str(node["value"]), str(node["source"])
+        return
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(node, Mapping):
+        items = node.items()
+    elif isinstance(node, list):
+        items = enumerate(node)
+    for key, child in items:
+        yield from _numbers(child, (*path, str(key)))
 
 
 def compose_cluster(
@@ -195,25 +215,10 @@ def compose_cluster(
 ) -> Cluster:
     """Return the cluster that a published run describes in six words.
 
-    The NVLink tier uses the accelerator's own link; GPUs of a node outside it meet over PCIe; nodes
-    meet over the ports that come with the accelerator if they are of `network_kind`, else over the link of that
-    kind whose rate per GPU is nearest to the one given, at the rate given. There is no oversubscription,
-    because such a description does not state any.
-
-    Parameters
-    ----------
-    accelerator_name : str or Path
-        Profile of the GPU.
-    gpus_per_node, nvlink_domain : int
-        GPUs of one host, and GPUs that reach each other by NVLink (1 = PCIe only). [-]
-    nic_bytes_per_s : float
-        Network rate per GPU and direction. [B/s]
-    network_kind : str
-        One of `NETWORKS`: ib, roce, efa, omnipath, slingshot, ethernet or none.
-    num_gpus : int
-        GPUs of the run, the size of the outermost tier. [-]
-    profile_path : path or paths, optional
-        As for `load_cluster`.
+    The NVLink tier uses the accelerator's own link; GPUs of a node outside it (`nvlink_domain` 1 is PCIe only) meet over
+    PCIe; nodes meet over the ports that come with the accelerator if they are of `network_kind` (one of `NETWORKS`),
+    else over the link of that kind whose rate per GPU is nearest to the one given, at the rate given. There is no
+    oversubscription, because such a description does not state any.
 
     Raises
     ------
@@ -228,12 +233,19 @@ def compose_cluster(
             raise ProfileError(f"{key}: expected a whole number of at least 1; got {count}")
     accelerator = load_accelerator(accelerator_name, profile_path=profile_path)
     tiers: list[Tier] = []
+
+    def join(name: str, key: str, size: int, purpose: str) -> None:
+        link = getattr(accelerator, key)
+        if not link:
+            raise ProfileError(
+                f"{accelerator.name}: {key}: expected a link for {purpose}; the profile has none"
+            )
+        tiers.append(replace(load_link(link, size=size, profile_path=profile_path), name=name))
+
     if nvlink_domain > 1:
-        link = _own_link(accelerator, "scale_up_link", f"an NVLink domain of {nvlink_domain}")
-        tiers.append(replace(load_link(link, size=nvlink_domain, profile_path=profile_path), name="nvlink"))
+        join("nvlink", "scale_up_link", nvlink_domain, f"an NVLink domain of {nvlink_domain}")
     if gpus_per_node > nvlink_domain:
-        link = _own_link(accelerator, "pcie_link", f"{gpus_per_node} GPUs a node without NVLink between all")
-        tiers.append(replace(load_link(link, size=gpus_per_node, profile_path=profile_path), name="pcie"))
+        join("pcie", "pcie_link", gpus_per_node, f"{gpus_per_node} GPUs a node without NVLink between all")
     inside = tiers[-1].size if tiers else 1
     if num_gpus > inside:
         if network_kind == "none" or not nic_bytes_per_s > 0:
@@ -241,22 +253,23 @@ def compose_cluster(
                 f"network: expected a kind and a rate per GPU for {num_gpus} GPUs, because only {inside} "
                 f"are joined without one; got {network_kind!r} at {nic_bytes_per_s} B/s"
             )
-        nic = _own_nic(accelerator, network_kind, profile_path) or _nearest_nic(
-            network_kind, nic_bytes_per_s, profile_path
-        )
+        nic, rate = _nic(accelerator, network_kind, nic_bytes_per_s, profile_path), float(nic_bytes_per_s)
         whole_domains = -(-num_gpus // inside) * inside
-        tiers.append(
-            replace(nic, name="network", size=whole_domains, bandwidth_bytes_per_s=float(nic_bytes_per_s))
-        )
+        tiers.append(replace(nic, name="network", size=whole_domains, bandwidth_bytes_per_s=rate))
     if not tiers:
         # A single GPU talks to nobody; the tier only gives the mesh a level to stand on.
         tiers.append(Tier(name="gpu", size=1, bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s))
+    each = _least_host(accelerator.name)
     return Cluster(
         name=f"{accelerator.name}-{network_kind}-composed",
         title=f"{num_gpus} x {accelerator.title}, composed from a run's description",
         accelerator=accelerator,
         gpus_per_node=gpus_per_node,
-        host=_likely_host(accelerator, gpus_per_node),
+        host=Host(
+            each.memory_bytes * gpus_per_node,
+            each.memory_bandwidth_bytes_per_s * gpus_per_node,
+            min(each.gpus_per_link, gpus_per_node),
+        ),
         tiers=tuple(tiers),
     )
 
@@ -265,76 +278,44 @@ _HOST_OF_A_GPU = Host(memory_bytes=128e9, memory_bandwidth_bytes_per_s=51.2e9, g
 """A share of a node per GPU where no shipped cluster has its like: 1 TB and sixteen DDR4 channels for eight. Assumed."""
 
 
-def _likely_host(accelerator: Accelerator, gpus_per_node: int) -> Host:
-    """Return the host of nodes whose description does not state it: that of shipped clusters of the same GPU.
-
-    Of several, the one with the least memory; scaled to the number of GPUs.
-    """
-    each = _least_host(accelerator.name)
-    return Host(
-        each.memory_bytes * gpus_per_node,
-        each.memory_bandwidth_bytes_per_s * gpus_per_node,
-        min(each.gpus_per_link, gpus_per_node),
-    )
-
-
 @cache
 def _least_host(accelerator: str) -> Host:
-    """Return the share of one GPU in the host of shipped clusters that have it."""
+    """Return the share of one GPU in the host of shipped clusters that have it, in that with the least memory."""
     from costmodel.describe.hardware.profile_schema import HostFile
 
     shipped = disk.search_folders(None)[-1:]
     shares = []
     for _, path in disk.profile_files("cluster", shipped):
-        if disk.at_a_glance(path, "accelerator") != accelerator:
-            continue
-        content = disk.read_profile(path, "cluster", shipped)
-        gpus = float(content["gpus_per_node"]["value"])
-        shares.append(_host(HostFile.model_validate(content["host"]), 1.0 / gpus))
+        if disk.at_a_glance(path, "accelerator") == accelerator:
+            content = disk.read_profile(path, "cluster", shipped)
+            gpus = float(content["gpus_per_node"]["value"])
+            shares.append(_host(HostFile.model_validate(content["host"]), 1.0 / gpus))
     return min(shares, default=_HOST_OF_A_GPU)
 
 
 def _host(file: "HostFile", share: float = 1.0) -> Host:
     """Return a share of a node's host."""
-    host = Host(**_plain(file, Host))
-    return host._replace(
-        memory_bytes=host.memory_bytes * share,
-        memory_bandwidth_bytes_per_s=host.memory_bandwidth_bytes_per_s * share,
-    )
+    memory, rate = file.memory.value * share, file.memory_bandwidth.value * share
+    return Host(memory, rate, file.gpus_per_link.value)
 
 
-def _own_link(accelerator: Accelerator, key: str, purpose: str) -> str:
-    """Return the link profile that the accelerator names under `key`."""
-    link: str = getattr(accelerator, key)
-    if not link:
-        raise ProfileError(f"{accelerator.name}: {key}: expected a link for {purpose}; the profile has none")
-    return link
-
-
-def _own_nic(accelerator: Accelerator, network_kind: str, profile_path: ProfilePath) -> Tier | None:
-    """Return the ports that come with the device, if they are of that network: ``roce-gaudi`` is of ``roce``."""
-    if not accelerator.scale_out_link:
-        return None
-    link = load_link(accelerator.scale_out_link, profile_path=profile_path)
-    return link if link.kind.startswith(NETWORKS[network_kind]) else None
-
-
-def _nearest_nic(network_kind: str, bandwidth_bytes_per_s: float, profile_path: ProfilePath) -> Tier:
-    """Return the link of a network whose rate is nearest by ratio; of two equal ones the first."""
-    folders = disk.search_folders(profile_path)
+def _nic(accelerator: Accelerator, network_kind: str, rate: float, profile_path: ProfilePath) -> Tier:
+    """Return the device's own ports if they are of a network (``roce-gaudi`` is of ``roce``), else its nearest link by rate."""
     kinds = NETWORKS[network_kind]
-    candidates = [
-        path for _, path in disk.profile_files("link", folders) if disk.at_a_glance(path, "kind") in kinds
+    if accelerator.scale_out_link:
+        own = load_link(accelerator.scale_out_link, profile_path=profile_path)
+        if own.kind.startswith(kinds):
+            return own
+    folders = disk.search_folders(profile_path)
+    links = [
+        _tier(path, folders)
+        for _, path in disk.profile_files("link", folders)
+        if disk.at_a_glance(path, "kind") in kinds
     ]
-    links = [_tier(path, folders, size=1) for path in candidates]
     if not links:
         raise ProfileError(f"network: expected a link profile of kind {' or '.join(kinds)}; there is none")
-
-    def distance(link: Tier) -> float:
-        ratio = link.bandwidth_bytes_per_s / bandwidth_bytes_per_s
-        return max(ratio, 1.0 / ratio)
-
-    return min(links, key=distance)
+    ratios = [link.bandwidth_bytes_per_s / rate for link in links]
+    return min(zip(ratios, links, strict=True), key=lambda pair: max(pair[0], 1.0 / pair[0]))[1]
 
 
 def _check_kind(kind: str) -> None:
@@ -343,7 +324,7 @@ def _check_kind(kind: str) -> None:
         raise ProfileError(f"unknown kind of profile {kind!r}: {choices_hint(kind, disk.FOLDERS)}")
 
 
-def _folders(name_or_path: str | Path, profile_path: ProfilePath) -> tuple[Path, ...]:
+def _folders(name_or_path: str | Path, profile_path: ProfilePath) -> Folders:
     """Return where to search; a profile given by path also sees the folder it lies in."""
     if not isinstance(name_or_path, str | Path):
         raise ProfileError(f"profile: expected a name or a path, got {shown(name_or_path)}")
@@ -356,7 +337,7 @@ def _folders(name_or_path: str | Path, profile_path: ProfilePath) -> tuple[Path,
     return (*folders[:-1], beside, folders[-1])
 
 
-def _referred(path: Path, key: str, kind: str, name: str, folders: tuple[Path, ...]) -> Path:
+def _referred(path: Path, key: str, kind: str, name: str, folders: Folders) -> Path:
     """Return the profile that `path` refers to under `key`; the error names both."""
     try:
         return disk.find_profile(kind, name, folders)
@@ -364,7 +345,7 @@ def _referred(path: Path, key: str, kind: str, name: str, folders: tuple[Path, .
         raise ProfileError(f"{path.name}: {key}: {error}") from None
 
 
-def _validated(path: Path, kind: str, folders: tuple[Path, ...]) -> Any:
+def _validated(path: Path, kind: str, folders: Folders) -> Any:
     """Return the checked file, or raise with its first problem and the number of others."""
     file, found = _checked(pickle.dumps(disk.read_profile(path, kind, folders)), kind)
     if found:
@@ -381,7 +362,7 @@ def _checked(content: bytes, kind: str) -> tuple[Any, list[str]]:
     return validate(pickle.loads(content), kind)
 
 
-def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
+def _cluster(path: Path, folders: Folders) -> Cluster:
     """Read a cluster file and what it refers to."""
     file: ClusterFile = _validated(path, "cluster", folders)
     storage = None
@@ -410,7 +391,7 @@ def _cluster(path: Path, folders: tuple[Path, ...]) -> Cluster:
     return Cluster(**found | {"accelerator": _accelerator(chip, folders)})
 
 
-def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
+def _accelerator(path: Path, folders: Folders) -> Accelerator:
     """Read an accelerator file."""
     file: AcceleratorFile = _validated(path, "accelerator", folders)
     found = _plain(file, Accelerator) | {"peak_flops_per_s": _bare(file.peak_dense)}
@@ -418,7 +399,7 @@ def _accelerator(path: Path, folders: tuple[Path, ...]) -> Accelerator:
     return Accelerator(**found, kernels_of=disk.kernels_generation(path, folders))
 
 
-def _tier(path: Path, folders: tuple[Path, ...], *, size: int) -> Tier:
+def _tier(path: Path, folders: Folders, *, size: int = 1) -> Tier:
     """Read a link file as a tier of `size` GPUs, not oversubscribed."""
     file: LinkFile = _validated(path, "link", folders)
     found = _plain(file, Tier) | {"size": size, "link": file.name}
@@ -427,22 +408,20 @@ def _tier(path: Path, folders: tuple[Path, ...], *, size: int) -> Tier:
     return Tier(**found)
 
 
-def _storage(path: Path, folders: tuple[Path, ...]) -> Storage:
+def _storage(path: Path, folders: Folders) -> Storage:
     """Read a storage file."""
     return Storage(**_plain(_validated(path, "storage", folders), Storage))
 
 
+_READERS = {"accelerator": _accelerator, "link": _tier, "cluster": _cluster, "storage": _storage}
+
 _UNIT = re.compile(r"_(bytes_per_s|flops_per_s|bytes|s|w)$")
 
 
-def _plain(file: "BaseModel", hardware: type) -> dict[str, Any]:
+def _plain(file: "BaseModel", hardware: Any) -> dict[str, Any]:
     """Return what a checked file says of a sort of hardware, without sources: fields are its keys with their unit."""
-    fields = (
-        hardware._fields
-        if hasattr(hardware, "_fields")
-        else [field.name for field in dataclass_fields(hardware)]
-    )
-    said = {name: getattr(file, _UNIT.sub("", name), None) for name in fields}
+    names = [field.name for field in dataclass_fields(hardware)]
+    said = {name: getattr(file, _UNIT.sub("", name), None) for name in names}
     return {name: _bare(value) for name, value in said.items() if value is not None}
 
 
@@ -451,46 +430,3 @@ def _bare(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _bare(each) for key, each in value.items()}
     return getattr(value, "value", value)
-
-
-def _read(kind: str, path: Path, folders: tuple[Path, ...]) -> None:
-    """Load a profile of any kind, for its errors."""
-    readers = {"accelerator": _accelerator, "cluster": _cluster, "storage": _storage}
-    if kind == "link":
-        _tier(path, folders, size=1)
-    else:
-        readers[kind](path, folders)
-
-
-_PROVENANCE = ("basis", "source", "points", "held_out_error", "residual")
-
-
-def _fitted(node: object, path: tuple[str, ...], told: tuple[str, str]) -> Iterator[ProfileNumber]:
-    """Yield every constant of a fitted block, with the provenance of the group that it stands in."""
-    if isinstance(node, Mapping):
-        if "basis" in node:
-            error = node.get("held_out_error", node.get("residual"))
-            parts = [str(node["basis"]), f"{node['points']} points" if node.get("points") else ""]
-            parts.append(f"error {float(error):.1%}" if error is not None else "")
-            told = (
-                str(node["basis"]),
-                "; ".join(part for part in [str(node.get("source", "")), *parts[1:]] if part),
-            )
-        for key, child in node.items():
-            if not (key in _PROVENANCE and "basis" in node):
-                yield from _fitted(child, (*path, str(key)), told)
-    elif node is not None:
-        text = ", ".join(map(str, node)) if isinstance(node, list) else str(node)
-        yield ProfileNumber(".".join(path), text, *told)
-
-
-def _numbers(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    """Yield dotted key, text and source of every number below `node`."""
-    if isinstance(node, Mapping) and {"value", "source"} <= node.keys():
-        yield ".".join(path), str(node["value"]), str(node["source"])
-    elif isinstance(node, Mapping):
-        for key, child in node.items():
-            yield from _numbers(child, (*path, str(key)))
-    elif isinstance(node, list):
-        for index, child in enumerate(node):
-            yield from _numbers(child, (*path, str(index)))

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,20 @@ from costmodel.describe.hardware.profile_names import begins, holds, solid, with
 
 FOLDERS = {"accelerator": "accelerators", "link": "links", "cluster": "clusters", "storage": "storage"}
 SCHEMA_VERSION = 1
-SCHEMA_CHANGES = {
-    1: "every number is written as {value: ..., source: ...} and names its dimension, e.g. 3.35 TB/s",
-}
-PRICE_KEYS = ("price_usd_per_gpu_hour", "price_date", "price_range_usd_per_gpu_hour")
+_SCHEMA_CHANGES = (
+    "version 1: every number is written as {value: ..., source: ...} and names its dimension, e.g. 3.35 TB/s"
+)
+PATH_VARIABLE = "COSTMODEL_PROFILE_PATH"
+_OF_A_PRICE = ("price_usd_per_gpu_hour", "price_date", "price_range_usd_per_gpu_hour")
 """What a cluster file says of its price."""
+_KERNELS_ARE_OF = frozenset(("peak_dense", "num_sms", "memory_bandwidth"))
+"""What a child may not change and still have its parent's measurements."""
 _LEAST_HALF = 3
 """Letters of a name that is not whole, below which it says nothing."""
 _LONGEST_CHAIN = 10
 """Parents of a profile that a look-up follows."""
-PATH_VARIABLE = "COSTMODEL_PROFILE_PATH"
+
+Folders = tuple[Path, ...]
 
 
 @lru_cache(maxsize=1)
@@ -43,24 +47,8 @@ def shipped_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "hardware_profiles"
 
 
-def search_folders(profile_path: str | Path | Iterable[str | Path] | None = None) -> tuple[Path, ...]:
-    """Return the folders to look in, first hit wins.
-
-    Parameters
-    ----------
-    profile_path : path or paths, optional
-        Folders of the caller, searched before `COSTMODEL_PROFILE_PATH` and the shipped ones.
-
-    Returns
-    -------
-    folders : tuple of Path
-        Existing folders in order of precedence.
-
-    Raises
-    ------
-    ProfileError
-        If a folder that somebody named does not exist.
-    """
+def search_folders(profile_path: str | Path | Iterable[str | Path] | None = None) -> Folders:
+    """Return the folders to look in, first hit wins: the caller's, those of `COSTMODEL_PROFILE_PATH`, the shipped one."""
     given = [profile_path] if isinstance(profile_path, (str, Path)) else list(profile_path or ())
     named = [(Path(folder), "profile folder") for folder in given]
     variable = os.environ.get(PATH_VARIABLE, "")
@@ -111,15 +99,17 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     for path in known.values():
         if wanted in aliases_of(path, wanted):
             return path
-    if (same := _only(known, lambda name: solid(name) == solid(wanted))) is not None:
-        return same
+    same = _called(known, lambda name: solid(name) == solid(wanted))
+    if len(same) == 1:
+        return known[same.pop()]
     if missing := without_profile(text):
         raise ProfileError(f"{kind}: {missing}")
-    holder = _cluster_of_accelerator(wanted, known, folders) if kind == "cluster" else None
-    if holder is None and kind == "cluster":
-        holder = _only(known, lambda name: begins(name, wanted))
-    if holder is not None:
-        return holder
+    if kind == "cluster":
+        if (holder := _cluster_of_accelerator(wanted, known, folders)) is not None:
+            return holder
+        begun = _called(known, lambda name: begins(name, wanted))
+        if len(begun) == 1:
+            return known[begun.pop()]
     aliases = [alias for path in known.values() for alias in aliases_of(path)]
     near = get_close_matches(wanted[:100], [*known, *aliases], n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
@@ -131,57 +121,41 @@ def _called(known: Mapping[str, Path], met: Callable[[str], bool]) -> set[str]:
     return {name for name, path in known.items() if any(map(met, (name, *aliases_of(path))))}
 
 
-def _only(known: Mapping[str, Path], met: Callable[[str], bool]) -> Path | None:
-    """Return the one profile that is called so, None where there are several or none."""
-    found = _called(known, met)
-    return known[found.pop()] if len(found) == 1 else None
-
-
-def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: tuple[Path, ...]) -> Path | None:
+def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: Folders) -> Path | None:
     """Return the cluster that an accelerator of that name, or that begins so, means; none where it is no such name.
 
-    That is the one that has it, or of several the vendor's reference machine.
-
-    Raises
-    ------
-    ProfileError
-        If several clusters have it, or none: which, for the user to choose.
+    That is the one that has it, or of several the vendor's reference machine; else the choice is the user's.
     """
     accelerators = dict(profile_files("accelerator", folders))
+
+    def same(name: str) -> bool:
+        return solid(name) == solid(wanted)
+
+    def half(name: str) -> bool:
+        return len(solid(wanted)) >= _LEAST_HALF and solid(name).startswith(solid(wanted))
+
     # "h100x8" is eight of them: how many is another field's.
-    if not _called(accelerators, partial(_same, wanted)):
+    if not _called(accelerators, same):
         wanted = re.sub(r"(?<=[0-9a-z])x[0-9]{1,5}$", "", wanted)
     begun = {name for name in accelerators if begins(name, wanted)}
-    meant = {wanted} if wanted in accelerators else begun | _called(accelerators, partial(_same, wanted))
+    meant = {wanted} if wanted in accelerators else begun | _called(accelerators, same)
     meant = meant or {name for name in accelerators if holds(name, wanted)}
     # Half a word is too little to choose by, but enough to name what it may be the half of.
-    halves = not meant
-    meant = meant or _called(accelerators, partial(_halved, wanted))
+    is_half = not meant
+    meant = meant or _called(accelerators, half)
     if not meant:
         return None
     holders = {name: path for name, path in known.items() if accelerator_of(path, folders) in meant}
-    meaning = [path for path in holders.values() if at_a_glance(path, "reference") == "True"]
-    for only in (meaning, list(holders.values())):
-        if len(only) == 1 and not halves:
+    reference = [path for path in holders.values() if at_a_glance(path, "reference") == "True"]
+    for only in (reference, list(holders.values())):
+        if len(only) == 1 and not is_half:
             return only[0]
-    what = (
-        f"{wanted!r} is an accelerator, no cluster"
-        if wanted in accelerators
-        else f"{wanted!r} is no cluster, but accelerators {_listed(meant)} begin so"
-    )
-    raise ProfileError(
-        f"cluster: {what}; clusters of it: {_listed(holders)}; name one of them"
-        if holders
-        else f"cluster: {what}, and no cluster has it; write one (CONTRIBUTING.md, A cluster)"
-    )
-
-
-def _same(wanted: str, name: str) -> bool:
-    return solid(name) == solid(wanted)
-
-
-def _halved(wanted: str, name: str) -> bool:
-    return len(solid(wanted)) >= _LEAST_HALF and solid(name).startswith(solid(wanted))
+    what = f"{wanted!r} is an accelerator, no cluster"
+    if wanted not in accelerators:
+        what = f"{wanted!r} is no cluster, but accelerators {_listed(meant)} begin so"
+    if not holders:
+        raise ProfileError(f"cluster: {what}, and no cluster has it; write one (CONTRIBUTING.md, A cluster)")
+    raise ProfileError(f"cluster: {what}; clusters of it: {_listed(holders)}; name one of them")
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -190,7 +164,7 @@ def _listed(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def accelerator_of(path: Path, folders: tuple[Path, ...]) -> str:
+def accelerator_of(path: Path, folders: Folders) -> str:
     """Return the name of a cluster's accelerator, its own or its parent's; empty where it says none."""
     for _ in range(_LONGEST_CHAIN):
         named = at_a_glance(path, "accelerator")
@@ -204,7 +178,7 @@ def accelerator_of(path: Path, folders: tuple[Path, ...]) -> str:
     return ""
 
 
-def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
+def read_profile(path: Path, kind: str, folders: Folders) -> dict[str, Any]:
     """Return the raw content of a profile with its `inherit` chain merged in.
 
     The child's top-level keys replace the parent's; `sources` of both are kept. Kernels that an accelerator inherits
@@ -218,11 +192,11 @@ def read_profile(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, 
         content["kernels"] = _kernels(content, path, folders)
     if isinstance(own := content.get("sources", {}), dict):
         cited = {key for _, key in citations(content)}
-        content["sources"] = {key: said for key, said in common_sources().items() if key in cited} | own
+        content["sources"] = {key: said for key, said in _common_sources().items() if key in cited} | own
     return content
 
 
-def _merged(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
+def _merged(path: Path, kind: str, folders: Folders) -> dict[str, Any]:
     """Return what a profile and its parents say."""
     content, chain = dict(read_yaml(path)), [path]
     check_header(content, path, kind)
@@ -233,22 +207,20 @@ def _merged(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
         chain.append(parent_path)
         parent = dict(read_yaml(parent_path))
         check_header(parent, parent_path, kind)
-        merged_sources = {**_mapping(parent.get("sources")), **_mapping(content.get("sources"))}
-        parent = {key: value for key, value in parent.items() if key not in ("aliases", "reference")}
-        if "price_usd_per_gpu_hour" in content or content.get("accelerator") not in (
-            None,
-            parent.get("accelerator"),
-        ):
+        sources = {**_mapping(parent.get("sources")), **_mapping(content.get("sources"))}
+        dropped = ["aliases", "reference"]
+        other_chip = content.get("accelerator") not in (None, parent.get("accelerator"))
+        if "price_usd_per_gpu_hour" in content or other_chip:
             # A price is that of one accelerator on one day: a child with another of either takes none of it.
-            parent = {key: value for key, value in parent.items() if key not in PRICE_KEYS}
+            dropped += _OF_A_PRICE
         if kind == "accelerator" and content.keys() & _KERNELS_ARE_OF:
             # Another chip draws another power; what it draws is not known from its parent.
-            parent.pop("tdp", None)
-        if kind == "accelerator" and "kernels" not in content and content.keys() & _KERNELS_ARE_OF:
-            because = "inherited, with other peaks, units or memory"
-            if "like" not in _mapping(parent.get("kernels")):
+            dropped.append("tdp")
+            if "kernels" not in content and "like" not in _mapping(parent.get("kernels")):
+                because = "inherited, with other peaks, units or memory"
                 parent |= {"kernels": {"like": parent_path.stem, "because": because}}
-        content = {**parent, **content, "sources": merged_sources}
+        lent = {key: value for key, value in parent.items() if key not in dropped}
+        content = {**lent, **content, "sources": sources}
         if "inherit" not in parent:
             break
         content["inherit"] = parent["inherit"]
@@ -256,7 +228,7 @@ def _merged(path: Path, kind: str, folders: tuple[Path, ...]) -> dict[str, Any]:
 
 
 @cache
-def common_sources() -> dict[str, Any]:
+def _common_sources() -> dict[str, Any]:
     """Return the sources that several shipped profiles cite, by the key that stands for them in every profile."""
     path = files("costmodel") / "describe" / "data" / "sources.yaml"
     return read_mapping(path, example="sheet: {title: ...}", error=ProfileError)
@@ -276,38 +248,24 @@ def citations(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, s
             yield from citations(child, (*path, str(key)))
 
 
-def kernels_generation(path: Path, folders: tuple[Path, ...]) -> str:
-    """Return the generation of the accelerator that another inherits its kernels from, empty where they are its own.
-
-    Raises
-    ------
-    ProfileError
-        If a parent is not there.
-    """
-    at, content = path, {}
+def kernels_generation(path: Path, folders: Folders) -> str:
+    """Return the generation of the accelerator that another inherits its kernels from, empty where they are its own."""
+    at = path
     # Most profiles inherit nothing: a glance spares reading them again.
-    while parent := at_a_glance(at, "inherit"):
-        content = read_yaml(at)
-        if "kernels" in content:
-            break
+    while (parent := at_a_glance(at, "inherit")) and "kernels" not in read_yaml(at):
         at = find_profile("accelerator", parent, folders)
     return "" if at == path else str(read_profile(at, "accelerator", folders)["generation"])
 
 
-_KERNELS_ARE_OF = frozenset(("peak_dense", "num_sms", "memory_bandwidth"))
-"""What a child may not change and still have its parent's measurements."""
-
-
-def _kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]) -> dict[str, Any]:
+def _kernels(content: dict[str, Any], path: Path, folders: Folders) -> dict[str, Any]:
     """Return the ``kernels:`` block of an accelerator with constants in place of rules."""
     from costmodel.describe.hardware.kernel_rules import GROUPS, LENT, written_out
 
     @cache
     def block(name: str) -> dict[str, Any]:
-        own = name == path.stem
-        device = (
-            content if own else _merged(find_profile("accelerator", name, folders), "accelerator", folders)
-        )
+        device = content
+        if name != path.stem:
+            device = _merged(find_profile("accelerator", name, folders), "accelerator", folders)
         said = _mapping(device.get("kernels"))
         if not said.keys() & LENT:
             return said
@@ -326,20 +284,17 @@ def _kernels(content: dict[str, Any], path: Path, folders: tuple[Path, ...]) -> 
         raise ProfileError(f"{path.name}: kernels.{error}") from None
 
 
-_FOR_EXAMPLE = "{attention: flash2, torch_attention: flash2, fp8: fp8-delayed, fp8_layouts: both}"
-
-
 def _software(path: Path, generation: str) -> dict[str, Any]:
     """Return what the shipped accelerators of a generation say of its software."""
     known: dict[str, dict[str, Any]] = {}
     for _, shipped in profile_files("accelerator", (shipped_folder(),)):
-        held = _glance(shipped, "generation") | _glance(shipped, "software")
-        if said := _mapping(held.get("software")):
-            known.setdefault(str(held.get("generation")), said)
+        if said := _mapping(_glance(shipped, "software").get("software")):
+            known.setdefault(at_a_glance(shipped, "generation"), said)
     if generation not in known:
         raise ProfileError(
-            f"{path.name}: software: expected what the software of the new generation {generation!r} takes, "
-            f"such as {_FOR_EXAMPLE}; or a generation that shipped profiles have: {choices_hint(generation, known)}"
+            f"{path.name}: software: expected what the software of the new generation {generation!r} takes, such as "
+            "{attention: flash2, torch_attention: flash2, fp8: fp8-delayed, fp8_layouts: both}; or a generation that "
+            f"shipped profiles have: {choices_hint(generation, known)}"
         )
     return known[generation]
 
@@ -360,19 +315,16 @@ def _read_yaml(path: Path, _mtime_ns: int) -> dict[str, Any]:
 
 def check_header(content: dict[str, Any], path: Path, kind: str | None = None) -> str:
     """Check `profile` and `schema_version`, and return the kind of profile this is."""
-    if content.get("schema_version") != SCHEMA_VERSION:
-        changes = "; ".join(f"version {number}: {change}" for number, change in SCHEMA_CHANGES.items())
+    version, found = content.get("schema_version"), content.get("profile")
+    if version != SCHEMA_VERSION:
         raise ProfileError(
-            f"{path.name}: schema_version: expected {SCHEMA_VERSION}, "
-            f"got {content.get('schema_version')!r} ({changes})"
+            f"{path.name}: schema_version: expected {SCHEMA_VERSION}, got {version!r} ({_SCHEMA_CHANGES})"
         )
-    found = content.get("profile")
     if not isinstance(found, str) or found not in FOLDERS:
         raise ProfileError(f"{path.name}: profile: expected one of {', '.join(FOLDERS)}, got {found!r}")
     if kind is not None and found != kind:
-        beside = (
-            "; a cluster names it under accelerator:" if (kind, found) == ("cluster", "accelerator") else ""
-        )
+        is_chip = (kind, found) == ("cluster", "accelerator")
+        beside = "; a cluster names it under accelerator:" if is_chip else ""
         raise ProfileError(f"{path.name}: profile: expected {kind!r}, got {found!r}{beside}")
     return found
 
@@ -384,8 +336,7 @@ def _mapping(value: object) -> dict[str, Any]:
 
 def at_a_glance(path: Path, key: str) -> str:
     """Return the text of a top-level key without parsing the rest of the file, empty if there is none."""
-    found = _glance(path, key).get(key, "")
-    return str(found)
+    return str(_glance(path, key).get(key, ""))
 
 
 def aliases_of(path: Path, wanted: str = "") -> list[str]:
