@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from costmodel.base.errors import ProfileError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
-from costmodel.describe.hardware.cluster import Accelerator, Cluster, Tier
+from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
 
@@ -23,6 +23,13 @@ NUMBERS: Mapping[str, str] = {
 """What can be changed beside the tiers of a cluster by their names, and its unit: the dense 16-bit peak (other dtypes
 follow in proportion), rate and usable size of the GPU's memory, limit of the board, link to the host, and all tiers that
 leave the node (in proportion)."""
+_OF_DEVICE = {
+    "hbm_bandwidth": "memory_bandwidth_bytes_per_s",
+    "memory": "memory_bytes",
+    "tdp": "tdp_w",
+    "host_link": "host_link_bytes_per_s",
+}
+"""Numbers that are a field of the accelerator."""
 _MOST = 1e18
 _FABRIC_RATES = ("copy_bandwidth_bytes_per_s", "ll_bandwidth_bytes_per_s")
 _INSIDE = ("pcie", "c2c")
@@ -31,13 +38,9 @@ _INSIDE = ("pcie", "c2c")
 def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
     """Return a cluster with some numbers changed, and all that follows from them.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Of a profile.
-    given : mapping, optional
-        `NUMBERS` or names of tiers, to a quantity in SI units, a text with a unit, or a percentage of the profile's. One
-        NIC at half rate is ``nic=50%``: every ring through it goes at its pace, and every step waits for that ring.
+    `given` maps `NUMBERS` or names of tiers to a quantity in SI units, a text with a unit, or a percentage of the
+    profile's. One NIC at half rate is ``nic=50%``: every ring through it goes at its pace, and every step waits for that
+    ring.
 
     Raises
     ------
@@ -62,41 +65,62 @@ def _sized(cluster: Cluster, name: str, value: str, unit: str) -> float:
     if not value.strip().endswith("%"):
         return read_quantity(f"hw: {name}", value, unit)
     try:
-        share = parse_number(value.strip()[:-1])
+        return _now(cluster, name) * parse_number(value.strip()[:-1]) / 100.0
     except UnitError:
         raise ProfileError(
             f"hw: {name}: expected a quantity in {unit} or a percentage of the profile's, got {shown(value)}"
         ) from None
-    if name in _NOW:
-        return _NOW[name](cluster.accelerator) * share / 100.0
-    rated = _rated(cluster, name)
-    return rated[0].bandwidth_bytes_per_s * share / 100.0
+
+
+def _now(cluster: Cluster, name: str) -> float:
+    """Return a number of a cluster."""
+    if name == "peak":
+        peaks = cluster.accelerator.peak_flops_per_s
+        return peaks["bf16" if "bf16" in peaks else "fp16"]
+    if name in _OF_DEVICE:
+        return float(getattr(cluster.accelerator, _OF_DEVICE[name]))
+    return _rated(cluster, name)[0].bandwidth_bytes_per_s
 
 
 def _rated(cluster: Cluster, name: str) -> list[Tier]:
-    """Return the tiers that a name means."""
-    rated = _leaving(cluster) if name == "nic" else [t for t in cluster.tiers if t.name == name]
+    """Return the tiers that a name means; those of the network are of another sort of wire than inside the node."""
+    if name != "nic":
+        return [tier for tier in cluster.tiers if tier.name == name]
+    inside = (cluster.tiers[0].kind, *_INSIDE)
+    rated = [tier for tier in cluster.tiers[1:] if tier.kind not in inside]
     if not rated:
         raise ProfileError(f"hw: nic: {cluster.name} has no tier that leaves the node")
     return rated
 
 
 def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
-    """Return a cluster with one number changed."""
-    if name in _DEVICE:
-        cluster = replace(cluster, accelerator=_DEVICE[name](cluster.accelerator, value))
-    else:
-        rated = _rated(cluster, name)
-        factor = value / rated[0].bandwidth_bytes_per_s
-        tiers = tuple(at_rate(tier, factor) if tier in rated else tier for tier in cluster.tiers)
-        cluster = replace(cluster, tiers=tiers)
-    return replace(cluster, changed=tuple({**dict(cluster.changed), name: value}.items()))
+    r"""Return a cluster with one number changed.
 
+    At another power limit the clock under load goes with the cube root of it,
 
-def _leaving(cluster: Cluster) -> list[Tier]:
-    """Return the tiers of the network, innermost first: those of another sort of wire than inside the node."""
-    inside = (cluster.tiers[0].kind, *_INSIDE)
-    return [tier for tier in cluster.tiers[1:] if tier.kind not in inside]
+    .. math:: f'/f = (P'/P)^{1/3}, \qquad P \propto f V^2, \quad V \propto f
+
+    as dynamic power does where voltage follows the clock (Hennessy and Patterson, Computer Architecture, section 1.5);
+    the profile of an H100 at 500 W is that of the 700 W one by the same rule. The burst clock, at which peaks are, is not
+    exceeded.
+    """
+    device, factor = cluster.accelerator, value / _now(cluster, name)
+    changes: dict[str, Any] = {_OF_DEVICE[name]: value} if name in _OF_DEVICE else {}
+    if name == "peak":
+        changes["peak_flops_per_s"] = {
+            dtype: peak * factor for dtype, peak in device.peak_flops_per_s.items()
+        }
+    elif name == "memory":
+        changes["memory_vendor_bytes"] = device.memory_vendor_bytes * factor
+    elif name == "tdp":
+        changes["kernels"] = device.kernels and _at_clock(device.kernels, float(factor ** (1.0 / 3.0)))
+    rated = [] if changes else _rated(cluster, name)
+    return replace(
+        cluster,
+        accelerator=replace(device, **changes) if changes else device,
+        tiers=tuple(at_rate(tier, factor) if tier in rated else tier for tier in cluster.tiers),
+        changed=tuple({**dict(cluster.changed), name: value}.items()),
+    )
 
 
 def at_rate(tier: Tier, factor: float) -> Tier:
@@ -117,35 +141,6 @@ def fabric_scaled(fabric: FabricConstants | None, names: Iterable[str], factor: 
     for name in names:
         values[name] = values[name] * factor
     return type(fabric).model_construct(**values)
-
-
-def _peak(device: Accelerator) -> float:
-    peaks = device.peak_flops_per_s
-    return peaks["bf16" if "bf16" in peaks else "fp16"]
-
-
-def _at_peak(device: Accelerator, value: float) -> Accelerator:
-    factor = value / _peak(device)
-    peaks = device.peak_flops_per_s
-    return replace(device, peak_flops_per_s={dtype: peak * factor for dtype, peak in peaks.items()})
-
-
-def _at_memory(device: Accelerator, value: float) -> Accelerator:
-    factor = value / device.memory_bytes
-    return replace(device, memory_bytes=value, memory_vendor_bytes=device.memory_vendor_bytes * factor)
-
-
-def _at_tdp(device: Accelerator, value: float) -> Accelerator:
-    r"""Return a device at another power limit: its clock under load goes with the cube root of it.
-
-    .. math:: f'/f = (P'/P)^{1/3}, \qquad P \propto f V^2, \quad V \propto f
-
-    as dynamic power does where voltage follows the clock (Hennessy and Patterson, Computer Architecture, section 1.5);
-    the profile of an H100 at 500 W is that of the 700 W one by the same rule. The burst clock, at which peaks are, is not
-    exceeded.
-    """
-    clock = float((value / device.tdp_w) ** (1.0 / 3.0))
-    return replace(device, tdp_w=value, kernels=device.kernels and _at_clock(device.kernels, clock))
 
 
 def _at_clock(kernels: KernelConstants, clock: float) -> KernelConstants:
@@ -170,22 +165,6 @@ def _at_clock(kernels: KernelConstants, clock: float) -> KernelConstants:
         for name, both in kernels.attention.items()
     }
     return kernels.model_copy(update={**products, "attention": attention})
-
-
-_NOW: Mapping[str, Callable[[Accelerator], float]] = {
-    "peak": _peak,
-    "hbm_bandwidth": lambda device: device.memory_bandwidth_bytes_per_s,
-    "memory": lambda device: device.memory_bytes,
-    "tdp": lambda device: device.tdp_w,
-    "host_link": lambda device: device.host_link_bytes_per_s,
-}
-_DEVICE: Mapping[str, Callable[[Accelerator, float], Accelerator]] = {
-    "peak": _at_peak,
-    "hbm_bandwidth": lambda device, value: replace(device, memory_bandwidth_bytes_per_s=value),
-    "memory": _at_memory,
-    "tdp": _at_tdp,
-    "host_link": lambda device, value: replace(device, host_link_bytes_per_s=value),
-}
 
 
 def changed_values(cluster: Cluster) -> dict[str, str]:

@@ -147,35 +147,25 @@ class LinkFile(_Profile):
     fabric: FabricConstants | None = None
 
     @model_validator(mode="after")
-    def _is_no_slip(self) -> Self:
-        """Refuse what is nearly a known sort of wire."""
+    def _is_a_link(self) -> Self:
+        """Refuse what is nearly a known sort of wire, wirings that do not exist or need a shape, and no rate of a switch."""
         near = get_close_matches(self.kind, KNOWN_LINKS, n=1, cutoff=0.75)
         if near and self.kind not in KNOWN_LINKS:
             raise ValueError(
                 f"kind: expected {near[0]!r}, or a word that is not so near it; got {self.kind!r}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _is_wired(self) -> Self:
-        """Refuse wirings that do not exist, and those that need a shape."""
-        _require_topology(self.topology)
-        if TOPOLOGIES[self.topology].shaped:
+        if _is_shaped(self.topology):
             raise ValueError(f"topology: a {self.topology} has a shape, which a cluster's tier says")
-        return self
-
-    @model_validator(mode="after")
-    def _reduction_has_a_rate(self) -> Self:
-        """Ask for the rate of a switch that reduces."""
         if self.in_network_reduction.value and self.reduction_bandwidth is None:
             raise ValueError("reduction_bandwidth: expected a rate, because in_network_reduction is true")
         return self
 
 
-def _require_topology(name: str) -> None:
-    """Refuse a wiring that does not exist."""
-    if name not in TOPOLOGIES:
-        raise ValueError(f"topology: unknown {name!r}; {choices_hint(name, TOPOLOGIES)}")
+def _is_shaped(topology: str) -> bool:
+    """Tell whether a wiring has dimensions; refuse one that does not exist."""
+    if topology not in TOPOLOGIES:
+        raise ValueError(f"topology: unknown {topology!r}; {choices_hint(topology, TOPOLOGIES)}")
+    return TOPOLOGIES[topology].shaped
 
 
 class TierEntry(Strict):
@@ -203,34 +193,27 @@ class TierEntry(Strict):
     @model_validator(mode="after")
     def _shape_belongs_to_a_torus(self) -> Self:
         """Ask for what the wiring needs, refuse what it does not have."""
-        if self.topology is not None:
-            _require_topology(self.topology)
-        if self.topology is not None and TOPOLOGIES[self.topology].shaped:
-            if self.shape is None or not 1 <= len(self.shape.value) <= 3:
-                raise ValueError(
-                    f"shape: expected one to three lengths such as [16, 16], for a {self.topology}"
-                )
-            if self.wrap_multiple is None and self.wrap_cube is None:
-                raise ValueError(
-                    f"wrap_multiple: expected a whole number, of which the lengths of a {self.topology} whose ends "
-                    "are joined are multiples; or wrap_cube, the side of the cubes that a slice is made of whole"
-                )
-            if self.wrap_multiple is not None and self.wrap_cube is not None:
-                raise ValueError(
-                    "wrap_cube: expected none beside wrap_multiple: ends are joined by either rule"
-                )
-            if self.size is not None and self.size.value != self.gpus:
-                raise ValueError(
-                    f"size: expected {self.gpus}, the product of shape, or no size; got {self.size.value}"
-                )
+        wiring = self.topology or SWITCH.name
+        if not _is_shaped(wiring):
+            for key in ("shape", "wrap_multiple", "wrap_cube"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"{key}: expected none, because a {wiring} has no dimensions")
+            if self.size is None:
+                raise ValueError("size: expected {value: ..., source: ...}; the key is missing")
             return self
-        for key in ("shape", "wrap_multiple", "wrap_cube"):
-            if getattr(self, key) is not None:
-                raise ValueError(
-                    f"{key}: expected none, because a {self.topology or SWITCH.name} has no dimensions"
-                )
-        if self.size is None:
-            raise ValueError("size: expected {value: ..., source: ...}; the key is missing")
+        if self.shape is None or not 1 <= len(self.shape.value) <= 3:
+            raise ValueError(f"shape: expected one to three lengths such as [16, 16], for a {wiring}")
+        if self.wrap_multiple is None and self.wrap_cube is None:
+            raise ValueError(
+                f"wrap_multiple: expected a whole number, of which the lengths of a {wiring} whose ends "
+                "are joined are multiples; or wrap_cube, the side of the cubes that a slice is made of whole"
+            )
+        if self.wrap_multiple is not None and self.wrap_cube is not None:
+            raise ValueError("wrap_cube: expected none beside wrap_multiple: ends are joined by either rule")
+        if self.size is not None and self.size.value != self.gpus:
+            raise ValueError(
+                f"size: expected {self.gpus}, the product of shape, or no size; got {self.size.value}"
+            )
         return self
 
     @property
@@ -293,11 +276,6 @@ class ClusterFile(_Profile):
             raise ValueError("tiers: expected a different name for each tier")
         if self.price_usd_per_gpu_hour is not None and self.price_date is None:
             raise ValueError("price_date: expected a date such as 2026-05-20, because prices move")
-        return self
-
-    @model_validator(mode="after")
-    def _price_is_in_its_range(self) -> Self:
-        """Refuse a range that does not hold the price."""
         if self.price_range_usd_per_gpu_hour is not None:
             low, high = self.price_range_usd_per_gpu_hour.value
             price = self.price_usd_per_gpu_hour
@@ -366,26 +344,26 @@ def _source_problems(content: dict[str, Any]) -> Iterator[str]:
 
 def memory_problem(usable: float, fitted: float) -> str:
     """Say why so much memory cannot be usable of what is fitted, both in bytes; nothing where it can."""
+    # In the units of programs and of data sheets: a mix-up of these is how one exceeds the other.
+    above, got = (f"{size / 2**30:.1f} GiB, {size / 1e9:.1f} GB" for size in (fitted, usable))
     if usable <= fitted:
         return ""
-    return f"memory: expected at most memory_vendor, what is fitted ({_both(fitted)}), got {_both(usable)}"
-
-
-def _both(size: float) -> str:
-    """Return a size in the units of programs and of data sheets: a mix-up of these is how one exceeds the other."""
-    return f"{size / 2**30:.1f} GiB, {size / 1e9:.1f} GB"
+    return f"memory: expected at most memory_vendor, what is fitted ({above}), got {got}"
 
 
 def explain(item: Any, schema: type[BaseModel]) -> str:
     """Return one pydantic error as one line: key path, what is expected, what was given."""
     loc = [str(part) for part in item["loc"]]
-    given = _shorten(item["input"])
+    given = repr(item["input"])
+    given = given if len(given) <= 60 else given[:57] + "..."
     match item["type"]:
         case "missing":
             wanted = _WANTED.get(loc[-1], "{value: ..., source: ...}")
             return f"{'.'.join(loc)}: expected {wanted}; the key is missing"
         case "extra_forbidden":
-            near = get_close_matches(loc[-1], _known_keys(schema, loc[:-1]), n=1)
+            is_tier = loc[0] == "tiers" and len(loc) == 3
+            keys = schema if len(loc) == 1 else TierEntry if is_tier else Sourced
+            near = get_close_matches(loc[-1], list(keys.model_fields), n=1)
             hint = f" (did you mean '{near[0]}'?)" if near else ""
             return f"{'.'.join(loc)}: expected no such key{hint}; got {given}"
         case "model_type" | "model_attributes_type":
@@ -399,21 +377,6 @@ def explain(item: Any, schema: type[BaseModel]) -> str:
                 text = "small letters, digits and hyphens" if "a-z0-9" in text else "letters"
             loc = [part for part in loc if part != "[key]"]
             return f"{'.'.join(loc)}: expected {text}; got {given}"
-
-
-def _known_keys(schema: type[BaseModel], path: list[str]) -> list[str]:
-    """Return the keys that `schema` allows at the top, or those of a number deeper down."""
-    if not path:
-        return list(schema.model_fields)
-    if path[0] == "tiers" and len(path) == 2:
-        return list(TierEntry.model_fields)
-    return list(Sourced.model_fields)
-
-
-def _shorten(value: object) -> str:
-    """Return `value` as short text for a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _listing(names: Iterable[object]) -> str:
