@@ -109,13 +109,7 @@ class Recipe(_Groups):
         }
 
     def switched(self, changes: Mapping[str, Any]) -> Recipe:
-        """Return the recipe with some switches changed.
-
-        Raises
-        ------
-        RecipeError
-            If a switch does not exist or has a value it cannot take.
-        """
+        """Return the recipe with some switches changed."""
         for name in changes:
             find_switch(name)
         labels = {key: getattr(self, key) for key in LABELS}
@@ -129,13 +123,7 @@ class Recipe(_Groups):
 
 
 def find_switch(name: str) -> Switch:
-    """Return the row of a switch.
-
-    Raises
-    ------
-    RecipeError
-        If there is none of that name.
-    """
+    """Return the row of a switch."""
     if name not in SWITCHES:
         raise RecipeError(f"switches: {shown(name)} is unknown; {choices_hint(name[:60], SWITCHES)}")
     return SWITCHES[name]
@@ -204,13 +192,7 @@ def _preset(name: str) -> dict[str, Any]:
 
 
 def make_recipe(values: Mapping[str, Any]) -> Recipe:
-    """Validate a recipe given as labels and switches by name, as in a preset's file.
-
-    Raises
-    ------
-    RecipeError
-        If a switch does not exist or has a value it cannot take.
-    """
+    """Validate a recipe given as labels and switches by name, as in a preset's file."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if key in LABELS:

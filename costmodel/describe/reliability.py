@@ -104,13 +104,7 @@ def _presets() -> dict[str, dict[str, Any]]:
 
 
 def make_reliability(name: str, changes: Mapping[str, Any] | None = None) -> Reliability:
-    """Return a preset with some fields changed.
-
-    Raises
-    ------
-    CostModelError
-        If there is no preset of that name, no such field, or a value it cannot take.
-    """
+    """Return a preset with some fields changed."""
     if name not in _presets():
         raise CostModelError(f"reliability: {name!r} is unknown; {choices_hint(name, _presets())}")
     given = {key: value for key, value in (changes or {}).items() if value is not None}

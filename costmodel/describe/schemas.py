@@ -6,6 +6,9 @@ switches, so that an editor completes and refuses what the program knows and ref
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,7 +22,6 @@ from costmodel.describe.hardware.kernels import KernelBlocks, KernelConstants
 from costmodel.describe.hardware.profile_files import SCHEMA_VERSION
 from costmodel.describe.hardware.profile_schema import SCHEMAS
 from costmodel.describe.jobs.fields import DEGREES, FIELDS, JOB_FIELDS, SWEEP_FIELDS, Field
-from costmodel.describe.meanings import meanings_of
 from costmodel.describe.models.model import DERIVED, Model
 from costmodel.describe.models.model_files import list_models
 from costmodel.describe.recipe import LABELS, Prints, Recipe, list_recipes
@@ -165,10 +167,28 @@ class _Documented(GenerateJsonSchema):
             return {"anyOf": [self.generate_inner(KernelBlocks.__pydantic_core_schema__), rules]}
         found = super().model_schema(schema)
         found.pop("title", None)
-        for name, said in meanings_of(cls).items():
+        for name, said in _meanings_of(cls).items():
             if name in found.get("properties", {}):
                 found["properties"][name].setdefault("description", said)
         return found
+
+
+def _meanings_of(home: type[BaseModel]) -> dict[str, str]:
+    """Return the text below each field of a model in its source, in one line."""
+    try:
+        source = inspect.getsource(home)
+    except OSError:
+        # Made while the program runs, as `Sourced` of a kind of number is.
+        return {}
+    tree = ast.parse(textwrap.dedent(source)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(ast.literal_eval(below.value)).split())
+        for field, below in zip(tree.body, tree.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(below, ast.Expr)
+    }
 
 
 def _schema_of(model: type[BaseModel]) -> Schema:

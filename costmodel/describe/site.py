@@ -92,13 +92,7 @@ def site_text(site: Site) -> str:
 
 
 def load_site(path: str | Path) -> Site:
-    """Read a site file.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, is no site file, is of another version, or names what is no factor.
-    """
+    """Read a site file."""
     raw = read_mapping(Path(path), example="profile: site", error=DataError, name=f"site: {path}")
     if raw.get("profile") != "site":
         raise DataError(f"site: {path}: is no site file (profile: site); costmodel calibrate runs writes one")

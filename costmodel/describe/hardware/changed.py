@@ -41,11 +41,6 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
     `given` maps `NUMBERS` or names of tiers to a quantity in SI units, a text with a unit, or a percentage of the
     profile's. One NIC at half rate is ``nic=50%``: every ring through it goes at its pace, and every step waits for that
     ring.
-
-    Raises
-    ------
-    ProfileError
-        If there is no such number, or its value cannot be.
     """
     found = cluster
     for name, value in (given or {}).items():

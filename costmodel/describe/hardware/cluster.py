@@ -6,7 +6,7 @@ the fabric were twice as fast" is `dataclasses.replace`.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from costmodel.describe.hardware.kernels import KernelConstants
 
 _FUSED = [name for name in ATTENTION_KERNELS if name not in OPEN_KERNELS]
+_FUSED_SCHEMA: dict[str, Any] = {"enum": _FUSED}
 
 
 class Software(Strict):
     """What the vendor's software takes on a device where a recipe leaves it open; a block of an accelerator's file."""
 
-    attention: str = Field(json_schema_extra={"enum": _FUSED})
-    torch_attention: str = Field(json_schema_extra={"enum": _FUSED})
+    attention: str = Field(json_schema_extra=_FUSED_SCHEMA)
+    torch_attention: str = Field(json_schema_extra=_FUSED_SCHEMA)
     """Kernels that ``auto`` and ``torch`` mean here."""
     fp8: str
     """Precision that ``fp8`` means."""

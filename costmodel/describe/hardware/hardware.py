@@ -7,7 +7,7 @@ facts that a published run states; `check_file` says what is wrong with a profil
 import os
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -219,11 +219,6 @@ def compose_cluster(
     PCIe; nodes meet over the ports that come with the accelerator if they are of `network_kind` (one of `NETWORKS`),
     else over the link of that kind whose rate per GPU is nearest to the one given, at the rate given. There is no
     oversubscription, because such a description does not state any.
-
-    Raises
-    ------
-    ProfileError
-        If the facts contradict each other or a part is not known.
     """
     if network_kind not in NETWORKS:
         raise ProfileError(f"network: unknown kind {network_kind!r}: {choices_hint(network_kind, NETWORKS)}")
@@ -413,7 +408,12 @@ def _storage(path: Path, folders: Folders) -> Storage:
     return Storage(**_plain(_validated(path, "storage", folders), Storage))
 
 
-_READERS = {"accelerator": _accelerator, "link": _tier, "cluster": _cluster, "storage": _storage}
+_READERS: dict[str, Callable[[Path, Folders], object]] = {
+    "accelerator": _accelerator,
+    "link": _tier,
+    "cluster": _cluster,
+    "storage": _storage,
+}
 
 _UNIT = re.compile(r"_(bytes_per_s|flops_per_s|bytes|s|w)$")
 

@@ -40,11 +40,6 @@ def written_out(name: str, blocks: Blocks) -> dict[str, Any]:
         Of the accelerator.
     blocks : callable
         The block of an accelerator as its file has it; it raises `ProfileError` for one that is not there.
-
-    Raises
-    ------
-    ValueError
-        If a rule has no reason, or what it names is not there; starts with the key path.
     """
     block = blocks(name)
     made: dict[str, Any] = {key: value for key, value in block.items() if key not in (*LENT, *GROUPS)}

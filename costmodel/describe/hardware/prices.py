@@ -18,7 +18,7 @@ def with_price(
     A mapping has prices by names, aliases or files of clusters; `among` are names of the question's other clusters,
     which it may name too.
     """
-    usd = given
+    usd = None if isinstance(given, Mapping) else given
     if isinstance(given, Mapping):
         own = {cluster.name, *among}
         usd = {name if name in own else _name_of(name): each for name, each in given.items()}.get(

@@ -73,13 +73,7 @@ def profile_files(kind: str, folders: Iterable[Path]) -> Iterator[tuple[str, Pat
 
 
 def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
-    """Return the file of the profile called `name`, an alias of it, or the path given as `name`.
-
-    Raises
-    ------
-    ProfileError
-        If there is none; the message has the nearest names.
-    """
+    """Return the file of the profile called `name`, an alias of it, or the path given as `name`."""
     text = str(name)
     if text.endswith((".yaml", ".yml")) or os.sep in text or "/" in text:
         refuse_path(text, kind, ProfileError)

@@ -38,11 +38,6 @@ def sliced(cluster: Cluster, gpus: float, shape: tuple[int, ...] = ()) -> Cluste
     """Return the cluster with the slices of a job of so many chips, its `default_slice` where no shape is given.
 
     Clusters without a torus are returned as they are.
-
-    Raises
-    ------
-    LayoutError
-        If there is no torus to slice, the slice does not fit on it, or does not divide the job.
     """
     pod = cluster.tiers[0]
     if not pod.shape and not shape:

@@ -46,12 +46,6 @@ def with_layout(job: Job, name: str, before: str, after: str, **degrees: float) 
 
 
 def with_switch(job: Job, name: str, value: Any) -> Change:
-    """Return the job with one switch at another value.
-
-    Raises
-    ------
-    RecipeError
-        If there is no such switch, or it cannot have the value.
-    """
+    """Return the job with one switch at another value."""
     changed = job.switched({name: value})
     return Change(name, switch_text(job.switches[name]), switch_text(value), changed, "switch")

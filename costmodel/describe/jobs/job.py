@@ -132,13 +132,7 @@ class Job:
         return self.recipe.switches
 
     def switched(self, changes: Mapping[str, Any]) -> Job:
-        """Return the job with some switches changed; ``auto`` kernels are chosen again.
-
-        Raises
-        ------
-        RecipeError
-            If there is no such switch, or it cannot have the value.
-        """
+        """Return the job with some switches changed; ``auto`` kernels are chosen again."""
         recipe = resolved_for(self.recipe.switched(changes), self.cluster.accelerator)
         _check_optimizer(self.optimizer, recipe)
         return replace(self, recipe=recipe)
@@ -154,13 +148,7 @@ def usual_recipe(cluster: Cluster) -> str:
 
 
 def make_job(*, check: bool = True, **asked: Unpack[JobKeywords]) -> Job:
-    """Check and complete a job; see `costmodel.estimate` for the keywords.
-
-    Raises
-    ------
-    CostModelError
-        One line that names the field, the value and what is allowed.
-    """
+    """Check and complete a job; see `costmodel.estimate` for the keywords."""
     return job_of(asked, who="job", check=check)
 
 
@@ -251,13 +239,7 @@ def _site(given: object) -> Site:
 
 
 def run_tokens(given: Mapping[str, Any]) -> float | None:
-    """Return the tokens of the whole run, as `tokens` or as epochs over the samples of a data set; none if not given. [-]
-
-    Raises
-    ------
-    CostModelError
-        If both are given, or epochs of no data set.
-    """
+    """Return the tokens of the whole run, as `tokens` or as epochs over the samples of a data set; none if not given. [-]"""
     tokens = read("tokens", given["tokens"]) if "tokens" in given else None
     if "dataset_samples" not in given:
         if "epochs" in given:
@@ -295,13 +277,6 @@ def _object(name: str, given: object, kind: type[_Kind]) -> _Kind:
 def spelled_out(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a job with the degrees of its layout text in place of the text.
 
-    Raises
-    ------
-    LayoutError
-        If the text and a degree differ.
-
-    Examples
-    --------
     >>> spelled_out({"layout": "tp8 pp16", "gpus": 128})
     {'gpus': 128, 'tp': 8, 'pp': 16}
     """
@@ -316,13 +291,7 @@ def spelled_out(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sliced_for(cluster: Cluster, layout: Layout, shape: str | None) -> Cluster:
-    """Return the cluster with the slices that a job's layouts run on.
-
-    Raises
-    ------
-    LayoutError
-        If there is no such slice, or layouts of several numbers of GPUs are given for one torus.
-    """
+    """Return the cluster with the slices that a job's layouts run on."""
     gpus = distinct(layout.gpus)
     if cluster.tiers[0].shape and len(gpus) > 1:
         raise LayoutError(

@@ -14,13 +14,7 @@ MEMORY_KINDS = ("max_allocated", "max_reserved", "nvidia-smi", "stated", "")
 
 
 def read_measured(said: object, where: str) -> tuple[float, float, str]:
-    """Return step time, memory and how it was measured; nan for what was not. [s], [B]
-
-    Raises
-    ------
-    DataError
-        If nothing was measured, a key is unknown, or a value cannot be read.
-    """
+    """Return step time, memory and how it was measured; nan for what was not. [s], [B]"""
     if not isinstance(said, Mapping) or not said:
         raise DataError(
             f"{where}: measured: expected what was measured, such as {{step_time: 5.2s, memory: 61GiB}}"

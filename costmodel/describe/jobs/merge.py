@@ -48,13 +48,7 @@ _PROFILES = {
 
 
 def read_job(path: str | Path) -> dict[str, Any]:
-    """Read a job file, the keywords of `costmodel.estimate` as keys; its paths count from its own folder.
-
-    Raises
-    ------
-    CostModelError
-        If the file cannot be read, has a key that is no field of a job, or a value that its key does not take.
-    """
+    """Read a job file, the keywords of `costmodel.estimate` as keys; its paths count from its own folder."""
     file = Path(path)
     values = _read_values(read_mapping(file, example=_JOB_EXAMPLE), str(path))
     for key in ("model", "cluster", "site"):
@@ -171,13 +165,7 @@ def usual_batch(asked: Mapping[str, Any]) -> dict[str, int]:
 
 
 def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:
-    """Return what places the ranks of a job: layout, cluster, axis order and recipe, no model.
-
-    Raises
-    ------
-    CostModelError
-        If `gpus` is missing, a name is unknown, or a degree is not a positive whole number.
-    """
+    """Return what places the ranks of a job: layout, cluster, axis order and recipe, no model."""
     if "gpus" not in job:
         raise CostModelError("job: gpus missing; give --gpus … or a job file with this key")
     layout = layout_of_job(job)

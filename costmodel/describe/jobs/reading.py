@@ -42,11 +42,6 @@ def keywords(
     """Return what is given under the names of the table: aliases replaced, what is None left out, values unread.
 
     `who` asks, for the message: a command, or the path of a file; `thing` is what a name is.
-
-    Raises
-    ------
-    LayoutError
-        If a name is no field, or a field is given twice under two names.
     """
     held = tuple(fields)
     known = {*names(held)}
@@ -76,13 +71,6 @@ def require_complete(given: Mapping[str, Any], *, who: str = "job") -> None:
 def read(name: str, given: Any) -> Any:
     """Read one value of a field as a file, a flag or a keyword has it.
 
-    Raises
-    ------
-    LayoutError
-        If the field does not take such a value.
-
-    Examples
-    --------
     >>> read("seq_len", "32k"), read("tokens", "15T"), read("recompute", "full")
     (32768, 15000000000000.0, 'full')
     """
@@ -103,13 +91,6 @@ def read_all(given: Mapping[str, Any]) -> dict[str, Any]:
 def read_several(name: str, given: Any) -> list[Any]:
     """Read one or several values of a field: a value, a sequence of them, or a text with commas.
 
-    Raises
-    ------
-    LayoutError
-        If there is none, or the field does not take one of them.
-
-    Examples
-    --------
     >>> read_several("gpus", "256, 512"), read_several("tp", [4, 2])
     ([256, 512], [4, 2])
     """

@@ -105,13 +105,6 @@ class Tuning:
 def make_tuning(lora_rank: int = 0, lora_targets: str = "", base_dtype: str = "", frozen: str = "") -> Tuning:
     """Read what a job trains, as its fields have it.
 
-    Raises
-    ------
-    CostModelError
-        If a word is unknown, or fields contradict each other.
-
-    Examples
-    --------
     >>> make_tuning(16, "linear_qkv,linear_proj").lora_targets
     ('o', 'qkv')
     >>> make_tuning(frozen="embedding").frozen

@@ -21,11 +21,6 @@ def dense_model(num_params: float) -> Model:
     vocabulary 128,256, untied. The width is a multiple of 1,024 (512 below 6B), the depth a
     multiple of 4, both chosen for a count close to `num_params` and a width near 115 per layer
     (Llama 3: 128, 102 and 130 at 8B, 70B and 405B).
-
-    Raises
-    ------
-    ModelConfigError
-        Outside 0.5B to 20,000B parameters, where the rule makes no sensible shape.
     """
     if not SMALLEST <= num_params <= LARGEST:
         raise ModelConfigError(

@@ -37,24 +37,12 @@ class HuggingFaceModel(NamedTuple):
 
 
 def model_from_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Model:
-    """Return the model that a ``config.json`` (path or mapping) describes.
-
-    Raises
-    ------
-    ModelConfigError
-        If the file cannot be read, its type is not supported, or a needed key is missing.
-    """
+    """Return the model that a ``config.json`` (path or mapping) describes."""
     return read_hf_config(config, name).model
 
 
 def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> HuggingFaceModel:
-    """Return the model that a ``config.json`` describes, with the keys that were ignored.
-
-    Raises
-    ------
-    ModelConfigError
-        If the file cannot be read, its type is not supported, or a needed key is missing.
-    """
+    """Return the model that a ``config.json`` describes, with the keys that were ignored."""
     if isinstance(config, Mapping):
         origin, raw = name or "config", dict(config)
     else:
@@ -88,13 +76,7 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
 
 
 def _require_shaped(key: str, value: Any, origin: str) -> None:
-    """Refuse a key that is not read and that, by its name, changes the experts' sizes.
-
-    Raises
-    ------
-    ModelConfigError
-        Naming key and value.
-    """
+    """Refuse a key that is not read and that, by its name, changes the experts' sizes."""
     of_every_layer = value == 1 and key.endswith(("frequency", "freq", "interval"))
     if _SHAPES.search(key) and value and not of_every_layer and not isinstance(value, dict):
         raise ModelConfigError(
@@ -140,13 +122,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _family_of(keys: Keys) -> Family:
-    """Return how a config of this type is read.
-
-    Raises
-    ------
-    ModelConfigError
-        If the type is refused or unknown; the size is said, so that a reader knows what was found.
-    """
+    """Return how a config of this type is read."""
     kind = keys.need("model_type")
     if kind in families():
         return families()[kind]

@@ -60,13 +60,7 @@ def _family(name: str, rows: Mapping[str, Any]) -> Family:
 
 
 def read_fields(keys: Keys, family: Family) -> dict[str, Any]:
-    """Return the fields of `Model` that a config of this family says.
-
-    Raises
-    ------
-    ModelConfigError
-        If a key that is needed is missing, or one says what cannot be priced.
-    """
+    """Return the fields of `Model` that a config of this family says."""
     for key, reason in family.never.items():
         if keys.get(key):
             raise keys.refuse(f"{key}: {reason}")

@@ -193,13 +193,7 @@ class Model(BaseModel):
     """Multi-token-prediction layers on top of `num_layers`; see `physics.params.mtp_param_blocks`."""
 
     def __init__(self, **fields: Any) -> None:
-        """Make a model of its fields; what follows from the rest may be left out.
-
-        Raises
-        ------
-        ModelConfigError
-            If a field is unknown, missing, of the wrong type, or contradicts another one.
-        """
+        """Make a model of its fields; what follows from the rest may be left out."""
         unknown = sorted(fields.keys() - type(self).model_fields.keys())
         if unknown:
             hint = choices_hint(unknown[0], type(self).model_fields)
@@ -311,13 +305,6 @@ class Model(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with some fields changed, checked as any model is.
 
-        Raises
-        ------
-        ModelConfigError
-            If a field is unknown, or the fields contradict each other.
-
-        Examples
-        --------
         >>> Model(name="m", num_layers=2, hidden_size=64, num_heads=4, vocab_size=128, ffn_size=256,
         ...       gated_mlp=True).model_copy(update={"num_layers": 3}).num_layers
         3
@@ -387,13 +374,7 @@ def same_shape(one: Model, other: Model) -> bool:
 
 
 def make_model(values: Mapping[str, Any], origin: str = "") -> Model:
-    """Validate the fields of a model; `origin` (a path) is named in errors.
-
-    Raises
-    ------
-    ModelConfigError
-        If a field is unknown, missing, of the wrong type, or contradicts another one.
-    """
+    """Validate the fields of a model; `origin` (a path) is named in errors."""
     where = origin or f"model {values.get('name', '')}".strip()
     try:
         return Model(**{str(key): value for key, value in values.items()})

@@ -57,11 +57,6 @@ def model_from_dims(**fields: Any) -> Model:
     expert columns and ``mtp_layers``; None, NaN and empty text mean "not given", other columns are
     not looked at. What such tables leave out (norms, biases, positions) follows from the family that
     the name starts with (``describe/data/model_families.yaml``).
-
-    Raises
-    ------
-    ModelConfigError
-        If a needed dimension is not given, or the dimensions contradict each other.
     """
     given = {key: value for key, value in fields.items() if not _is_missing(value)}
     name = str(given.get("model", ""))

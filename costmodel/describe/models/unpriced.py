@@ -37,13 +37,7 @@ class Size(NamedTuple):
 
 
 def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
-    """Return the size of the model that a config describes; None for a type without a count.
-
-    Raises
-    ------
-    ModelConfigError
-        If a key that the count needs is missing, or is no number.
-    """
+    """Return the size of the model that a config describes; None for a type without a count."""
     text = language_model(raw, origin)
     kind = str(text.raw.get("model_type"))
     if kind not in counted_types():
