@@ -77,35 +77,26 @@ class Placed(NamedTuple):
 
 
 class Price(NamedTuple):
-    """A collective by one algorithm; arrays over sizes.
-
-    Attributes
-    ----------
-    family, algorithm : str
-        ``nccl``, ``torus``, ``textbook`` or ``kernel`` (token exchange), and the name there.
-    size_bytes, latency_s, transfer_s, wire_bytes : Array
-        The full logical tensor [B]; the parts without bytes and with [s]; what nccl-tests counts on the bus [B].
-    chosen : Array
-        Whether the library takes this algorithm at this size.
-    crossover_bytes : float
-        Size at which both parts are equal, the n* of this algorithm. [B]
-    needs : str
-        Hardware without which the textbook algorithm cannot run.
-    """
+    """A collective by one algorithm; arrays over sizes."""
 
     family: str
+    """``nccl``, ``torus``, ``textbook`` or ``kernel`` (token exchange)."""
     algorithm: str
     size_bytes: Array
     latency_s: Array
     transfer_s: Array
     wire_bytes: Array
+    """What nccl-tests counts on the bus. [B]"""
     chosen: NDArray[np.bool_]
+    """Whether the library takes this algorithm at this size."""
     crossover_bytes: float
+    """Size at which latency and transfer are equal, the n* of this algorithm. [B]"""
     needs: str = ""
+    """Hardware without which the textbook algorithm cannot run."""
 
     @property
     def time_s(self) -> Array:
-        """Both parts together. [s]."""
+        """Latency and transfer together. [s]."""
         return np.asarray(self.latency_s + self.transfer_s)
 
     @property
@@ -129,13 +120,8 @@ def canonical(name: str) -> str:
     if not isinstance(name, str):
         raise LayoutError(f"collective: expected a name, got {shown(name)}")
     wanted = name.strip().lower().replace("-", "_")
-    wanted = {
-        "alltoall": "all_to_all",
-        "allreduce": "all_reduce",
-        "allgather": "all_gather",
-        "reducescatter": "reduce_scatter",
-        "sendrecv": "send_recv",
-    }.get(wanted, wanted)
+    # NCCL's own names have no hyphens: alltoall, reducescatter.
+    wanted = next((known for known in NAMES if known.replace("_", "") == wanted), wanted)
     if wanted not in NAMES:
         known = [one.replace("_", "-") for one in NAMES]
         raise LayoutError(f"collective: unknown {shown(name)}; {choices_hint(name, known)}")
@@ -153,63 +139,50 @@ def place(
     """Put a group on a cluster.
 
     `members_per_node` members are inside one innermost domain: fewer than fit there are spread evenly, as the data-parallel
-    group of a tensor-parallel node is; as many as fit by default. The textbook formulas take the latency and rate of `tier`,
-    by default the outermost one that is crossed. `concurrent` groups share every port and link. [-]
+    group of a tensor-parallel node is; as many as fit by default. On a torus that domain is the slices of a job of the
+    group's size. The textbook formulas take the latency and rate of `tier`, by default the outermost one that is crossed.
+    `concurrent` groups share every port and link. [-]
 
     Raises
     ------
     LayoutError
         If the numbers do not go together or the cluster is too small.
     """
-    ranks = read("ranks", ranks)
-    if members_per_node is not None:
-        members_per_node = int(read("members_per_node", members_per_node))
+    ranks, asked, stride = read("ranks", ranks), members_per_node, 1
+    if asked is not None:
+        asked = int(read("members_per_node", asked))
     concurrent = read("concurrent", concurrent)
-    if cluster.tiers[0].shape:
-        return _place_on_torus(cluster, ranks, members_per_node, tier, concurrent)
     tiers = cluster.tiers
-    domain = tiers[0].size
-    inside = int(usable_domain_size(ranks, domain)) if members_per_node is None else members_per_node
-    if not 1 <= inside <= domain:
-        raise LayoutError(
-            f"members-per-node: expected 1 to {domain}, the {tiers[0].name} domain; got {inside}"
-        )
-    inside = min(inside, ranks)
-    if ranks % inside:
-        raise LayoutError(f"members-per-node: {inside} does not divide {ranks} ranks")
-    # A group that leaves GPUs of each domain to others runs in strides over all outer tiers.
-    stride = domain // inside if members_per_node is not None and ranks > inside else 1
+    is_torus = bool(tiers[0].shape)
+    if asked is not None and ((is_torus and asked < 1) or (asked > 0 and ranks % min(asked, ranks))):
+        raise LayoutError(f"members-per-node: {asked} does not divide {ranks} ranks")
+    if is_torus:
+        tiers = sliced(cluster, ranks if asked is None else asked).tiers
+        inside = prod(tiers[0].shape)
+    else:
+        domain = tiers[0].size
+        inside = int(usable_domain_size(ranks, domain)) if asked is None else asked
+        if not 1 <= inside <= domain:
+            raise LayoutError(
+                f"members-per-node: expected 1 to {domain}, the {tiers[0].name} domain; got {inside}"
+            )
+        inside = min(inside, ranks)
+        # A group that leaves GPUs of each domain to others runs in strides over all outer tiers.
+        stride = domain // inside if asked is not None and ranks > inside else 1
     members = [float(inside)]
     for outer in tiers[1:]:
         held = usable_domain_size(ranks * stride, outer.size) / stride
         members.append(float(np.clip(np.floor(held), members[-1], ranks)))
     if members[-1] < ranks:
         raise LayoutError(
-            f"ranks: {ranks} ranks in strides of {stride} do not fit on the "
+            f"ranks: {ranks}{f' ranks in strides of {stride}' if not is_torus else ''} do not fit on the "
             f"{cluster.max_gpus} {cluster.accelerator.called}s of {cluster.name}"
         )
     group = Group(np.asarray(float(ranks)), tuple(np.asarray(held) for held in members))
+    if is_torus:
+        sides = tuple(np.asarray(float(length)) for length in tiers[0].shape)
+        group = group._replace(box=Box(sides, sides))
     return Placed(group, tiers, _flat_tier(cluster, group, tier), concurrent)
-
-
-def _place_on_torus(
-    cluster: Cluster, ranks: int, members: int | None, tier: str | None, concurrent: float
-) -> Placed:
-    """Put a group on the slices that a job of its size gets: as many members in each as `members` says."""
-    if members is not None and (members < 1 or ranks % members):
-        raise LayoutError(f"members-per-node: {members} does not divide {ranks} ranks")
-    whole = sliced(cluster, ranks if members is None else members)
-    shape = whole.tiers[0].shape
-    inside = float(prod(shape))
-    n = np.asarray(float(ranks))
-    held = [np.clip(usable_domain_size(ranks, outer.size), inside, ranks) for outer in whole.tiers[1:]]
-    if (held[-1] if held else inside) < ranks:
-        raise LayoutError(
-            f"ranks: {ranks} do not fit on the {cluster.max_gpus} {cluster.accelerator.called}s of {cluster.name}"
-        )
-    sides = tuple(np.asarray(float(length)) for length in shape)
-    group = Group(n, (np.asarray(inside), *held), box=Box(sides, sides))
-    return Placed(group, whole.tiers, _flat_tier(cluster, group, tier), concurrent)
 
 
 def _flat_tier(cluster: Cluster, group: Group, tier: str | None) -> int:
@@ -259,38 +232,47 @@ def _price(
     family: str,
     algorithm: str,
     size: Array,
-    time: GroupCost | CollectiveTime,
-    searched: GroupCost | CollectiveTime,
-    wire_bytes: Array,
+    at: Callable[[Array], CollectiveTime | GroupCost],
     chosen: NDArray[np.bool_],
+    wire_bytes: Array | None = None,
     needs: str = "",
 ) -> Price:
-    """Put a cost at the sizes asked for, and at `SEARCHED_SIZES`, into a row."""
-    zero = np.zeros_like(size)
-    crossover = _crossover(searched.latency_s, searched.transfer_s)
-    latency_s, transfer_s = time.latency_s + zero, time.transfer_s + zero
-    return Price(family, algorithm, size, latency_s, transfer_s, wire_bytes + zero, chosen, crossover, needs)
+    """Price an algorithm at the sizes asked for, and find its crossover among `SEARCHED_SIZES`."""
+    zero, cost, searched = np.zeros_like(size), at(size), at(SEARCHED_SIZES)
+    wire = cost.wire_bytes if isinstance(cost, GroupCost) else np.asarray(wire_bytes)
+    return Price(
+        family,
+        algorithm,
+        size,
+        cost.latency_s + zero,
+        cost.transfer_s + zero,
+        wire + zero,
+        chosen,
+        _crossover(searched.latency_s, searched.transfer_s),
+        needs,
+    )
 
 
 def _price_library(name: str, size: Array, placed: Placed) -> list[Price]:
     """Price what NCCL could do."""
     if not placed.has_library(name):
         return []
-    group, tiers, shared = placed.group, placed.tiers, placed.concurrent
-    family = "torus" if tiers[0].shape else "nccl"
+    family = "torus" if placed.tiers[0].shape else "nccl"
     chosen = _chosen(name, size, placed)
-    searched = collective_candidates(name, SEARCHED_SIZES, group, tiers, concurrent=shared)
-    return [
-        _price(
-            family,
-            algorithm,
-            size,
-            cost,
-            searched[algorithm],
-            cost.wire_bytes,
-            chosen == float(NCCL_ALGORITHMS.index(algorithm)),
+
+    known = {
+        id(sizes): collective_candidates(
+            name, sizes, placed.group, placed.tiers, concurrent=placed.concurrent
         )
-        for algorithm, cost in collective_candidates(name, size, group, tiers, concurrent=shared).items()
+        for sizes in (size, SEARCHED_SIZES)
+    }
+
+    def one(algorithm: str, sizes: Array) -> GroupCost:
+        return known[id(sizes)][algorithm]
+
+    return [
+        _price(family, way, size, partial(one, way), chosen == float(NCCL_ALGORITHMS.index(way)))
+        for way in known[id(size)]
     ]
 
 
@@ -308,7 +290,7 @@ def _price_textbook(name: str, size: Array, placed: Placed) -> list[Price]:
     bus, never = bus_bytes(name, size, float(ranks)), np.zeros(size.shape, dtype=np.bool_)
 
     def row(algorithm: str, at: Callable[[Array], CollectiveTime], needs: str = "") -> Price:
-        return _price("textbook", algorithm, size, at(size), at(SEARCHED_SIZES), bus, never, needs)
+        return _price("textbook", algorithm, size, at, never, bus, needs)
 
     link = {"latency_s": tier.latency_s, "bandwidth_bytes_per_s": rate}
     flat = [
@@ -351,21 +333,18 @@ def _price_exchange(size: Array, placed: Placed, routing: Routing) -> list[Price
             concurrent=shared,
         )
 
-    copies = routing.top_k * routing.imbalance
-
     def all_to_all(payload: Array) -> GroupCost:
+        copies = routing.top_k * routing.imbalance
         return collective_time("all_to_all", payload * copies, group, tiers, concurrent=shared)
 
-    ways: dict[tuple[str, str], Callable[[Array], GroupCost]] = {
-        ("kernel", "once-per-node"): partial(kernels, deduplicate=True),
-        ("kernel", "once-per-expert"): partial(kernels, deduplicate=False),
-        ("nccl", "all-to-all"): all_to_all,
-    }
-    prices = []
-    for (family, way), at in ways.items():
-        cost, chosen = at(size), np.full(size.shape, way == "once-per-node")
-        prices.append(_price(family, way, size, cost, at(SEARCHED_SIZES), cost.wire_bytes, chosen))
-    return prices
+    ways: tuple[tuple[str, str, Callable[[Array], GroupCost]], ...] = (
+        ("kernel", "once-per-node", partial(kernels, deduplicate=True)),
+        ("kernel", "once-per-expert", partial(kernels, deduplicate=False)),
+        ("nccl", "all-to-all", all_to_all),
+    )
+    return [
+        _price(family, way, size, at, np.full(size.shape, way == "once-per-node")) for family, way, at in ways
+    ]
 
 
 def _crossover(latency_s: Array, transfer_s: Array) -> float:
@@ -453,41 +432,22 @@ _FIGURES = ("latency_s", "transfer_s", "time_s", "wire_bytes", "algbw_bytes_per_
 
 @dataclass(frozen=True, repr=False)
 class CollectiveCosts(Answer):
-    """A collective at one size or several, by every algorithm that applies.
-
-    Attributes
-    ----------
-    name : str
-        Of the collective, with underscores.
-    prices : tuple of Price
-        By algorithm, the library's ways first; arrays over sizes.
-    choices : tuple of Choice
-        Which algorithm the library takes from which size on.
-    placed : Placed
-        The group on its fabric.
-    where : str
-        What the fabric is called.
-    one_size : bool
-        Whether a single size was asked for.
-    routing : Routing
-        Of a token exchange.
-    device : str
-        What the ranks are called.
-    """
+    """A collective at one size or several, by every algorithm that applies."""
 
     name: str
+    """With underscores."""
     prices: tuple[Price, ...]
+    """By algorithm, the library's ways first; arrays over sizes."""
     choices: tuple[Choice, ...]
+    """Which algorithm the library takes from which size on."""
     placed: Placed
     where: str
+    """What the fabric is called."""
     one_size: bool
+    """Whether a single size was asked for."""
     routing: Routing
-    device: str = DEVICE
-
-    @property
-    def device_word(self) -> str:
-        """What the ranks are called."""
-        return self.device
+    device_word: str = DEVICE
+    """What the ranks are called."""
 
     @property
     def time_s(self) -> Array:
@@ -499,7 +459,7 @@ class CollectiveCosts(Answer):
     def title(self) -> str:
         """What was asked."""
         of = f" of {size_text(float(self.prices[0].size_bytes[0]))}" if self.one_size else ""
-        return f"{self.name.replace('_', '-')}{of} over {self.placed.ranks:,} {self.device}s of {self.where}"
+        return f"{self.name.replace('_', '-')}{of} over {self.placed.ranks:,} {self.device_word}s of {self.where}"
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a size and algorithm."""

@@ -164,13 +164,7 @@ _NUMBERS = ("count", "bytes", "seconds", "exposed_seconds")
 
 
 def line_records(est: PricedJob, bill: str) -> list[dict[str, Any]]:
-    """Return every line of a bill of one layout as plain data; `tier` is none where no fabric is used.
-
-    Raises
-    ------
-    CostModelError
-        If the estimate holds several layouts.
-    """
+    """Return every line of a bill of one layout as plain data; `tier` is none where no fabric is used."""
     est.require_single("lines")
     columns = ("name", "axis", "category", *_RECORDED[bill], "formula", "terms", "source")
     records = [{name: row[name] for name in columns} for row in bill_rows(est) if row["bill"] == bill]

@@ -74,20 +74,7 @@ class PipelineRun:
 
 
 def run_pipeline(est: PricedJob, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
-    """Simulate the pipeline of an estimate of one layout.
-
-    Parameters
-    ----------
-    est : Estimate
-        Of one layout.
-    most_tasks : int
-        Limit of tasks; a longer step is simulated with fewer micro-batches. [-]
-
-    Raises
-    ------
-    LayoutError
-        If the estimate holds several layouts.
-    """
+    """Simulate the pipeline of an estimate of one layout."""
     if est.job.layout.shape or est.shape:
         raise LayoutError("pipeline: this estimate holds several layouts; estimate one of them")
     placed, layout = est.priced.placed, est.job.layout

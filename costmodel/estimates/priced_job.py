@@ -315,13 +315,7 @@ class PricedJob:
         )
 
     def require_single(self, what: str) -> None:
-        """Refuse to describe many layouts as if they were one.
-
-        Raises
-        ------
-        CostModelError
-            If any figure is an array.
-        """
+        """Refuse to describe many layouts as if they were one."""
         if self.shape:
             raise CostModelError(f"{what}: this estimate holds {self.shape} layouts; use to_frame('wide')")
 

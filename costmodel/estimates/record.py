@@ -29,20 +29,7 @@ MFU_CONVENTION = (
 
 
 def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
-    """Return everything about an estimate as numbers, texts and lists of them.
-
-    Parameters
-    ----------
-    est : PricedJob
-        Of one layout; an estimate of many gives the inputs they share and a row a layout.
-    warnings : sequence of str
-        What somebody should know before running it.
-
-    Returns
-    -------
-    record : dict
-        ``inputs`` are complete after defaults and can be given back to `costmodel.estimate`.
-    """
+    """Return everything about an estimate as numbers, texts and lists of them."""
     head: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "version": __version__}
     if est.shape:
         rows = rows_of(wide_columns(est))

@@ -64,17 +64,7 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Samples(Answer):
-    """A job of one layout at samples of its factors.
-
-    Attributes
-    ----------
-    nominal, priced : PricedJob
-        With every factor at 1, the headline; and with those drawn: its figures have a value a sample.
-    factors : Factors
-        What was drawn: values of each factor, one a sample.
-    seed : int
-        That they follow from.
-    """
+    """A job of one layout at samples of its factors."""
 
     nominal: PricedJob
     factors: Factors

@@ -58,18 +58,7 @@ class Saving(NamedTuple):
 
 
 def memory_savings(job: Job) -> list[Saving]:
-    """Price every single change that might free memory, and return those that do, largest first.
-
-    Parameters
-    ----------
-    job : Job
-        A job of one layout.
-
-    Returns
-    -------
-    savings : list of Saving
-        Only changes that can run and that free memory.
-    """
+    """Price every single change that might free memory, and return those that do, largest first."""
     changes = list(_layout_changes(job))
     layouts = _stack([job.layout, *(change.job.layout for change in changes)])
     memory, seconds, on_host = _price(replace(job, layout=layouts))
@@ -188,18 +177,7 @@ class TimeSaving(NamedTuple):
 
 
 def time_savings(est: PricedJob) -> list[TimeSaving]:
-    """Price the changes of a pipeline that might shorten the step: virtual stages, the split, the order of axes.
-
-    Parameters
-    ----------
-    est : PricedJob
-        Of one layout.
-
-    Returns
-    -------
-    savings : list of TimeSaving
-        Of each kind the best change, and last all of them together; only what saves time.
-    """
+    """Price the changes of a pipeline that might shorten the step: virtual stages, the split, the order of axes."""
     job = est.job
     if float(job.layout.pp) == 1:
         return []

@@ -142,24 +142,7 @@ class StepTimeline:
 
 
 def step_timeline(est: Estimate) -> StepTimeline:
-    """Lay one step of one layout out in time.
-
-    Parameters
-    ----------
-    est : Estimate
-        Of one layout.
-
-    Returns
-    -------
-    timeline : StepTimeline
-        Slices of every stage and stream, and memory over time.
-
-    Notes
-    -----
-    A task's communication is drawn in one piece: what the bill hides, beside the end of its compute,
-    what it exposes, after it. What a data-parallel line hides is drawn at the end of the backward
-    passes, or for parameters at the start of the step.
-    """
+    """Lay one step of one layout out in time."""
     est.require_single("trace")
     layout = est.priced.placed.layout
     stages, chunks, m = int(layout.pp), int(layout.pp * layout.vp), int(est.priced.placed.micro_batches)

@@ -17,13 +17,7 @@ from costmodel.planning.preference import TIE_SHARE
 
 
 def planned(asked: Mapping[str, Any]) -> Plan:
-    """Return the plan of a job whose degrees are open; what else it names is kept to.
-
-    Raises
-    ------
-    CostModelError
-        For wrong input, and where no layout fits: which constraint bites, and what would do.
-    """
+    """Return the plan of a job whose degrees are open; what else it names is kept to."""
     known = names(PLAN_FIELDS)
     return plan(**{name: value for name, value in asked.items() if name in known and value is not None})
 
@@ -33,25 +27,13 @@ _DECIDED = ("layout", "switches", "axis_order", "pipeline_layout", *names(LAYOUT
 
 
 def decided(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a plan decides of a job whose degrees are open, as keywords of a job.
-
-    Raises
-    ------
-    CostModelError
-        As `planned`.
-    """
+    """Return what a plan decides of a job whose degrees are open, as keywords of a job."""
     pick = planned({name: asked[name] for name in names(JOB_FIELDS) if name in asked}).best
     return {name: value for name, value in short_form(pick.job).items() if name in _DECIDED}
 
 
 def named_or_planned(asked: Mapping[str, Any]) -> tuple[Estimate, bool]:
-    """Return the estimate of a job, and whether its layout is the planner's, because it names no degree of one.
-
-    Raises
-    ------
-    CostModelError
-        For wrong input, and where no degree is named and no layout fits.
-    """
+    """Return the estimate of a job, and whether its layout is the planner's, because it names no degree of one."""
     is_open = names_no_degree(asked)
     return estimate(**{**asked, **(decided(asked) if is_open else {})}), is_open
 
@@ -61,11 +43,6 @@ def fitting_or_planned(asked: Mapping[str, Any]) -> tuple[Estimate, bool]:
 
     It is where no degree is named, and data parallelism alone does not fit or does not divide the batch. Where no layout
     fits, it is that of data parallelism.
-
-    Raises
-    ------
-    CostModelError
-        For wrong input.
     """
     is_open = names_no_degree(asked)
     try:

@@ -152,15 +152,7 @@ _FREE = (("tp_overlap", "weight-grad"), ("tp_overlap", "none"), ("ep_overlap", F
 
 
 def choices_of(job: Job, held: frozenset[str] = frozenset()) -> tuple[Choice, ...]:
-    """Return what a job's framework lets a user choose otherwise than the job has it.
-
-    Parameters
-    ----------
-    job : Job
-        Its recipe says the framework.
-    held : frozenset of str
-        Switches, and ``axis_order``, that the user has named.
-    """
+    """Return what a job's framework lets a user choose otherwise than the job has it."""
     launches = job.recipe.launches
     framework = FRAMEWORKS.get(launches.framework) if launches else None
     if framework is None or launches is None:
@@ -201,17 +193,7 @@ def _could_matter(choice: Choice, job: Job) -> bool:
 
 
 def starts(job: Job, choices: tuple[Choice, ...], layout: Layout) -> Mask:
-    """Return which layouts of a job start with choices made.
-
-    Parameters
-    ----------
-    job : Job
-        With the choices.
-    choices : tuple of Choice
-        What was chosen otherwise than the recipe has it.
-    layout : Layout
-        Arrays of layouts.
-    """
+    """Return which layouts of a job start with choices made."""
     fine = np.asarray(True)
     for choice in choices:
         for condition in _conditions(job, choice):

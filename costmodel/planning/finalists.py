@@ -58,19 +58,7 @@ def unsimulated(rows: Columns) -> Columns:
 def ranked(
     kept: Kept, jobs: Sequence[Job], asked: Sequence[int], estimate_of: Callable[[Columns, int], Estimate]
 ) -> Kept:
-    """Return what was kept in the order of simulated steps, as many simulated as it takes for the first `FINALISTS`.
-
-    Parameters
-    ----------
-    kept : Kept
-        By the scores of their bills.
-    jobs : sequence of Job
-        What `job` of a row is an index into.
-    asked : sequence of int
-        Which job of the question each of `jobs` is.
-    estimate_of : callable
-        Estimate of a row of columns.
-    """
+    """Return what was kept in the order of simulated steps, as many simulated as it takes for the first `FINALISTS`."""
     top, tried = unsimulated(kept.top), set[tuple[float, ...]]()
     if top["score"].size < FINALISTS:
         return Kept(top, unsimulated(kept.front))

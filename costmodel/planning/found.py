@@ -126,25 +126,7 @@ def _own(job: Job, request: Request) -> Own:
 
 
 class Found:
-    """What a search found: the best layouts, the front, and how many are out for which reason.
-
-    Attributes
-    ----------
-    question : Question
-        What was asked.
-    kept : Kept
-        Columns of the best layouts and of the front of score against memory.
-    passes : list of Pass
-        The jobs that `job` of a row counts: those of the question, then those with other choices.
-    tally : Tally
-        What the search has counted.
-    rejected : Counter
-        How many layouts are out, by reason.
-    by_value : mapping
-        Best score of every value of every knob.
-    own_problem : str
-        Why the layout that the job has today cannot be priced.
-    """
+    """What a search found: the best layouts, the front, and how many are out for which reason."""
 
     def __init__(self, request: Request, tuned: Tuned, own: Own | None) -> None:
         self.question, self.own_problem = request.question, request.problem

@@ -24,25 +24,6 @@ class KeptPoints:
     """The finished chunks of one sweep in a file.
 
     Several sweeps may have the file at a time; each keeps what it finishes.
-
-    Attributes
-    ----------
-    done : dict of int to list of dict
-        Rows by the number of their chunk.
-
-    Parameters
-    ----------
-    path : Path
-        The file; made if absent.
-    key : str
-        What tells the sweep from others.
-    belongs : callable
-        Says whether rows are those of the chunk of that number; what is not is computed again.
-
-    Raises
-    ------
-    KeptPointsError
-        If the file cannot be opened, or holds something else than this sweep.
     """
 
     def __init__(self, path: Path, key: str, belongs: Callable[[int, Sequence[Any]], bool]) -> None:
@@ -58,13 +39,7 @@ class KeptPoints:
         self.done: dict[int, list[Row]] = {n: rows for n, rows in kept.items() if belongs(n, rows)}
 
     def append(self, number: int, rows: list[Row]) -> None:
-        """Keep one more chunk; it is on the disk when this returns.
-
-        Raises
-        ------
-        KeptPointsError
-            If it cannot be written; the file is then as it was.
-        """
+        """Keep one more chunk; it is on the disk when this returns."""
         with self._opened() as database:
             database.execute("INSERT OR REPLACE INTO chunk VALUES (?, ?)", (number, json.dumps(rows)))
         self.done[number] = rows

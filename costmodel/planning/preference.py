@@ -42,15 +42,7 @@ _FAMILY = (
 
 
 def num_things(rows: Columns, jobs: Sequence[Job]) -> Array:
-    """Count what a layout turns on: axes, groups, recomputation, offloading, other switches than the recipe's. [-]
-
-    Parameters
-    ----------
-    rows : mapping of str to Array
-        Columns of layouts; `job` is an index into `jobs`.
-    jobs : sequence of Job
-        What the layouts are of.
-    """
+    """Count what a layout turns on: axes, groups, recomputation, offloading, other switches than the recipe's. [-]"""
     plain = [float(schedule_code(name)) for name in _PLAIN_SCHEDULES]
     counted = [rows[axis] > 1 for axis in _AXES]
     counted += [rows["shard_group"] > 0, rows["recompute"] > 0, rows["zero_stage"] > 1]
@@ -117,19 +109,6 @@ def listed(
     First the simplest of the fastest that no other beats in both score and memory, then the others by score. Of a
     family that differs in virtual stages, shard groups and switches by less than a tie, the simplest stands for all.
     The fastest of all is a row of its own, as is the layout that the job has today.
-
-    Parameters
-    ----------
-    rows : mapping of str to Array
-        Columns of layouts; `job` is an index into `jobs`.
-    jobs : sequence of Job
-        What the layouts are of.
-    asked : sequence of int
-        Which job of the question each of `jobs` is, with or without switches that the search has turned.
-    own : int, optional
-        The row of the layout that the job has today.
-    runs : bool
-        Whether that may be picked and listed.
     """
     order = by_simplicity(rows, jobs)
     different = unlike(rows, order)

@@ -53,19 +53,7 @@ _FREE = (*(name for name in names(LAYOUT_FIELDS) if name != "dp"), "axis_order",
 
 
 class Request(NamedTuple):
-    """A question, and the layout that the planned job has today.
-
-    Attributes
-    ----------
-    question : Question
-        What is searched.
-    own : Job, optional
-        The job as its file has it; none where there is no file, it names no degree, or it cannot be priced.
-    problem : str
-        Why that cannot be priced, in one line.
-    framework : str
-        The one that layouts are asked for, empty where none is named.
-    """
+    """A question, and the layout that the planned job has today."""
 
     question: Question
     own: Job | None = None
@@ -79,11 +67,6 @@ def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mappi
     Of the job its model, machine, batch and what the search does not turn are held. Its degrees, micro-batch,
     recomputation, schedule, sharding, order of the axes, and the switches that its framework leaves to its users are
     free, but for those that `keep` names.
-
-    Raises
-    ------
-    CostModelError
-        For wrong input.
     """
     told = keywords(asked, PLAN_FIELDS, who="plan")
     told = {name: value for name, value in told.items() if not (name in _FREE and _is_any(value))}
@@ -159,17 +142,7 @@ def _kept_of(kept: Sequence[str], below: Mapping[str, Any], own: Job | None, pro
 def make_question(
     *, file: JobFile | None = None, free: frozenset[str] = frozenset(), **asked: Any
 ) -> Question:
-    """Check what a plan is asked and make the jobs it searches over; see `costmodel.plan` for the keywords.
-
-    Parameters
-    ----------
-    file : JobFile, optional
-        The file that the keywords lie over, for commands that name it.
-    free : frozenset of str
-        Switches among those given that are free where the framework leaves them to its users.
-    **asked
-        The keywords.
-    """
+    """Check what a plan is asked and make the jobs it searches over; see `costmodel.plan` for the keywords."""
     told = keywords(asked, PLAN_FIELDS, who="plan")
     require_complete(told, who="plan")
 
@@ -292,13 +265,7 @@ def _recipe_on(cluster: Cluster, told: Mapping[str, Any], framework: str) -> str
 
 
 def _require_adapters(job: Job) -> None:
-    """Refuse to search layouts of adapters for a framework whose configurations cannot train them.
-
-    Raises
-    ------
-    CostModelError
-        Naming the frameworks that can.
-    """
+    """Refuse to search layouts of adapters for a framework whose configurations cannot train them."""
     launches, base = job.recipe.launches, job.tuning.base_dtype
     framework = FRAMEWORKS.get(launches.framework) if launches else None
     if framework and job.tuning.lora_rank and base not in framework.adapters:

@@ -332,13 +332,7 @@ class _Runner:
 
 
 def _key(points: Sequence[Point], chunk: int, samples: int, seed: int) -> str:
-    """Return what tells a sweep from others: its points, how they are dealt out, and its samples.
-
-    Raises
-    ------
-    SweepError
-        If a point holds what has no text.
-    """
+    """Return what tells a sweep from others: its points, how they are dealt out, and its samples."""
     try:
         text = json.dumps([chunk, samples, seed, list(points)], sort_keys=True, default=_plain_input)
     except TypeError as error:
@@ -462,13 +456,7 @@ def _input(name: str, given: Any) -> Any:
 
 
 def scaled_cluster(cluster: object, scale: object) -> Cluster:
-    """Return a cluster whose tiers outside the innermost are `scale` times as fast.
-
-    Raises
-    ------
-    LayoutError
-        If the scale is not positive.
-    """
+    """Return a cluster whose tiers outside the innermost are `scale` times as fast."""
     factor = read("bandwidth_scale", scale)
     named = read("cluster", cluster)
     whole = load_cluster(named) if isinstance(named, str) else named

@@ -409,13 +409,7 @@ def _of_degrees(knob: str, values: Array, count: int, seed: int) -> Array:
 
 
 def quantile_of(objective: str) -> float | None:
-    """Return the share that an objective such as ``p90`` names; None for other objectives.
-
-    Raises
-    ------
-    CostModelError
-        If it names no share between 0 and 1.
-    """
+    """Return the share that an objective such as ``p90`` names; None for other objectives."""
     if not objective.startswith("p") or not objective[1:].isdigit():
         return None
     share = int(objective[1:]) / 100.0
@@ -425,15 +419,7 @@ def quantile_of(objective: str) -> float | None:
 
 
 def odds_record(found: Odds, layouts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the layouts to try as plain data.
-
-    Parameters
-    ----------
-    found : Odds
-        Of a plan.
-    layouts : mapping of int to mapping
-        What a kept row is, by its number.
-    """
+    """Return the layouts to try as plain data."""
     columns, shared = found.chosen(), found.rests_on()
     return {
         "samples": len(found.cost),
