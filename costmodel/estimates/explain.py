@@ -69,26 +69,11 @@ class ShownStep(NamedTuple):
 
 
 class ExplainedLine(NamedTuple):
-    """One line of the bill, opened up.
-
-    Attributes
-    ----------
-    name, bill, axis, category, phase, tier, algorithm, protocol, source : str
-        As on the bill (`bill` is time or memory), and what a collective runs by; empty where there is none.
-    times, each, total, share : float
-        Executions; what the step waits for one, or bytes held; both multiplied; share of the sum. [-, s or B]
-    formula : str
-        As written, in names.
-    terms : tuple of ShownTerm
-        The numbers that the names stand for.
-    steps : tuple of ShownStep
-        From the numbers to `each`.
-    beside : str
-        What a textbook has for it, where one has; else empty.
-    """
+    """One line of the bill, opened up; texts are empty where there is nothing to say."""
 
     name: str
     bill: str
+    """time or memory"""
     axis: str
     category: str
     phase: str
@@ -97,13 +82,19 @@ class ExplainedLine(NamedTuple):
     protocol: str
     source: str
     times: float
+    """Executions."""
     each: float
+    """What the step waits for one, or bytes held. [s or B]"""
     total: float
     share: float
+    """Of the step, or of the memory. [-]"""
     formula: str
     terms: tuple[ShownTerm, ...]
+    """The numbers that the names stand for."""
     steps: tuple[ShownStep, ...]
+    """From the numbers to `each`."""
     beside: str = ""
+    """What a textbook has for it."""
 
 
 class Explanation(tuple[ExplainedLine, ...], Answer):

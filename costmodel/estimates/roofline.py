@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.answer import Answer, columns_of
+from costmodel.base.answer import Answer
 from costmodel.bill.formula import evaluate_steps
 from costmodel.bill.lines import TimeLine, broadcast_sum, sum_exposed
 from costmodel.estimates.estimate import Estimate
@@ -27,35 +27,23 @@ from costmodel.step.price import price
 
 
 class OperatorRow(NamedTuple):
-    """One pass of an operator on the roofline.
-
-    Attributes
-    ----------
-    name : str
-        Of its line, without ``compute.``.
-    flops, moved_bytes : float
-        Of one execution, padding not counted. [FLOP, B]
-    intensity : float
-        FLOPs per byte of HBM. [FLOP/B]
-    peak_flops_per_s, roof_flops_per_s : float
-        Of the data sheet at its precision; what that and the memory's bandwidth allow at its intensity. [FLOP/s]
-    seconds : float
-        Of one execution. [s]
-    share : float
-        Of the step, all executions. [-]
-    bound : str
-        What its time goes to most: math, memory or start (of the kernel).
-    """
+    """One pass of an operator on the roofline, once executed; padding is not counted."""
 
     name: str
+    """Of its line, without ``compute.``."""
     flops: float
     moved_bytes: float
     intensity: float
+    """FLOPs per byte of HBM. [FLOP/B]"""
     peak_flops_per_s: float
+    """Of the data sheet at its precision."""
     roof_flops_per_s: float
+    """What that and the memory's bandwidth allow at its intensity."""
     seconds: float
     share: float
+    """Of the step, all executions. [-]"""
     bound: str
+    """What its time goes to most: math, memory or start (of the kernel)."""
 
     @property
     def achieved_flops_per_s(self) -> float:
@@ -111,31 +99,20 @@ def _operator_row(line: TimeLine, step_time_s: float) -> OperatorRow | None:
 
 
 class AxisRow(NamedTuple):
-    """What an axis sends, against the ridge point of the slowest tier that it uses.
-
-    Attributes
-    ----------
-    axis, tier : str
-        Who sends, and the slowest tier that it crosses.
-    sent_bytes : float
-        By one GPU in a step. [B]
-    intensity, ridge : float
-        Model FLOPs of a GPU per byte sent; FLOPs per byte from which on the tier allows the peak. [FLOP/B]
-    allowed : float
-        Share of the peak that the tier allows, all communication hidden. [-]
-    exposed : float
-        Share of the step that it really costs. [-]
-    regime, advice : str
-        In words.
-    """
+    """What an axis sends in a step, against the ridge point of the slowest tier that it crosses."""
 
     axis: str
     tier: str
     sent_bytes: float
+    """By one GPU. [B]"""
     intensity: float
+    """Model FLOPs of a GPU per byte sent. [FLOP/B]"""
     ridge: float
+    """FLOPs per byte from which on the tier allows the peak. [FLOP/B]"""
     allowed: float
+    """Share of the peak that the tier allows, all communication hidden. [-]"""
     exposed: float
+    """Share of the step that it really costs. [-]"""
     regime: str
     advice: str
 
@@ -286,37 +263,20 @@ class Roofline(Answer):
     def columns(self) -> dict[str, list[Any]]:
         """Return operators and axes as columns, a row each."""
         hbm, nothing = self.est.job.cluster.accelerator.memory_bandwidth_bytes_per_s, math.nan
-        rows = [
-            {
-                "kind": "operator",
-                "name": row.name,
-                "tier": "none",
-                "flops": row.flops,
-                "bytes": row.moved_bytes,
-                "flops_per_byte": row.intensity,
-                "ridge_flops_per_byte": row.peak_flops_per_s / hbm if row.flops else nothing,
-                "seconds": row.seconds,
-                "share": row.share,
-                "verdict": row.bound,
-            }
-            for row in self.operators
-        ]
-        rows += [
-            {
-                "kind": "axis",
-                "name": row.axis,
-                "tier": row.tier,
-                "flops": nothing,
-                "bytes": row.sent_bytes,
-                "flops_per_byte": row.intensity,
-                "ridge_flops_per_byte": row.ridge,
-                "seconds": nothing,
-                "share": row.exposed,
-                "verdict": row.regime,
-            }
-            for row in self.axes
-        ]
-        return columns_of(rows)
+        operators, axes = self.operators, self.axes
+        ridges = [row.peak_flops_per_s / hbm if row.flops else nothing for row in operators]
+        return {
+            "kind": ["operator"] * len(operators) + ["axis"] * len(axes),
+            "name": [*(row.name for row in operators), *(row.axis for row in axes)],
+            "tier": ["none"] * len(operators) + [row.tier for row in axes],
+            "flops": [row.flops for row in operators] + [nothing] * len(axes),
+            "bytes": [*(row.moved_bytes for row in operators), *(row.sent_bytes for row in axes)],
+            "flops_per_byte": [*(row.intensity for row in operators), *(row.intensity for row in axes)],
+            "ridge_flops_per_byte": [*ridges, *(row.ridge for row in axes)],
+            "seconds": [row.seconds for row in operators] + [nothing] * len(axes),
+            "share": [*(row.share for row in operators), *(row.exposed for row in axes)],
+            "verdict": [*(row.bound for row in operators), *(row.regime for row in axes)],
+        }
 
 
 def roofline(est: Estimate) -> Roofline:

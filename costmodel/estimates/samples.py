@@ -40,19 +40,12 @@ class Interval(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """A factor, and how far the figure moves from its p10 to its p90 with all others at their middle.
-
-    Attributes
-    ----------
-    name, scales, source : str
-        Of the factor.
-    low, high : float
-        The figure there over the figure at the middle of all factors, the lower first. [-]
-    """
+    """A factor, and how far the figure moves from its p10 to its p90 with all others at their middle."""
 
     name: str
     scales: str
     low: float
+    """The figure there over the figure at the middle of all factors, the lower first. [-]"""
     high: float
     source: str
 
@@ -67,8 +60,11 @@ class Samples(Answer):
     """A job of one layout at samples of its factors."""
 
     nominal: PricedJob
+    """With every factor at 1, the headline."""
     factors: Factors
+    """What was drawn: values of each factor, one a sample."""
     priced: PricedJob
+    """With those: its figures have a value a sample."""
     seed: int
 
     @property

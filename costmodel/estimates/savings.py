@@ -50,19 +50,24 @@ class Saving(NamedTuple):
     memory_bytes: float
     """Memory of the worst stage after the change. [B]"""
     freed_bytes: float
-    """Memory of the worst stage that the change frees. [B]"""
     step_time_s: float
-    """Step time after the change. [s]"""
     slowdown: float
     """Step time after the change over the one before, less 1. [-]"""
 
 
 def memory_savings(job: Job) -> list[Saving]:
-    """Price every single change that might free memory, and return those that do, largest first."""
+    """Price every single change of a job of one layout, and return those that can run and free memory, largest first."""
     changes = list(_layout_changes(job))
-    layouts = _stack([job.layout, *(change.job.layout for change in changes)])
-    memory, seconds, on_host = _price(replace(job, layout=layouts))
-    can_run = _can_run(job, layouts) & on_host
+    layouts = Layout(
+        **{
+            f.name: np.asarray(
+                [float(getattr(one.layout, f.name)) for one in (job, *(c.job for c in changes))]
+            )
+            for f in fields(Layout)
+        }
+    )
+    memory, seconds, has_room = _price(replace(job, layout=layouts))
+    can_run = _can_run(job, layouts) & has_room
     found = [
         (change, float(memory[i]), float(seconds[i]))
         for i, change in enumerate(changes, start=1)
@@ -70,17 +75,18 @@ def memory_savings(job: Job) -> list[Saving]:
     ]
     for change in _switch_changes(job):
         try:
-            after, time_s, on_host = _price(change.job)
+            after, time_s, has_room = _price(change.job)
         except CostModelError:
             continue
-        if on_host:
+        if has_room:
             found.append((change, float(after), float(time_s)))
     before, before_s = float(memory[0]), float(seconds[0])
     savings = [
         Saving(change, after, before - after, time_s, time_s / before_s - 1.0)
         for change, after, time_s in found
+        if after < before
     ]
-    return sorted((one for one in savings if one.freed_bytes > 0), key=lambda one: -one.freed_bytes)
+    return sorted(savings, key=lambda saving: -saving.freed_bytes)
 
 
 def _layout_changes(job: Job) -> Iterator[Change]:
@@ -124,13 +130,6 @@ def _switch_changes(job: Job) -> Iterator[Change]:
         )
         if held[switch] in wasteful and not nothing:
             yield with_switch(job, switch, value)
-
-
-def _stack(layouts: list[Layout]) -> Layout:
-    """Join layouts of one value each into one layout of arrays."""
-    return Layout(
-        **{f.name: np.asarray([float(getattr(lay, f.name)) for lay in layouts]) for f in fields(Layout)}
-    )
 
 
 def _price(job: Job) -> tuple[Array, Array, NDArray[np.bool_]]:

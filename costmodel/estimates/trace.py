@@ -59,21 +59,7 @@ _COLOURS = {
 
 
 class Slice(NamedTuple):
-    """Something that runs on a track of a stage.
-
-    Attributes
-    ----------
-    stage, stream, name : int, str, str
-        Where, and what; `kind` groups slices of one colour.
-    start_s, end_s : float
-        From the step's start. [s]
-    kind : str
-        forward, backward, backward input, backward weight, communication, optimizer or overhead.
-    micro_batch, chunk : int
-        -1 where it belongs to none.
-    busy_s : float
-        Its time on the bill; longer than the slice where it would not fit into the window that hides it. [s]
-    """
+    """Something that runs on a track of a stage, from the step's start."""
 
     stage: int
     stream: str
@@ -81,9 +67,12 @@ class Slice(NamedTuple):
     start_s: float
     end_s: float
     kind: str
+    """Slices of one colour: one of `_COLOURS`."""
     micro_batch: int = -1
+    """-1 where it belongs to none, as `chunk`."""
     chunk: int = -1
     busy_s: float = 0.0
+    """Its time on the bill; longer than the slice where it would not fit into the window that hides it. [s]"""
 
 
 class MemoryPoint(NamedTuple):
@@ -96,33 +85,23 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class StepTimeline:
-    """One step of one layout.
-
-    Attributes
-    ----------
-    slices : tuple of Slice
-        Those of one track never overlap.
-    memory : tuple of MemoryPoint
-        In order of time, by stage.
-    task_s : tuple of float
-        Time in tasks, by stage. [s]
-    step_time_s : float
-        Of the bill, and the end of the last slice. [s]
-    pipeline_s, simulated_s : float
-        What the bill charges for all micro-batches, bubble and messages; what the simulation took. [s]
-    bubble_s : float
-        What of it is the bubble: what the busiest stage waits for. [s]
-    """
+    """One step of one layout; slices of one track never overlap."""
 
     slices: tuple[Slice, ...]
     memory: tuple[MemoryPoint, ...]
+    """In order of time, by stage."""
     task_s: tuple[float, ...]
+    """Time in tasks, by stage. [s]"""
     stages: int
     schedule: str
     step_time_s: float
+    """Of the bill, and the end of the last slice. [s]"""
     pipeline_s: float
+    """What the bill charges for all micro-batches, bubble and messages. [s]"""
     simulated_s: float
+    """What the simulation took. [s]"""
     bubble_s: float
+    """What of it the busiest stage waits for. [s]"""
 
     @property
     def scale(self) -> float:

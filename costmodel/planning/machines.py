@@ -22,27 +22,18 @@ TRILLION = 1e12
 
 
 class Machine(NamedTuple):
-    """One cluster with a number of GPUs and a precision, and the best layout on it.
-
-    Attributes
-    ----------
-    job : Job
-        A job on it, of any layout.
-    est : Estimate, optional
-        Of the best layout; none where no layout fits.
-    run : TrainingRun, optional
-        The whole run of it; none without tokens, or where it cannot be priced.
-    problem : str
-        Why there is none, in one line.
-    score : float
-        Of the best layout, its pipeline simulated; less is better.
-    """
+    """One cluster with a number of GPUs and a precision, and the best layout on it."""
 
     job: Job
+    """A job on it, of any layout."""
     est: Estimate | None = None
+    """Of the best layout; none where no layout fits."""
     run: TrainingRun | None = None
+    """The whole run of it; none without tokens, or where it cannot be priced."""
     problem: str = ""
+    """Why there is none, in one line."""
     score: float = float("inf")
+    """Of the best layout, its pipeline simulated; less is better."""
 
     @property
     def usd_per_trillion_tokens(self) -> float | None:
@@ -102,8 +93,12 @@ def machine_columns(found: Sequence[Machine]) -> dict[str, list[Any]]:
 
 
 def _row(one: Machine) -> dict[str, Any]:
+    """Return what is known of a machine: every row has every key, the others are none."""
     cluster, est, run = one.job.cluster, one.est, one.run
-    # Every row has every key; what is not known of a machine is none.
+    drawn = None if est is None else est.sample()
+    spread = {} if run is None else run.spread()
+    figures = ("step_time_s", "mfu", "memory_bytes_per_gpu", "memory_capacity_bytes", "fits_probability")
+    known = {name: None if est is None else float(getattr(est, name)) for name in figures}
     row: dict[str, Any] = {
         "cluster": cluster.name,
         "accelerator": cluster.accelerator.name,
@@ -112,31 +107,16 @@ def _row(one: Machine) -> dict[str, Any]:
         "precision": one.job.precision.name,
         "layout": None if est is None else layout_text(est.job.layout),
         "slice": None if est is None else est.job.slice,
-        "step_time_s": None,
-        "step_time_s_p10": None,
-        "step_time_s_p50": None,
-        "step_time_s_p90": None,
-        "mfu": None,
-        "memory_bytes_per_gpu": None,
-        "memory_capacity_bytes": None if est is None else float(est.memory_capacity_bytes),
-        "fits_probability": None,
+        "step_time_s": known.pop("step_time_s"),
+        **{
+            f"step_time_s_p{percent}": None if drawn is None else drawn.quantile(percent / 100)
+            for percent in PERCENTILES
+        },
+        **known,
         "price_usd_per_gpu_hour": cluster.price_usd_per_gpu_hour,
         "price_note": price_note(cluster),
         "usd_per_trillion_tokens": one.usd_per_trillion_tokens,
     }
-    if est is not None:
-        drawn = est.sample()
-        within = drawn.interval()
-        row |= {
-            "step_time_s": float(est.step_time_s),
-            "step_time_s_p10": within.low,
-            "step_time_s_p50": drawn.quantile(0.5),
-            "step_time_s_p90": within.high,
-            "mfu": float(est.mfu),
-            "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
-            "fits_probability": float(est.fits_probability),
-        }
-    spread = {} if run is None else run.spread()
     for name in ("days", "gpu_hours", "energy_kwh", "dollars"):
         row[name] = None if run is None else getattr(run, name)
         if name in _SPREAD:

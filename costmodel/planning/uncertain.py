@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -61,33 +62,22 @@ SETTLED = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
 
 
 class Trial(NamedTuple):
-    """One layout worth trying.
-
-    Attributes
-    ----------
-    row : int
-        Of the kept layouts.
-    best_probability : float
-        That it is the best, or within the noise of it. [-]
-    regret : float
-        Expected share of step time above the best. [-]
-    fits_share : float
-        Share of the samples in which it fits. [-]
-    low_s, middle_s, high_s : float
-        p10, p50 and p90 of its step time. [s]
-    settles : str
-        The factor that decides most between it and the first; empty for the first, or where only the layouts
-        themselves do.
-    """
+    """One layout worth trying."""
 
     row: int
+    """Of the kept layouts."""
     best_probability: float
+    """That it is the best, or within the noise of it. [-]"""
     regret: float
+    """Expected share of step time above the best. [-]"""
     fits_share: float
+    """Share of the samples in which it fits. [-]"""
     low_s: float
+    """p10, p50 and p90 of its step time. [s]"""
     middle_s: float
     high_s: float
     settles: str
+    """The factor that decides most between it and the first; empty for the first, or where only layouts themselves do."""
 
 
 class Shared(NamedTuple):
@@ -103,33 +93,21 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True)
 class Odds:
-    """Candidates of a plan on common samples.
-
-    Attributes
-    ----------
-    rows : Indices
-        Rows of the kept layouts, in the order of the columns below.
-    cost : Array
-        Time of each candidate in each sample, in the objective's currency; infinite where it does not fit.
-    step_time_s : Array
-        The same as seconds, whether it fits or not.
-    fits : NDArray
-        Whether it fits.
-    shared : Factors
-        The factors that candidates share.
-    parallel : tuple
-        What makes the parallel layout of each candidate.
-    turned : tuple of frozenset of str
-        What the search has turned for each candidate otherwise than its recipe has it.
-    """
+    """Candidates of a plan on common samples: arrays are by sample and candidate."""
 
     rows: Indices
+    """Rows of the kept layouts, one a candidate."""
     cost: Array
+    """Time in the objective's currency; infinite where it does not fit."""
     step_time_s: Array
+    """The same as seconds, whether it fits or not."""
     fits: NDArray[np.bool_]
     shared: Mapping[str, Array]
+    """The factors that candidates share."""
     parallel: tuple[Hashable, ...]
+    """What makes the parallel layout of each candidate."""
     turned: tuple[frozenset[str], ...] = ()
+    """What the search has turned for each candidate otherwise than its recipe has it."""
 
     @property
     def least(self) -> Array:
@@ -251,35 +229,22 @@ def compare(
     seed: int = 0,
     max_memory_bytes: float = np.inf,
 ) -> Odds:
-    """Price candidates on common samples: few for all, then more for those that may be the best.
+    """Price kept rows, the plan's pick first, on common samples: few for all, then more for those that may be the best.
 
-    Parameters
-    ----------
-    passes : sequence of Pass
-        The jobs that `job` of a row counts.
-    kept : mapping of str to Array
-        Columns of kept layouts.
-    rows : Indices
-        Candidates, the plan's pick first.
-    weight : callable
-        What a second of a job costs in the objective's currency.
-    seed : int
-        Of the samples.
-    max_memory_bytes : float
-        A limit beside what the device gives. [B]
+    `weight` says what a second of a job costs in the objective's currency.
     """
+    price_at = partial(_priced, passes, kept, weight=weight, seed=seed, max_memory_bytes=max_memory_bytes)
     without = rows[_without(passes, taken(kept, rows))]
     rows = rows[_one_a_trial(passes, taken(kept, rows))]
     if len(rows) > 1.25 * FINALISTS:
         # What only trials see would thin them by luck.
-        first = _priced(passes, kept, rows, weight, SCREENED, seed, max_memory_bytes, trials=False)
+        first = price_at(rows, SCREENED, trials=False)
         # The likeliest, and those of least expected cost: with few samples either alone forgets some.
         finite = np.where(np.isfinite(first.cost), first.cost, 10.0 * first.least[:, None])
         order = np.lexsort((finite.mean(axis=0), -first.best.mean(axis=0)))
-        few = np.asarray([0, *[index for index in order if index][: FINALISTS - 1]])
-        rows = rows[few]
+        rows = rows[[0, *[index for index in order if index][: FINALISTS - 1]]]
     rows = np.asarray([*rows, *(row for row in without if row not in rows)])
-    return _priced(passes, kept, rows, weight, SAMPLES, seed, max_memory_bytes)
+    return price_at(rows, SAMPLES)
 
 
 def _turned(passes: Sequence[Pass], rows: Columns) -> list[frozenset[str]]:
@@ -318,11 +283,11 @@ def _priced(
     passes: Sequence[Pass],
     kept: Columns,
     rows: Indices,
-    weight: Callable[[Job], float],
     count: int,
+    *,
+    weight: Callable[[Job], float],
     seed: int,
     max_memory_bytes: float,
-    *,
     trials: bool = True,
 ) -> Odds:
     """Price rows at samples, the rows of each job at once."""
@@ -332,20 +297,18 @@ def _priced(
     shared: dict[str, Array] = {}
     for number in np.unique(few["job"]).astype(int).tolist():
         at = np.flatnonzero(few["job"] == number)
-        one = passes[number]
-        drawn = sampled(one.job, taken(few, at), count, seed, trials=trials)
-        of_layout = named("layout", classed(one.job))
+        job = passes[number].job
+        drawn = sampled(job, taken(few, at), count, seed, trials=trials)
+        of_layout = named("layout", classed(job))
         shared |= {name: values for name, values in drawn.items() if name != of_layout}
-        bill = price(replace(one.job, layout=layout_of(taken(few, at)), factors=drawn)).bill
-        held = bill.memory_bytes()
-        room = drawn[named("room", one.job.recipe.name)]
-        offered = np.minimum(room * one.job.cluster.accelerator.memory_bytes, max_memory_bytes)
+        bill = price(replace(job, layout=layout_of(taken(few, at)), factors=drawn)).bill
+        room, cluster = drawn[named("room", job.recipe.name)], job.cluster
+        offered = np.minimum(room * cluster.accelerator.memory_bytes, max_memory_bytes)
         step_s[:, at] = few[LONGER][at] * bill.step_time_s()
-        fits[:, at] = (held <= offered) & (
-            bill.host_memory_bytes() <= room * one.job.cluster.host.memory_bytes
-        )
-        cost[:, at] = np.where(fits[:, at], weight(one.job) * step_s[:, at], np.inf)
-    origins = [passes[int(job)].origin for job in few["job"]]
+        fits[:, at] = bill.memory_bytes() <= offered
+        fits[:, at] &= bill.host_memory_bytes() <= room * cluster.host.memory_bytes
+        cost[:, at] = np.where(fits[:, at], weight(job) * step_s[:, at], np.inf)
+    origins = [passes[int(number)].origin for number in few["job"]]
     parallel = tuple(zip(origins, *(few[name].tolist() for name in _PARALLEL), strict=True))
     return Odds(rows, cost, step_s, fits, shared, parallel, tuple(_turned(passes, few)))
 
@@ -419,26 +382,20 @@ def quantile_of(objective: str) -> float | None:
 
 
 def odds_record(found: Odds, layouts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the layouts to try as plain data."""
+    """Return the layouts to try as plain data; `layouts` says what a kept row is."""
     columns, shared = found.chosen(), found.rests_on()
+    rests_on = shared and {
+        "switch": shared.switch,
+        "slower_without": shared.slower,
+        "step_time_s_without": float(np.quantile(found.step_time_s[:, shared.column], 0.5)),
+    }
+    trials = [trial._asdict() for trial in found.trials()]
     return {
         "samples": len(found.cost),
         "candidates": len(found.rows),
         "holds_best_probability": found.holds(columns),
         "regret_of_plan": found.regret([0]),
         "regret_after_trials": found.regret_after(columns),
-        "rests_on": None
-        if shared is None
-        else {
-            "switch": shared.switch,
-            "slower_without": shared.slower,
-            "step_time_s_without": float(np.quantile(found.step_time_s[:, shared.column], 0.5)),
-        },
-        "layouts": [
-            {
-                **layouts[trial.row],
-                **{name: value for name, value in trial._asdict().items() if name != "row"},
-            }
-            for trial in found.trials()
-        ],
+        "rests_on": rests_on,
+        "layouts": [{**layouts[trial.pop("row")], **trial} for trial in trials],
     }
