@@ -136,7 +136,7 @@ def test_several_slices_meet_over_the_network():
     rate = terms["dcn_bytes_per_s"] * terms["dcn_efficiency"]
     # Three quarters of the 64th that a chip has after the gather inside, over its own port.
     assert steps["between_s_per_byte"] == pytest.approx(3 / 4 / 64 / rate, rel=1e-12)
-    assert steps["slice_s"] == pytest.approx(63 / 64 * terms["size_bytes"] / (4 * 90e9), rel=1e-12)
+    assert steps["once_s_per_byte"] == pytest.approx(63 / 64 / (4 * 90e9), rel=1e-12)
 
 
 def test_several_slices_wait_for_the_slowest(profiles):

@@ -7,7 +7,6 @@ others of the kind the same, and remembers what it has priced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,18 +27,12 @@ _FEWEST_LAYOUTS = 48
 
 
 class Kinds(NamedTuple):
-    """Which layouts are alike.
-
-    Attributes
-    ----------
-    first : ndarray of int
-        The first layout of each kind, in order.
-    of : ndarray of int
-        The kind of each layout.
-    """
+    """Which layouts are alike."""
 
     first: Indices
+    """The first layout of each kind, in order."""
     of: Indices
+    """The kind of each layout."""
 
 
 def kinds_of(*arrays: Array) -> Kinds | None:
@@ -65,39 +58,10 @@ def kinds_of(*arrays: Array) -> Kinds | None:
     return Kinds(np.unique(of, return_index=True)[1], of)
 
 
-class _ByLayout(Mapping[str, ArrayLike]):
-    """Numbers of each kind of layouts, given to the layouts when they are asked for."""
-
-    def __init__(self, numbers: Mapping[str, ArrayLike], of: Indices) -> None:
-        self._numbers = numbers
-        self._of = of
-
-    def __getitem__(self, name: str) -> ArrayLike:
-        """Return a number by layout."""
-        return _at(self._numbers[name], self._of)
-
-    def __contains__(self, name: object) -> bool:
-        """Tell whether there is such a number, without making it."""
-        return name in self._numbers
-
-    def __iter__(self) -> Iterator[str]:
-        """Go through the names."""
-        return iter(self._numbers)
-
-    def __len__(self) -> int:
-        """Count the names."""
-        return len(self._numbers)
-
-
 def _at(values: ArrayLike, layouts: Indices) -> Array:
     """Return values of some layouts, those that are the same for all as they are."""
     array = np.asarray(values, dtype=np.float64)
     return array if array.ndim == 0 or array.shape[-1] == 1 else array.take(layouts, axis=-1)
-
-
-def _same(before: Array, now: Array) -> bool:
-    """Tell whether two arrays hold the same numbers (np.array_equal takes twice as long on small ones)."""
-    return before.shape == now.shape and bool((before == now).all())
 
 
 @dataclass
@@ -108,46 +72,37 @@ class _Sender:
     kinds: Kinds | None
     tier: Array | None = None
     costs: dict[str, list[tuple[Array, GroupCost]]] = field(default_factory=dict)
-    parts: dict[bytes, Group] = field(default_factory=dict)
 
     def kinds_sending(self, size: Array) -> Kinds | None:
         """Return the kinds of layouts that differ neither in the group nor in the bytes that it sends."""
-        if self.kinds is None or _same(_at(_at(size, self.kinds.first), self.kinds.of), size):
+        if self.kinds is None or np.array_equal(_at(_at(size, self.kinds.first), self.kinds.of), size):
             return self.kinds
         return kinds_of(self.kinds.of.astype(np.float64), size)
 
     def part(self, first: Indices) -> Group:
-        """Return the group of some layouts; the very same one for the same layouts, as its path is known then."""
-        key = first.tobytes()
-        if key not in self.parts:
-            group, box = self.group, self.group.box
-            self.parts[key] = group._replace(
-                ranks=_at(group.ranks, first),
-                members=tuple(_at(inside, first) for inside in group.members),
-                box=box and Box(*(tuple(_at(side, first) for side in sides) for sides in box)),
-            )
-        return self.parts[key]
+        """Return the group of some layouts."""
+        group, box = self.group, self.group.box
+        return group._replace(
+            ranks=_at(group.ranks, first),
+            members=tuple(_at(inside, first) for inside in group.members),
+            box=box and Box(*(tuple(_at(side, first) for side in sides) for sides in box)),
+        )
 
     def by_layout(self, cost: GroupCost, of: Indices) -> GroupCost:
         """Return by layout what each kind of layouts pays."""
         if self.tier is None:
             # One array for all that the group sends: lines of one tier are found by it.
             self.tier = _at(cost.tier, of)
-        terms, steps = (_ByLayout(each, of) for each in (cost.made.terms, cost.made.steps))
+        terms, steps = (
+            {name: _at(number, of) for name, number in each.items()}
+            for each in (cost.made.terms, cost.made.steps)
+        )
         made = Quantity(_at(cost.made.value, of), cost.made.formula, terms, steps)
         return GroupCost(made, _at(cost.wire_bytes, of), self.tier, _at(cost.algorithm, of))
 
 
 class Messages:
-    """The messages of one bill over a fabric.
-
-    Parameters
-    ----------
-    tiers : sequence of Tier
-        Levels of the fabric, innermost first.
-    without : tuple of str
-        Algorithms of collectives that are not taken.
-    """
+    """The messages of one bill over a fabric of `tiers`, innermost first, by collectives `without` some algorithms."""
 
     def __init__(self, tiers: tuple[TierLike, ...], without: tuple[str, ...] = ()) -> None:
         self._tiers = tiers
@@ -161,7 +116,7 @@ class Messages:
         sender = self._sender(group)
         known = sender.costs.setdefault(primitive, [])
         for before, cost in known:
-            if before is size or _same(before, size):
+            if before is size or np.array_equal(before, size):
                 return cost
         kinds = sender.kinds_sending(size)
         if kinds is None:
