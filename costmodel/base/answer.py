@@ -36,24 +36,16 @@ class Summary(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """Where the functions are that draw answers of one kind, as ``module:name`` inside `costmodel.reporting`.
-
-    Attributes
-    ----------
-    grids : str
-        Returns the tables of an answer; takes their options.
-    remarks : str
-        Returns the sentences below them, none where it is empty.
-    figures : mapping
-        By name, what returns each figure as a chart.
-    summary : str
-        Returns the `Summary` of an answer whose tables are long; none where it is empty.
-    """
+    """Where the functions are that draw answers of one kind, as ``module:name`` inside `costmodel.reporting`."""
 
     grids: str
+    """Returns the tables of an answer; takes their options."""
     remarks: str = ""
+    """Returns the sentences below them, none where it is empty."""
     figures: Mapping[str, str] = MappingProxyType({})
+    """By name, what returns each figure as a chart."""
     summary: str = ""
+    """Returns the `Summary` of an answer whose tables are long; none where it is empty."""
 
 
 class Face:
@@ -214,18 +206,12 @@ def rows_of(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, repr=False)
 class Listing(Answer):
-    """What there is of a kind: a row each.
-
-    Attributes
-    ----------
-    what : str
-        The kind, such as ``models``.
-    table : mapping
-        Columns.
-    """
+    """What there is of a kind: a row each."""
 
     what: str
+    """The kind, such as ``models``."""
     table: Mapping[str, Sequence[Any]]
+    """Columns."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record a row."""

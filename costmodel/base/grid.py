@@ -17,30 +17,20 @@ class Column(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A table of texts.
-
-    Attributes
-    ----------
-    title : str
-        What the table shows.
-    columns : sequence of Column
-        Left to right.
-    rows : sequence of sequence of str
-        A text a column.
-    strong : frozenset of int
-        Numbers of the rows that are sums.
-    note : str
-        A sentence below.
-    keys : sequence of str
-        What each row is called where it can be opened, empty for a row that cannot; none if no row can.
-    """
+    """A table of texts."""
 
     title: str
+    """What the table shows."""
     columns: Sequence[Column]
+    """Left to right."""
     rows: Sequence[Sequence[str]]
+    """A text a column."""
     strong: frozenset[int] = frozenset()
+    """Numbers of the rows that are sums."""
     note: str = ""
+    """A sentence below."""
     keys: Sequence[str] = ()
+    """What each row is called where it can be opened, empty for a row that cannot; none if no row can."""
 
 
 def columns(*titles: str) -> tuple[Column, ...]:

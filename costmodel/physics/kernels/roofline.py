@@ -31,96 +31,66 @@ KEY_TILE = 128.0
 
 
 class MatmulConstants(NamedTuple):
-    """What the matrix kernels of one accelerator reach at one precision.
-
-    Attributes
-    ----------
-    num_sms : float
-        SMs (compute units) that tiles are dealt to. [-]
-    fixed_s : float
-        Time of a kernel with nothing to do. [s]
-    peak_fraction : float
-        Share of the dense peak inside a full wave of full tiles, at burst clock. [-]
-    memory_fraction : float
-        Share of the HBM bandwidth that a memory-bound product reaches. [-]
-    tile_m, tile_n : float
-        Output tile of one SM; rows and columns are rounded up to it. [elements]
-    wave_fraction : float
-        Share of the idle part of the last wave that is really lost (0: none, 1: all). [-]
-    split_k : float
-        Depth from which kernels split it to fill the last wave; 0 where they do not care. [elements]
-    small_tile_fraction : float
-        Share of the large tile's rate reached with 64 x 64 tiles, which fill small products
-        better; 0 where the choice of tiles leaves no trace. [-]
-    epilogue_fraction : float
-        Share of the output's memory time that nothing hides. [-]
-    ramp_k : float
-        Depth that filling and draining one tile costs. [elements]
-    sustained_loss : float
-        Share of the peak lost to the power limit in long kernels. [-]
-    sustained_flops : float
-        Size of a kernel at which a benchmark that repeats it loses half of that. [FLOP]
-    cast_bytes_per_element : float
-        HBM bytes that quantising one element of the first operand is worth. [B]
-    cast_fixed_s : float
-        Fixed time of the quantising kernels. [s]
-    fixed_per_group_s : float
-        Time that each product of a grouped kernel adds, whatever its size. [s]
-    shared_rows : float
-        Rows of the tile in which one group ends and the next begins, where a grouped kernel deals tiles over all
-        rows and computes such a tile once for each; 0 where every group has tiles of its own. [elements]
-    """
+    """What the matrix kernels of one accelerator reach at one precision."""
 
     num_sms: float
+    """SMs (compute units) that tiles are dealt to. [-]"""
     fixed_s: float
+    """Time of a kernel with nothing to do. [s]"""
     peak_fraction: float
+    """Share of the dense peak inside a full wave of full tiles, at burst clock. [-]"""
     memory_fraction: float
+    """Share of the HBM bandwidth that a memory-bound product reaches. [-]"""
     tile_m: float = 128.0
     tile_n: float = 128.0
+    """Output tile of one SM; rows and columns are rounded up to it. [elements]"""
     wave_fraction: float = 0.0
+    """Share of the idle part of the last wave that is really lost (0: none, 1: all). [-]"""
     split_k: float = 0.0
+    """Depth from which kernels split it to fill the last wave; 0 where they do not care. [elements]"""
     small_tile_fraction: float = 0.0
+    """Share of the large tile's rate reached with 64 x 64 tiles, which fill small products better; 0 where the choice
+    of tiles leaves no trace. [-]"""
     epilogue_fraction: float = 0.0
+    """Share of the output's memory time that nothing hides. [-]"""
     ramp_k: float = 0.0
+    """Depth that filling and draining one tile costs. [elements]"""
     sustained_loss: float = 0.0
+    """Share of the peak lost to the power limit in long kernels. [-]"""
     sustained_flops: float = 1e12
+    """Size of a kernel at which a benchmark that repeats it loses half of that. [FLOP]"""
     cast_bytes_per_element: float = 0.0
+    """HBM bytes that quantising one element of the first operand is worth. [B]"""
     cast_fixed_s: float = 0.0
+    """Fixed time of the quantising kernels. [s]"""
     fixed_per_group_s: float = 0.0
+    """Time that each product of a grouped kernel adds, whatever its size. [s]"""
     shared_rows: float = 0.0
+    """Rows of the tile in which one group ends and the next begins, where a grouped kernel deals tiles over all rows
+    and computes such a tile once for each; 0 where every group has tiles of its own. [elements]"""
 
 
 class AttentionPassConstants(NamedTuple):
-    """What one pass (forward or backward) of a fused attention kernel reaches.
-
-    Attributes
-    ----------
-    num_sms, fixed_s, memory_fraction, wave_fraction : float
-        As in `MatmulConstants`.
-    head_dims, peak_fractions : tuple of float
-        Head dimensions measured and the share of the dense peak at each, for long sequences
-        without a mask; between them linear in the logarithm of the dimension. [-]
-    causal_fraction : float
-        Extra factor on that share for a causal kernel, beyond its diagonal blocks. [-]
-    ramp_seq : float
-        Average keys per query at which half of the asymptote is reached. [tokens]
-    tile_rows : float
-        Queries (backward: keys) that one SM works on at a time. [tokens]
-    side_bytes_per_element : float
-        HBM bytes an element of Q that kernels beside the main one move (the row sums of the
-        output's gradient, fp32 sums of the query gradient and their conversion). [B]
-    """
+    """What one pass (forward or backward) of a fused attention kernel reaches."""
 
     num_sms: float
     fixed_s: float
     memory_fraction: float
+    """As in `MatmulConstants`."""
     head_dims: tuple[float, ...]
     peak_fractions: tuple[float, ...]
+    """Head dimensions measured and the share of the dense peak at each, for long sequences without a mask; between
+    them linear in the logarithm of the dimension. [-]"""
     causal_fraction: float = 1.0
+    """Extra factor on that share for a causal kernel, beyond its diagonal blocks. [-]"""
     ramp_seq: float = 0.0
+    """Average keys per query at which half of the asymptote is reached. [tokens]"""
     tile_rows: float = 128.0
+    """Queries (backward: keys) that one SM works on at a time. [tokens]"""
     wave_fraction: float = 0.0
     side_bytes_per_element: float = 0.0
+    """HBM bytes an element of Q that kernels beside the main one move (the row sums of the output's gradient, fp32
+    sums of the query gradient and their conversion). [B]"""
 
 
 class AttentionConstants(NamedTuple):

@@ -34,64 +34,47 @@ class Fabric(NamedTuple):
 
     The file model of a link's ``fabric:`` block is made from these fields: their names say the unit
     (`costmodel.describe.hardware.fabric`). Defaults are those of a link that nobody has measured.
-
-    Attributes
-    ----------
-    rate_factor : float
-        Asymptotic rate of a ring over the link's achieved bandwidth. [-]
-    copy_bandwidth_bytes_per_s : float
-        Rate at which a rank copies its own shard beside the wire, 0 = free. [B/s]
-    pipeline_s, pipeline_step_s : float
-        Fill time of the chunk pipeline: fixed, and per ring step. [s]
-    simple_step_s : float
-        What each ring step takes longer under the bandwidth protocol, when this link is the outermost. [s]
-    ll_bandwidth_bytes_per_s : float
-        Rate cap of the low-latency protocol over this link, for all GPUs of a node together;
-        0 = no switch of protocol is seen. [B/s]
-    tree_step_s : float
-        Latency of one level of a tree across this link, 0 = that of a ring step. [s]
-    tree_pipeline_s : float
-        Fill time of a tree's chunk pipeline across this link. [s]
-    tree_rate_factor : float
-        Asymptotic rate of a tree over that of the ring on this link. [-]
-    nvls_latency_s, nvls_pipeline_s, nvls_rate_factor, nvls_min_ranks : float
-        In-switch reduction: fixed time, fill time per rank, asymptotic rate over the link's reduction
-        bandwidth, and the smallest group that the library uses it for.
-    nvls_tree_rate_factor, nvls_tree_pipeline_s : float
-        In-switch reduction in a tree across nodes: its rate over that in one node [-], and what
-        this link adds to the fill time. [s]
-    all_to_all_latency_s, all_to_all_message_s, all_to_all_pipeline_s : float
-        Fixed time of an all-to-all (0 = of a ring step), time per peer across this link, fill time. [s]
-    send_latency_s, send_pipeline_s : float
-        Fixed time (0 = of a ring step) and fill time of a single send. [s]
-    send_rate_factor : float
-        Asymptotic rate of a single send over the link's achieved bandwidth. [-]
-    dispatch_rate_factor : float
-        Rate of token dispatch and combine kernels over the link's achieved bandwidth. [-]
     """
 
     rate_factor: float = 1.0
+    """Asymptotic rate of a ring over the link's achieved bandwidth. [-]"""
     copy_bandwidth_bytes_per_s: float = 0.0
+    """Rate at which a rank copies its own shard beside the wire, 0 = free. [B/s]"""
     pipeline_s: float = 0.0
     pipeline_step_s: float = 0.0
+    """Fill time of the chunk pipeline: fixed, and per ring step. [s]"""
     simple_step_s: float = 0.0
+    """What each ring step takes longer under the bandwidth protocol, when this link is the outermost. [s]"""
     ll_bandwidth_bytes_per_s: float = 0.0
+    """Rate cap of the low-latency protocol over this link, for all GPUs of a node together; 0 = no switch of protocol
+    is seen. [B/s]"""
     tree_step_s: float = 0.0
+    """Latency of one level of a tree across this link, 0 = that of a ring step. [s]"""
     tree_pipeline_s: float = 0.0
+    """Fill time of a tree's chunk pipeline across this link. [s]"""
     tree_rate_factor: float = 1.0
+    """Asymptotic rate of a tree over that of the ring on this link. [-]"""
     nvls_latency_s: float = 20e-6
     nvls_pipeline_s: float = 0.0
     nvls_rate_factor: float = 1.0
     nvls_min_ranks: float = 5.0
+    """In-switch reduction: fixed time, fill time per rank, asymptotic rate over the link's reduction bandwidth, and
+    the smallest group that the library uses it for."""
     nvls_tree_rate_factor: float = 1.0
     nvls_tree_pipeline_s: float = 0.0
+    """In-switch reduction in a tree across nodes: its rate over that in one node [-], and what this link adds to the
+    fill time. [s]"""
     all_to_all_latency_s: float = 0.0
     all_to_all_message_s: float = 0.0
     all_to_all_pipeline_s: float = 0.0
+    """Fixed time of an all-to-all (0 = of a ring step), time per peer across this link, fill time. [s]"""
     send_latency_s: float = 0.0
     send_pipeline_s: float = 0.0
+    """Fixed time (0 = of a ring step) and fill time of a single send. [s]"""
     send_rate_factor: float = 1.0
+    """Asymptotic rate of a single send over the link's achieved bandwidth. [-]"""
     dispatch_rate_factor: float = 0.85
+    """Rate of token dispatch and combine kernels over the link's achieved bandwidth. [-]"""
 
 
 class HasConstants(Protocol):
@@ -148,25 +131,17 @@ class TierLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupCost:
-    """Time of one collective, and what it sends.
-
-    Attributes
-    ----------
-    made : Quantity
-        The time [s] with the formula that gave it; its steps ``latency_s`` and ``transfer_s`` are the part
-        that does not depend on the size, and the rest.
-    wire_bytes : Array
-        Bytes that each GPU sends by the ring's count (nccl-tests' bus bandwidth). [B]
-    tier : Array
-        Index of the outermost tier crossed, -1 in a group of one. [-]
-    algorithm : Array
-        Index into `NCCL_ALGORITHMS`. [-]
-    """
+    """Time of one collective, and what it sends."""
 
     made: Quantity
+    """The time [s] with the formula that gave it; its steps ``latency_s`` and ``transfer_s`` are the part that does
+    not depend on the size, and the rest."""
     wire_bytes: Array
+    """Bytes that each GPU sends by the ring's count (nccl-tests' bus bandwidth). [B]"""
     tier: Array
+    """Index of the outermost tier crossed, -1 in a group of one. [-]"""
     algorithm: Array
+    """Index into `NCCL_ALGORITHMS`. [-]"""
 
     @property
     def latency_s(self) -> Array:

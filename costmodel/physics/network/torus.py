@@ -41,18 +41,12 @@ Steps = tuple[tuple[str, str], ...]
 
 
 class Box(NamedTuple):
-    """The chips of a group inside one slice, a number a dimension of the torus.
-
-    Attributes
-    ----------
-    sides : tuple of Array
-        Members along each dimension. [-]
-    spans : tuple of Array
-        Chips along each dimension from the first member to the last, and the gap behind it. [-]
-    """
+    """The chips of a group inside one slice, a number a dimension of the torus."""
 
     sides: tuple[Array, ...]
+    """Members along each dimension. [-]"""
     spans: tuple[Array, ...]
+    """Chips along each dimension from the first member to the last, and the gap behind it. [-]"""
 
 
 def split_box(box: Box, shard: Array) -> tuple[Box, Box]:

@@ -23,29 +23,20 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Orders:
-    """What every rank does.
-
-    Attributes
-    ----------
-    ranks : tuple of tuple of Step
-        The order of each rank. Where weight gradients fill gaps they are not listed.
-    paths : tuple of tuple of (rank, chunk)
-        The ways of micro-batches through the pipeline; micro-batch i takes path i % len(paths).
-    tasks_per_stage : int
-        Forward tasks of one micro-batch on one rank: the stage's time is split into so many.
-    fill_limit : float
-        Where W fills gaps: how many forward tasks' activations a rank may hold before a W must
-        make room; 0 where the order itself says when W runs.
-    in_unit_time : bool
-        Whether W fills the gaps that there would be if every pass of a chunk took the same time, and keeps that
-        place whatever they take.
-    """
+    """What every rank does."""
 
     ranks: tuple[tuple[Step, ...], ...]
+    """The order of each rank. Where weight gradients fill gaps they are not listed."""
     paths: tuple[tuple[tuple[int, int], ...], ...]
+    """The ways of micro-batches through the pipeline; micro-batch i takes path i % len(paths)."""
     tasks_per_stage: int
+    """Forward tasks of one micro-batch on one rank: the stage's time is split into so many."""
     fill_limit: float = 0.0
+    """Where W fills gaps: how many forward tasks' activations a rank may hold before a W must make room; 0 where the
+    order itself says when W runs."""
     in_unit_time: bool = False
+    """Whether W fills the gaps that there would be if every pass of a chunk took the same time, and keeps that place
+    whatever they take."""
 
 
 def _loop(p: int, v: int) -> tuple[tuple[tuple[int, int], ...], ...]:
