@@ -80,25 +80,13 @@ class Face:
         return tuple(self._drawing.figures)
 
     def require(self, name: str) -> str:
-        """Return the name of a figure with underscores.
-
-        Raises
-        ------
-        CostModelError
-            If there is none of that name.
-        """
+        """Return the name of a figure with underscores; an unknown one is a `CostModelError`."""
         if name.replace("-", "_") not in self.names():
             raise CostModelError(f"figure: {name!r} is unknown; {choices_hint(name, self.names())}")
         return name.replace("-", "_")
 
     def named(self, name: str) -> Any:
-        """Draw the figure of that name by matplotlib.
-
-        Raises
-        ------
-        CostModelError
-            If there is none.
-        """
+        """Draw the figure of that name by matplotlib."""
         return import_module("costmodel.reporting.charts").draw(self.chart(name))
 
     def chart(self, name: str) -> Any:

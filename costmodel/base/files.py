@@ -14,14 +14,9 @@ _HANDED_OVER = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 def refuse_endless(path: object, error: type[CostModelError] = CostModelError) -> None:
-    """Refuse a name whose reading might wait for ever or never end: a pipe, a socket, a device.
+    """Refuse, by a `CostModelError` of the type `error`, a name whose reading might never end: a pipe, a socket, a device.
 
     What cannot be looked at is left to whoever opens it.
-
-    Raises
-    ------
-    CostModelError
-        Of the type `error`, where it is one.
     """
     if not isinstance(path, str | Path) or str(path).startswith(_HANDED_OVER):
         return
@@ -42,22 +37,10 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file so that nobody ever sees a part of it, whatever happens meanwhile.
+    """Write a file so that nobody ever sees a part of it, whatever happens meanwhile; a link is followed.
 
-    The content goes to a file beside it, is on the disk before it gets the name, and takes the place of
-    what had the name in one step; a full disk or a kill leaves what was there before.
-
-    Parameters
-    ----------
-    path : path
-        The file; a link is followed.
-    content : str or bytes
-        All of it; text is written in UTF-8 with the line ends that it has.
-
-    Raises
-    ------
-    CostModelError
-        If the file cannot be written.
+    The content, text in UTF-8, goes to a file beside it, is on the disk before it gets the name, and takes the place of
+    what had the name in one step; a full disk or a kill leaves what was there before, and is a `CostModelError`.
     """
     try:
         real = Path(path).resolve()

@@ -19,21 +19,9 @@ def close_files() -> None:
 
 
 def refuse_path(name: object, what: str, error: type[CostModelError] = CostModelError) -> None:
-    """Refuse to follow a path where files are closed; do nothing where they are not.
+    """Refuse, by a `CostModelError` of the type `error`, to follow a path given for `what` where files are closed.
 
-    Parameters
-    ----------
-    name : object
-        The path as it was given.
-    what : str
-        What it was given for, for the message.
-    error : type of CostModelError
-        What to raise.
-
-    Raises
-    ------
-    CostModelError
-        Of the type `error`; the same whether there is such a file or not.
+    The message is the same whether there is such a file or not.
     """
     if _closed:
         raise error(

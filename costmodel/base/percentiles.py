@@ -19,17 +19,8 @@ def place_of(value: float, samples: NDArray[np.float64]) -> float:
 
 
 def off_middle_text(place: float, median: str) -> str:
-    """Say that a headline is far from the median of its samples; empty where it is near.
+    """Say that a headline, at the `place` of its samples, is far from their `median`, a text; empty where it is near.
 
-    Parameters
-    ----------
-    place : float
-        Share of the samples below the headline. [-]
-    median : str
-        Half of the samples lie above it.
-
-    Examples
-    --------
     >>> off_middle_text(0.17, "34.5 days")
     'the headline is near p17 of them, half lie above 34.5 days'
     >>> off_middle_text(0.95, "34.5 days"), off_middle_text(0.5, "34.5 days")

@@ -36,14 +36,7 @@ _ALARMS = r"DOES NOT FIT|does not fit|too much|no layout fits|only \d+% likely t
 def drawn(grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = None) -> str:
     """Return tables and the sentences below them as text.
 
-    Parameters
-    ----------
-    grids : sequence of Grid
-        The tables.
-    remarks : sequence of str
-        The sentences.
-    width : int, optional
-        Cells of a line of the terminal, in which the text is styled; without one tables are as wide as they need. [-]
+    `width` are the cells of a line of the terminal, in which the text is styled; without one tables are as wide as they need. [-]
     """
     text = StringIO()
     if width is None:

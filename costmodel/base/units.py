@@ -58,17 +58,8 @@ def parse_quantity(text: object, unit: str) -> float:
     another dimension, ``Gb``, ``GBps``, thousands marks or a missing space are all refused,
     because each has two readings.
 
-    Raises
-    ------
-    UnitError
-        If `text` is not such a quantity, or is of another dimension.
-
-    Examples
-    --------
-    >>> parse_quantity("400 Gbit/s", "B/s")
-    50000000000.0
-    >>> parse_quantity("80 GiB", "B")
-    85899345920.0
+    >>> parse_quantity("400 Gbit/s", "B/s"), parse_quantity("80 GiB", "B")
+    (50000000000.0, 85899345920.0)
     """
     match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     if match is None or _DIMENSION[match[3]][0] != unit:
@@ -94,26 +85,9 @@ _LONGEST_NUMBER = 40
 def parse_number(text: str, thousand: float = 1000.0) -> float:
     """Read a number as people type it: ``32k``, ``15T``, ``300B``, ``3M``, ``4e6``, ``64Ki``, ``1_000``.
 
-    Parameters
-    ----------
-    text : str
-        A number, with a prefix or without.
-    thousand : float
-        What ``k`` stands for (``M`` is k times k, and so on): 1000, 1024, or 0 where both are usual
-        and a prefix is refused. ``Ki`` is always 1024.
+    ``k`` stands for a `thousand` (``M`` is k times k, and so on): 1000, 1024, or 0 where both are usual and a prefix is
+    refused. ``Ki`` is always 1024. The `UnitError` does not name the value, which the caller does.
 
-    Returns
-    -------
-    number : int or float
-        Whole where the text says a whole number.
-
-    Raises
-    ------
-    UnitError
-        If `text` is no such number; it does not name the value, which the caller does.
-
-    Examples
-    --------
     >>> parse_number("15.6T"), parse_number("32k", 1024)
     (15600000000000, 32768)
     """
@@ -147,26 +121,10 @@ _LONG_TIMES = {
 
 
 def read_quantity(name: str, text: object, unit: str) -> float:
-    """Read a quantity as people type it: the space may be missing, times may be in min, h and d.
+    """Read the quantity `name` in the base `unit` as people type it: the space may be missing, times may be in min, h and d.
 
     Files of record (profiles) have one spelling, `parse_quantity`; this is for flags and keywords.
 
-    Parameters
-    ----------
-    name : str
-        Of the value, for the message.
-    text : str
-        Such as ``450GB/s``, ``1us``, ``72 GiB`` or ``15min``.
-    unit : str
-        Of the result: "B", "B/s", "FLOP/s", "FLOP", "s" or "W".
-
-    Raises
-    ------
-    UnitError
-        If `text` is no such quantity; one line that names it.
-
-    Examples
-    --------
     >>> read_quantity("alpha", "1.5us", "s"), read_quantity("restart", "15min", "s")
     (1.5e-06, 900.0)
     """

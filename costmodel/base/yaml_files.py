@@ -39,21 +39,8 @@ def read_mapping(
 ) -> dict[str, Any]:
     """Return the keys and values that a YAML file holds.
 
-    Parameters
-    ----------
-    path : Path or Traversable
-        The file.
-    example : str
-        A line such a file may have, for the message of a file that holds something else.
-    error : type of CostModelError
-        What to raise.
-    name : str
-        What messages call the file; its path if empty.
-
-    Raises
-    ------
-    CostModelError
-        Of the type `error`, one line, if the file cannot be read, is not YAML or holds no mapping.
+    Messages call it `name`, or its path, and show a line that such a file may have, `example`. A file that cannot be read, is
+    not YAML or holds no mapping is a `CostModelError` of the type `error`.
     """
     called = name or str(path)
     refuse_endless(path, error)

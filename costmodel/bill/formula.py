@@ -96,22 +96,10 @@ class Compiled(NamedTuple):
 
 
 def evaluate_steps(formula: str, terms: Mapping[str, ArrayLike]) -> list[Step]:
-    """Return every step of a formula with its value; the last one's is the formula's.
+    """Return every step of a formula, ``name = expression`` but for the last, with its value; the last one's is the formula's.
 
-    Parameters
-    ----------
-    formula : str
-        Steps apart by semicolons, all but the last ``name = expression``.
-    terms : mapping of str to array_like
-        The numbers that the names stand for; arrays broadcast.
+    A `CostModelError` says what is no formula, and which name neither `terms` nor an earlier step gives.
 
-    Raises
-    ------
-    CostModelError
-        If the formula is not one, or uses a name that neither `terms` nor an earlier step gives.
-
-    Examples
-    --------
     >>> steps = evaluate_steps("busy = 2 * wire_s; max(busy - window_s, 0)", {"wire_s": 3, "window_s": 1})
     >>> [(step.name, step.expression, float(step.value)) for step in steps]
     [('busy', '2 * wire_s', 6.0), ('', 'max(busy - window_s, 0)', 5.0)]
@@ -215,13 +203,7 @@ def _read(formula: str) -> _Read:
 
 @lru_cache(maxsize=4096)
 def compiled(formula: str) -> Compiled:
-    """Read a formula, refuse what is not arithmetic, and compile it to NumPy calls.
-
-    Raises
-    ------
-    CostModelError
-        If the formula is not one.
-    """
+    """Read a formula, refuse what is not arithmetic, and compile it to NumPy calls."""
     needs, names, body = _read(formula)
     held = ", ".join(name or f"_{index}" for index, name in enumerate(names))
     numbers = [f"{name} = _terms[{name!r}]" for name in needs]
@@ -261,13 +243,7 @@ def _parse(formula: str) -> tuple[tuple[str, ast.expr], ...]:
 
 
 def _code(node: ast.expr, formula: str, used: dict[str, None]) -> str:
-    """Write checked arithmetic as fast NumPy, and note the names it uses: floats for integers, products for small powers.
-
-    Raises
-    ------
-    CostModelError
-        For a node that is not arithmetic on names and numbers.
-    """
+    """Write checked arithmetic as fast NumPy, and note the names it uses: floats for integers, products for small powers."""
 
     def code(inner: ast.expr) -> str:
         return _code(inner, formula, used)

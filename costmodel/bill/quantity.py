@@ -77,11 +77,6 @@ def _with_more(terms: Mapping[str, ArrayLike], more: dict[str, ArrayLike]) -> Ma
 def quantity(formula: str, **terms: ArrayLike) -> Quantity:
     """Compute `formula` at `terms`.
 
-    Raises
-    ------
-    CostModelError
-        If the formula cannot be read, or one of its names has no number.
-
     >>> float(quantity("a = 2 * x; a + 1", x=3).value)
     7.0
     """

@@ -56,20 +56,7 @@ def ridge_point(peak_flops_per_s: ArrayLike, bandwidth_bytes_per_s: ArrayLike) -
 
 
 def ridge_points(peak_flops_per_s: float, tiers: Sequence[TierLike]) -> Array:
-    """Ridge point of every tier of a fabric, innermost first, at what its large messages achieve.
-
-    Parameters
-    ----------
-    peak_flops_per_s : float
-        Dense peak of one GPU. [FLOP/s]
-    tiers : sequence of Tier
-        Levels of the fabric; their bandwidth is per GPU with all GPUs sending. [-]
-
-    Returns
-    -------
-    ridge : ndarray
-        One a tier. [FLOP/B]
-    """
+    """Return the ridge point of every tier of a fabric at what its large messages achieve, innermost first. [FLOP/B]"""
     return ridge_point(peak_flops_per_s, [tier.achieved_bandwidth_bytes_per_s for tier in tiers])
 
 
@@ -132,20 +119,9 @@ def efficiency(intensity: ArrayLike, ridge: ArrayLike) -> Array:
 def batch_for_efficiency(
     batch: ArrayLike, intensity: ArrayLike, ridge: ArrayLike, wanted: float = 1.0
 ) -> Array:
-    """Return the batch at which the link allows the wanted share of the peak, in the units of `batch`.
+    """Return the batch at which the link allows the wanted share of the peak, in the units of `batch`; 1 gives the critical one.
 
-    Parameters
-    ----------
-    batch : array_like
-        Sequences or tokens between two reductions at which `intensity` holds. [-]
-    intensity, ridge : array_like
-        FLOPs per byte of that batch and of the link. [FLOP/B]
-    wanted : float
-        Share of the peak; 1 gives the critical batch. [-]
-
-    Notes
-    -----
-    Intensity grows with the batch, as it does where communication is once a step.
+    `intensity` of `batch` grows with it, as it does where communication is once a step. [FLOP/B]
     """
     share = np.asarray(intensity, dtype=np.float64) / np.asarray(ridge, dtype=np.float64)
     return np.asarray(np.asarray(batch, dtype=np.float64) * wanted / share)

@@ -50,17 +50,10 @@ class Mesh(NamedTuple):
 
 
 def usable_domain_size(num_gpus: ArrayLike, tier_size: float) -> Array:
-    """Return how many GPUs of each domain a job of `num_gpus` uses: its largest divisor that fits.
+    """Return how many GPUs of each domain of `tier_size` a job of `num_gpus` uses: its largest divisor that fits. [-]
 
     A job of 256 GPUs on racks of 72 takes 64 in each of four racks, since schedulers hand out
     equal parts and no group of a power of two may straddle a rack.
-
-    Parameters
-    ----------
-    num_gpus : array_like
-        GPUs of the job. [-]
-    tier_size : float
-        GPUs of one domain. [-]
     """
     gpus = np.asarray(num_gpus, dtype=np.float64)
     used = np.empty_like(gpus)
@@ -117,26 +110,12 @@ def build_mesh(
     order: Sequence[str] = DEFAULT_ORDER,
     shape: Sequence[int] = (),
 ) -> Mesh:
-    """Place the axes on the fabric and return the group of each.
+    """Place the axes on the fabric and return the group of each; degrees broadcast together. [-]
 
     The expert axes (etp, ep, expert dp) are laid over the same ranks as tp x cp x dp, in that
     order, as in Megatron-Core's `parallel_state`: EP is not a factor of the number of GPUs.
-
-    Parameters
-    ----------
-    tp, cp, pp, dp, ep, etp : array_like
-        Degrees; broadcast together. [-]
-    tier_sizes : sequence of float
-        GPUs in one domain of each tier, innermost first. [-]
-    order : sequence of str
-        The axes tp, cp, dp, pp, innermost first.
-    shape : sequence of int
-        Chips along each dimension of a slice, where the innermost tier is a torus. [-]
-
-    References
-    ----------
-    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters
-       using Megatron-LM," SC21, arXiv:2104.04473, section 3 (placement of the axes).
+    `tier_sizes` are GPUs in one domain of each tier, innermost first, `order` the axes likewise, and `shape` the chips along
+    each dimension of a slice, where the innermost tier is a torus (D. Narayanan et al., arXiv:2104.04473, section 3).
     """
     size = {
         name: np.asarray(degree, dtype=np.float64)

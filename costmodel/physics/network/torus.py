@@ -63,16 +63,9 @@ def split_box(box: Box, shard: Array) -> tuple[Box, Box]:
 
 
 def side_terms(box: Box, shape: tuple[int, ...], wraps: tuple[bool, ...]) -> tuple[dict[str, Array], Array]:
-    """Return the terms of a box, longest side first, and how many sides have more than one chip.
+    """Return the terms of a box, longest side first, and how many sides have more than one chip. [-]
 
-    Parameters
-    ----------
-    box : Box
-        Of the group.
-    shape : tuple of int
-        Chips of the slice along each dimension. [-]
-    wraps : tuple of bool
-        Whether the ends of each dimension are joined.
+    `shape` are the chips of the slice along each dimension, `wraps` whether its ends are joined.
     """
     every = np.stack(np.broadcast_arrays(*box.sides, *box.spans))
     sides, spans = every[: len(shape)], every[len(shape) :]

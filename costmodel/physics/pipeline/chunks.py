@@ -142,22 +142,7 @@ def _chunk_text(chunk: Chunk) -> str:
 
 
 def require_chunks(chunks: Sequence[Chunk], *, layers: int, mtp: int, pp: int, vp: int) -> None:
-    """Refuse chunks that do not hold exactly a model on so many stages.
-
-    Parameters
-    ----------
-    chunks : sequence of Chunk
-        In the order of the model.
-    layers, mtp : int
-        Layers and multi-token-prediction layers of the model. [-]
-    pp, vp : int
-        Pipeline ranks, and chunks on each. [-]
-
-    Raises
-    ------
-    LayoutError
-        Names the count that is off, what it is and what it must be.
-    """
+    """Refuse chunks, in order, that do not hold exactly `layers` and `mtp` layers on `pp` ranks of `vp` chunks."""
 
     def refuse(what: str) -> LayoutError:
         return LayoutError(f"pipeline_layout: {what}")

@@ -72,10 +72,7 @@ def fact(name: str, schedule: ArrayLike) -> Array:
 def task_orders(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> orders.Orders:
     """Return what every rank does under `schedule`, without times: what `engine.simulate` runs.
 
-    Raises
-    ------
-    LayoutError
-        If there is no such schedule, or it cannot run with these numbers.
+    A `LayoutError` says what the schedule needs where it cannot run with these numbers.
     """
     record = schedule_at(schedule_code(schedule))
     broken = record.broken_rules(stages=stages, micro_batches=micro_batches, virtual_stages=virtual_stages)

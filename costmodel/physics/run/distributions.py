@@ -42,20 +42,11 @@ def normal_quantile(probability: ArrayLike) -> Array:
 
 
 def student_quantile(freedom: float, z: ArrayLike) -> Array:
-    r"""Quantiles of Student's t at the probabilities that a standard normal number stays below each of `z`.
+    """Quantiles of Student's t at the probabilities that a standard normal number stays below each of `z`.
 
     Newton's method on the upper tail, from the normal quantile, which is below as the tails of t are heavier:
     the tail is convex, so that every step stops short of the answer and none passes it.
 
-    Parameters
-    ----------
-    freedom : float
-        Degrees of freedom. [-]
-    z : array_like
-        Standard normal quantiles. [-]
-
-    Examples
-    --------
     >>> student_quantile(4.0, normal_quantile([0.5, 0.975])).round(4).tolist()
     [0.0, 2.7764]
     """

@@ -152,35 +152,8 @@ def losses(
     .. math:: \frac{\text{calendar}}{\text{useful}} =
               \frac{e^{\lambda (L + R)} \left(e^{\lambda (\tau + C)} - 1\right)}{\lambda \tau}
 
-    Parameters
-    ----------
-    failures_per_s : array_like
-        :math:`\lambda` of the whole job. [1/s]
-    interval_s, pause_s, persist_s, downtime_s : array_like
-        :math:`\tau`, C, L and R. [s]
-
-    Returns
-    -------
-    Losses
-        Each for one second of useful work; `total` is their sum and 1.
-
-    Notes
-    -----
-    Exact renewal result for exponential times between failures, L not above :math:`\tau + C`. After
-    a restart :math:`\tau + C + L` seconds must pass until the next safe snapshot, afterwards
-    :math:`\tau + C` each; the chain of the two states gives the formula. With L = 0 it is Daly's.
-
-    References
-    ----------
-    .. [1] J. T. Daly, Future Gener. Comput. Syst. 22, 2006, equation 20 (L = 0).
-
-    Examples
-    --------
-    Llama 3's mean time between interruptions, checkpoints every half hour:
-
-    >>> found = losses(419 / (54 * 86400), interval_s=1800, pause_s=10, downtime_s=600)
-    >>> f"{float(found.effective_training_time_ratio):.3f}"
-    '0.868'
+    of :math:`\lambda` failures of the whole job a second, `interval_s` :math:`\tau` of work between two snapshots, `pause_s` C,
+    `downtime_s` R and `persist_s` L. [1/s, s]
     """
     given = {"failures_per_s": failures_per_s, "interval_s": interval_s, "pause_s": pause_s}
     up = quantity(_UP, **given, persist_s=persist_s)

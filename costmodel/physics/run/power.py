@@ -29,32 +29,16 @@ def tonnes_co2(energy_kwh: ArrayLike, carbon_intensity_kg_per_kwh: ArrayLike) ->
 
 
 def mean_power_w(tdp_w: ArrayLike, *, busy_fraction: ArrayLike, running_fraction: ArrayLike) -> Array:
-    r"""Mean power of a GPU and its share of the host over a run.
+    r"""Mean power of a GPU and its share of the host over a run, without the building (PUE). [W]
 
     .. math:: P = \text{TDP} \left(r (b + 0.5 (1 - b)) + 0.15 (1 - r) + 0.38\right)
 
-    Parameters
-    ----------
-    tdp_w : array_like
-        Limit of the board. [W]
-    busy_fraction : array_like
-        b: share of the step in which kernels compute or stream memory. [-]
-    running_fraction : array_like
-        r: share of the calendar time in which the job runs. [-]
+    with b the share of the step in which kernels compute or stream memory, and r that of the calendar time in which the job
+    runs. [-]
 
-    Returns
-    -------
-    power_w : ndarray
-        Without the building (PUE). [W]
-
-    Examples
-    --------
     >>> round(float(mean_power_w(700.0, busy_fraction=1.0, running_fraction=1.0)))
     969
     """
-    busy, running = (
-        np.asarray(busy_fraction, dtype=np.float64),
-        np.asarray(running_fraction, dtype=np.float64),
-    )
+    busy, running = (np.asarray(share, dtype=np.float64) for share in (busy_fraction, running_fraction))
     gpu = running * (busy + WAITING_FRACTION * (1.0 - busy)) + IDLE_FRACTION * (1.0 - running)
     return np.asarray(np.asarray(tdp_w, dtype=np.float64) * (gpu + HOST_FRACTION))

@@ -37,33 +37,13 @@ def sample_runs(
     persist_s: Array,
     downtime_s: Array,
 ) -> SampledRuns:
-    """Draw the calendar time of runs, each with its own work, failure rate and times.
+    """Draw the calendar time of runs, each with its own useful time, failure rate of the whole job, and times as in `losses`.
 
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-        Seeded by the caller.
-    work_s : ndarray
-        Useful time of each sample. [s]
-    failures_per_s : ndarray
-        Failure rate of the whole job. [1/s]
-    interval_s, pause_s, persist_s, downtime_s : ndarray
-        As in `costmodel.physics.run.goodput.losses`. [s]
-
-    Returns
-    -------
-    SampledRuns
-        Whose mean is the closed form of `losses`.
-
-    Notes
-    -----
-    The work is cut into a whole number of equal intervals, the nearest to what is asked for.
+    The mean is the closed form of `losses`. The work is cut into a whole number of equal intervals, the nearest to what is
+    asked for. [s, 1/s]
     """
     work, rate, tau, pause, persist, down = np.broadcast_arrays(
-        *(
-            np.asarray(v, dtype=np.float64)
-            for v in (work_s, failures_per_s, interval_s, pause_s, persist_s, downtime_s)
-        )
+        work_s, failures_per_s, interval_s, pause_s, persist_s, downtime_s
     )
     intervals = np.maximum(np.rint(work / tau), 1.0).astype(np.int64)
     segment = work / intervals + pause

@@ -7,10 +7,13 @@ first, those outside embeddings in the second.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from costmodel.base.csv_text import read_rows
 
 Array = NDArray[np.float64]
 
@@ -26,23 +29,12 @@ class ScalingLaw(NamedTuple):
     source: str
 
 
+def _law(name: str, source: str, **constants: str) -> ScalingLaw:
+    return ScalingLaw(**{key: float(value) for key, value in constants.items()}, source=source)
+
+
 LAWS: dict[str, ScalingLaw] = {
-    "hoffmann": ScalingLaw(
-        1.6934,
-        406.4,
-        410.7,
-        0.3392,
-        0.2849,
-        "Hoffmann et al., arXiv:2203.15556, equation 10 (approach 3), unrounded as in arXiv:2404.10102, section 2",
-    ),
-    "besiroglu": ScalingLaw(
-        1.8172,
-        482.01,
-        2085.43,
-        0.3478,
-        0.3658,
-        "Besiroglu et al., arXiv:2404.10102, table 1: refit of Hoffmann's approach 3",
-    ),
+    row["name"]: _law(**row) for row in read_rows(Path(__file__).with_name("scaling_laws.csv"))
 }
 KAPLAN_SOURCE = "Kaplan et al., arXiv:2001.08361, equation 1.5 with table 2; compute-optimal size of table 6"
 _KAPLAN_PARAMS, _KAPLAN_TOKENS = 6.4e13, 1.8e13
@@ -126,34 +118,13 @@ def cheapest_over_lifetime(
     train_usd_per_flop: float,
     serve_usd_per_token: Array,
 ) -> tuple[Array, Array, Array]:
-    r"""Parameters and tokens that reach a loss for the least cost of training and serving.
+    r"""Return parameters, tokens and dollars that reach a loss for the least cost of training and serving.
 
     .. math:: \min_N \; 6 N D(N, \ell)\, p_t + T\, p_s(N)
 
-    Parameters
-    ----------
-    law : ScalingLaw
-        The fit, which gives D for each N at the loss.
-    target_loss : array_like
-        :math:`\ell`. [nats a token]
-    served_tokens : array_like
-        T, tokens served over the model's life. [-]
-    num_params : ndarray
-        Sizes to choose from, one dimension. [-]
-    train_usd_per_flop : float
-        :math:`p_t`. [USD/FLOP]
-    serve_usd_per_token : ndarray
-        :math:`p_s` of each size. [USD]
-
-    Returns
-    -------
-    num_params, tokens, usd : ndarray
-        Of the best size, in the shape of `target_loss` and `served_tokens`.
-
-    References
-    ----------
-    .. [1] N. Sardana et al., "Beyond Chinchilla-optimal," arXiv:2401.00448, equation 3 (in dollars:
-       section 3).
+    over sizes `num_params`, N, of one dimension; D is what the law needs for `target_loss`, :math:`\ell`, and T are
+    `served_tokens`, which broadcast. [nats a token, -, USD/FLOP, USD]
+    N. Sardana et al., "Beyond Chinchilla-optimal," arXiv:2401.00448, equation 3 (in dollars: section 3).
     """
     wanted, served = np.broadcast_arrays(
         np.asarray(target_loss, dtype=np.float64)[..., None],

@@ -184,21 +184,11 @@ MOST_PIECE_VARIATION = 0.3
 def jitter_excess(level_ranks: list[Array], syncs: list[Array], variation: float) -> list[Array]:
     r"""Share of the step that each synchronisation adds where ranks jitter from moment to moment [-].
 
-    A rank's step is the sum of independent pieces, so a piece between two of k synchronisations
-    varies by :math:`c / \sqrt k` of the step; k maxima of n of them add
-    :math:`m_n c \sqrt k`. What a level sends on varies by the deviation of the maximum.
+    A rank's step varies by `variation`, c; it is the sum of independent pieces, so a piece between two of k
+    synchronisations varies by :math:`c / \sqrt k` of the step; k maxima of n of them add :math:`m_n c \sqrt k`. What a level
+    sends on varies by the deviation of the maximum. `level_ranks` are all ranks below each level, narrowest first, and
+    `syncs` its synchronisations in a step.
 
-    Parameters
-    ----------
-    level_ranks : list of ndarray
-        All ranks below each level, narrowest first. [-]
-    syncs : list of ndarray
-        Synchronisations of each level in a step. [-]
-    variation : float
-        c, of one rank's step from step to step. [-]
-
-    Notes
-    -----
     A piece varies by :math:`c \sqrt k` of itself. Normal pieces that vary by more than `MOST_PIECE_VARIATION` would
     often take less than no time: from there on pieces are taken to vary by that much, however many there are.
     """
