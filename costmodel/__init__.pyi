@@ -60,7 +60,7 @@ from costmodel.planning.sweep import Sweep as Sweep
 from costmodel.planning.sweep import points_of as points_of
 from costmodel.planning.sweep import read_grid as read_grid
 from costmodel.planning.sweep import sweep as sweep
-from costmodel.reporting.html.report import report as report
+from costmodel.reporting.html.page import report as report
 from costmodel.trust import calibrate as calibrate
 from costmodel.trust import measure as measure
 from costmodel.trust.profiles.profile import TraceProfile as TraceProfile

@@ -9,15 +9,10 @@ from typing import Any
 import typer
 
 from costmodel.base.errors import CostModelError, one_line
-from costmodel.cli import options as opt
 from costmodel.cli.command import command, command_group, merged_job
 from costmodel.cli.output import Target, planned_figure, waiting
 
 calibrate = command_group("calibrate")
-
-
-def _write_option(what: str) -> Any:
-    return typer.Option("", "--write", "-w", metavar="FILE.yaml", help=what)
 
 
 def _refuse(problems: Iterable[object], end: str = "") -> None:
@@ -55,23 +50,17 @@ def _write_files(found: Any, path: Path | None, target: Target) -> None:
 )
 def fabric(
     target: Target,
-    logs: list[Path] = typer.Argument(..., metavar="LOG…", help="What nccl-tests or rccl-tests printed."),
-    cluster: str | None = opt.CLUSTER,
-    write: str = _write_option("Write the new cluster here, its links beside it."),
-    collective: str = typer.Option(
-        "", "--collective", help="What was run, where neither log nor file name says."
-    ),
-    ranks: int = typer.Option(0, "--ranks", help="GPUs of each run, where the log does not list them."),
-    nodes: int = typer.Option(0, "--nodes", help="Nodes of each run, where the log does not say."),
-    in_place: bool = typer.Option(False, "--in-place", help="Fit the in-place times instead."),
-    skip_bad: bool = typer.Option(
-        False, "--skip-bad-lines", help="Report lines that are wrong, and fit without them."
-    ),
-    max_error: float = typer.Option(
-        0.2, "--max-error", help="Mean relative error above which nothing is written."
-    ),
-    plot: str = typer.Option("", "--plot", metavar="FILE", help="Draw measured against fitted."),
-    profiles: list[Path] | None = opt.PROFILES,
+    logs: list[Path],
+    cluster: str | None,
+    write: str,
+    collective: str,
+    ranks: int,
+    nodes: int,
+    in_place: bool,
+    skip_bad: bool,
+    max_error: float,
+    plot: str,
+    profiles: list[Path] | None,
 ) -> None:
     """Fit a cluster's fabric to nccl-tests logs; write it as a profile that inherits from a shipped one."""
     import costmodel as cm
@@ -111,19 +100,11 @@ def fabric(
 )
 def kernels(
     target: Target,
-    tables: list[Path] = typer.Argument(
-        ...,
-        metavar="CSV…",
-        help="Timings: m,n,k,dtype or batch,seq_len,heads,head_dim,op or bytes; and time_us or tflops.",
-    ),
-    accelerator: str = typer.Option(
-        ..., "--accelerator", "-a", help="Accelerator that was measured: profile or file."
-    ),
-    write: str = _write_option("Write the new accelerator here."),
-    max_error: float = typer.Option(
-        0.15, "--max-error", help="Held-out mean error above which nothing is written."
-    ),
-    profiles: list[Path] | None = opt.PROFILES,
+    tables: list[Path],
+    accelerator: str,
+    write: str,
+    max_error: float,
+    profiles: list[Path] | None,
 ) -> None:
     """Fit an accelerator's kernels to timings; write it as a profile that inherits from a shipped one."""
     import costmodel as cm
@@ -146,14 +127,8 @@ def kernels(
     name="steps",
 )
 def steps(
-    measured: list[str] = typer.Argument(
-        ...,
-        metavar="JOB.yaml=TIME[,MEMORY]…",
-        help="Job files with what a step took, or with a training log.",
-    ),
-    overhead: bool = typer.Option(
-        False, "--overhead", help="Also print the constant that fits best, to add to your estimates."
-    ),
+    measured: list[str],
+    overhead: bool,
 ) -> Any:
     """Compare measured training steps with the model, and say which part could explain the difference."""
     import costmodel as cm
@@ -172,15 +147,9 @@ def steps(
 )
 def runs(
     target: Target,
-    measured: list[str] = typer.Argument(
-        ...,
-        metavar="FILE…",
-        help="Tables of runs (.csv), job files with `measured` (.yaml), or training logs.",
-    ),
-    job: str = typer.Option(
-        "", "--job", metavar="JOB.yaml", help="Job of the logs; fields that the rows of a table leave out."
-    ),
-    write: str = _write_option("Write the site file for --site here."),
+    measured: list[str],
+    job: str,
+    write: str,
 ) -> None:
     """Learn from your own runs how far the model's constants are off, and how sure that is.
 

@@ -25,14 +25,10 @@ from costmodel.cli.command import (
     with_profiles,
 )
 from costmodel.cli.output import Result, Target, planned_figure, shortened, waiting
-from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, LENGTH_FIELDS, PLAN_FIELDS
+from costmodel.describe.jobs.fields import LENGTH_FIELDS, PLAN_FIELDS
 
 if TYPE_CHECKING:
     from costmodel.planning.plan import Plan
-
-_JOB = "job"
-"""What ``--emit`` takes beside the names of frameworks: a job file of ours."""
-_WRITTEN = ", ".join((*(name for name in FIELD["framework"].words if name != ANY_FRAMEWORK), _JOB))
 
 
 @command(
@@ -51,23 +47,15 @@ _WRITTEN = ", ".join((*(name for name in FIELD["framework"].words if name != ANY
 def plan(
     given: Mapping[str, Any],
     target: Target,
-    why_not: list[str] | None = typer.Option(
-        None, "--why-not", metavar="LAYOUT", help="Explain why this is not the plan."
-    ),
-    top: int | None = typer.Option(None, "--top", min=1, help="Show so many of the best layouts."),
-    emit: str = typer.Option(
-        "", "--emit", help=f"Print the best layout for a framework, or as a job file: {_WRITTEN}."
-    ),
-    commands: bool = typer.Option(False, "--commands", help="Print the command line of every layout shown."),
-    start: str = opt.START,
-    days: str = typer.Option(
-        "", "--days", metavar="DAYS", help="Say whether the run is done in so many, and how surely."
-    ),
-    plot: str = opt.PLOT,
-    figure: str = typer.Option(
-        "", "--figure", help="Which: pareto or scaling (of several GPU counts).  [default: pareto]"
-    ),
-    check: bool = typer.Option(False, "--check", help="Exit with code 3 if no layout is found."),
+    why_not: list[str] | None,
+    top: int | None,
+    emit: str,
+    commands: bool,
+    start: str,
+    days: str,
+    plot: str,
+    figure: str,
+    check: bool,
 ) -> None:
     """Find the best layout: every one that divides is priced; the best, the front and the reasons are shown.
 
@@ -116,7 +104,7 @@ def plan(
     ]
     remarks = [*found.remarks(), "Reproduce:", f"  {found.commands(1)[0]}", *asked_of]
     if emit:
-        target.put(found.job_file() if emit == _JOB else cm.emit(found.best, emit, given.get("job") or ""))
+        target.put(found.job_file() if emit == opt.JOB else cm.emit(found.best, emit, given.get("job") or ""))
         target.note("\n".join(remarks))
         return
     if target.out is not None and target.out.suffix.lower() == ".parquet":
@@ -145,29 +133,17 @@ def plan(
 
 
 def _asked(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
-    """Return the keywords of `costmodel.plan`: the file whose layout is free, and the flags on top.
-
-    Raises
-    ------
-    CostModelError
-        If a value cannot be read.
-    """
+    """Return the keywords of `costmodel.plan`: the file whose layout is free, and the flags on top."""
     asked = with_profiles(read_flags(given, several=True), given.get("profiles"))
     asked["job"] = job_of_file(given.get("job") or "", given, layout=False)
     # What is emitted has to run.
-    if emit and emit != _JOB and not asked.get("framework"):
+    if emit and emit != opt.JOB and not asked.get("framework"):
         asked["framework"] = emit
     return asked
 
 
 def _write_parquet(found: Plan, target: Target) -> None:
-    """Write the kept layouts as parquet.
-
-    Raises
-    ------
-    CostModelError
-        If pyarrow is missing.
-    """
+    """Write the kept layouts as parquet."""
     made = BytesIO()
     try:
         found.to_frame().to_parquet(made, index=False)
@@ -191,14 +167,12 @@ def _write_parquet(found: Plan, target: Target) -> None:
 )
 def sweep(
     target: Target,
-    file: str = typer.Argument(..., metavar="GRID.yaml", help="Keywords of plan; lists are the axes."),
-    workers: int = typer.Option(1, "--workers", min=1, help="Processes."),
-    resume: str = typer.Option(
-        "", "--resume", metavar="FILE", help="Keep finished points here, and go on from them."
-    ),
-    samples: int = opt.SAMPLES,
-    seed: int = opt.SEED,
-    retries: int = typer.Option(2, "--retries", min=0, help="New attempts when a worker dies."),
+    file: str,
+    workers: int,
+    resume: str,
+    samples: int,
+    seed: int,
+    retries: int,
 ) -> None:
     """Plan every point of a grid of models, clusters, scales, batches and link speeds.
 

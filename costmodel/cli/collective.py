@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import typer
-
 from costmodel.base.errors import CostModelError, LayoutError, UnitError
 from costmodel.base.units import read_quantity
-from costmodel.cli import options as opt
 from costmodel.cli.command import command
 from costmodel.cli.output import Target, planned_figure
 
@@ -26,45 +23,21 @@ MAX_SIZES = 2000
 )
 def collective(
     target: Target,
-    name: str = typer.Argument(
-        ...,
-        metavar="COLLECTIVE",
-        help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, scatter, gather, "
-        "send-recv, moe-dispatch or moe-combine.",
-        show_default=False,
-    ),
-    ranks: int = typer.Option(..., "--ranks", "-n", help="GPUs of the group."),
-    size: str = typer.Option(
-        "", "--size", help="Bytes of the full tensor, such as 1GB; for moe-* of all tokens of a rank."
-    ),
-    sizes: str = typer.Option(
-        "", "--sizes", metavar="FROM:TO[:FACTOR]", help="A range of sizes, such as 8B:16GB."
-    ),
-    cluster: str | None = opt.CLUSTER,
-    members: int | None = typer.Option(
-        None,
-        "--members-per-node",
-        help="Members inside one innermost domain; 1 for a data-parallel group of full TP nodes.  [default: as many as fit]",
-    ),
-    concurrent: float = typer.Option(
-        1.0, "--concurrent", min=1.0, help="Groups at a time that share each port and link."
-    ),
-    tier: str | None = typer.Option(
-        None, "--tier", help="Tier of the textbook formulas.  [default: the outermost one crossed]"
-    ),
-    alpha: str = typer.Option(
-        "", "--alpha", help="No cluster, but a flat fabric of this latency a step (1us) …"
-    ),
-    bandwidth: str = typer.Option("", "--bandwidth", help="… and this rate per GPU (450GB/s)."),
-    top_k: int = typer.Option(8, "--top-k", min=1, help="Experts of a token, for moe-*."),
-    node_limit: int = typer.Option(
-        0, "--node-limit", min=0, help="Nodes that a token may go to, 0 for all, for moe-*."
-    ),
-    imbalance: float = typer.Option(
-        1.0, "--imbalance", min=1.0, help="Busiest rank's tokens over the mean, for moe-*."
-    ),
-    profiles: list[Path] | None = opt.PROFILES,
-    plot: str = opt.PLOT,
+    name: str,
+    ranks: int,
+    size: str,
+    sizes: str,
+    cluster: str | None,
+    members: int | None,
+    concurrent: float,
+    tier: str | None,
+    alpha: str,
+    bandwidth: str,
+    top_k: int,
+    node_limit: int,
+    imbalance: float,
+    profiles: list[Path] | None,
+    plot: str,
 ) -> None:
     """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier."""
     import costmodel as cm

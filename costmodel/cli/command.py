@@ -37,54 +37,11 @@ def command_group(name: str) -> typer.Typer:
     return group
 
 
-def _with_output(
-    format: opt.Format | None = opt.FORMAT,
-    out: str = opt.OUT,
-    csv: str = opt.CSV,
-    force: bool = opt.FORCE,
-    quiet: bool = opt.QUIET,
-    details: bool = opt.DETAILS,
-) -> None:
-    """Hold the flags of the output."""
-
-
-def _with_surroundings(
-    stragglers: bool | None = opt.STRAGGLERS,
-    profiles: list[Path] | None = opt.PROFILES,
-    kind: str | None = opt.FROM,
-    vocab_size: int | None = opt.VOCAB_SIZE,
-    env: list[str] | None = opt.ENV,
-    allow_source: list[str] | None = opt.ALLOW_SOURCE,
-) -> None:
-    """Hold the flags of a job that are no fields."""
-
-
-def _with_job_file(job: str = opt.JOB_FILE, machine: str = opt.MACHINE) -> None:
-    """Hold the arguments that name a job file or a model, and a machine."""
-
-
-def _with_help(help_all: bool = opt.HELP_ALL) -> None:
-    """Hold the flag for the help of all flags."""
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function with their annotations resolved, all as keywords."""
+def _own_flags(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the flags and arguments that a command's function names itself."""
     kinds = typing.get_type_hints(function)
-    found = inspect.signature(function).parameters.values()
-    return [p.replace(annotation=kinds[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in found]
-
-
-@cache
-def _flag(field: Field, several: bool) -> inspect.Parameter:
-    """Return the parameter of a field's flag; values are read later, by the field's one reader."""
-    many = several and opt.takes_several(field)
-    kind: Any = str | None
-    if field.kind in ("switches", "choices", "hardware") or many:
-        kind = list[str] | None
-    elif field.kind == "truth":
-        kind = bool | None
-    default = opt.of_field(field.name, several=several)
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    named = [name for name in inspect.signature(function).parameters if name not in ("given", "target")]
+    return [opt.flag(function.__name__, name, kinds[name]) for name in named]
 
 
 def _joined(name: str, value: Any, several: bool) -> Any:
@@ -109,43 +66,29 @@ def command(
 ) -> Callable[[_Command], _Command]:
     """Make a command of a function: with the flags of a job (its parameter `given`) and of a result (`target`).
 
-    Parameters
-    ----------
-    examples : str
-        Lines for the end of its help.
-    fields : iterable of Field
-        Of a job, those that it takes.
-    several : bool
-        Whether a flag may name several values where a search takes them.
-    job_file : bool
-        Whether fields may come from a job file as well.
-    output : iterable of str
-        Which of `DETAILED` it takes.
-    group, name : typer.Typer, str
-        Where it belongs to a group of commands: which, and what it is called there.
-
-    Notes
-    -----
-    A parameter of the function's own replaces one of the same name. What a command returns, if anything, is
-    shown; one that has more to do takes `target` and shows its answer itself.
+    The other parameters of the function are flags of its own, a row each of ``flags.csv``, and replace one of the same
+    name. What it returns, if anything, is shown. `examples` end the help, `fields` are those of a job that it takes, of
+    which with `several` a flag may name several values, and `output` are the flags of a result.
     """
     taken = tuple(fields)
 
     def decorate(function: _Command) -> _Command:
-        own = [p for p in _parameters(function) if p.name not in ("given", "target")]
-        replaced = {p.name for p in own}
+        own = _own_flags(function)
+        # Who takes several files finds the machine among them.
+        replaced = {p.name for p in own} | ({"machine"} if any(p.name == "job" for p in own) else set())
         job: list[inspect.Parameter] = []
         if taken:
-            surroundings = [
-                p
-                for p in _parameters(_with_surroundings)
-                if p.name != "stragglers" or FIELD["switches"] in taken
-            ]
-            file = _parameters(_with_job_file) if job_file else []
-            job = [*file, *(_flag(field, several) for field in taken), *surroundings]
-        # Who takes several files finds the machine among them.
-        job = [p for p in job if p.name not in replaced | ({"machine"} if "job" in replaced else set())]
-        rest = [p for p in _parameters(_with_output) if p.name in set(output) - replaced]
+            file = {"job": str, "machine": str} if job_file else {}
+            around = {
+                name: kind
+                for name, kind in opt.SURROUNDINGS.items()
+                if name != "stragglers" or FIELD["switches"] in taken
+            }
+            job = [opt.flag("", name, kind) for name, kind in file.items()]
+            job += [opt.of_field(field, several) for field in taken]
+            job += [opt.flag("", name, kind) for name, kind in around.items()]
+            job = [p for p in job if p.name not in replaced]
+        rest = [opt.flag("", name, opt.OUTPUT[name]) for name in output if name not in replaced]
         wanted = inspect.signature(function).parameters
 
         def run(**values: Any) -> None:
@@ -160,7 +103,7 @@ def command(
                     file, machine = job_and_machine(values.get("job") or "", asked.pop("machine", ""))
                     if file and not is_file_name(file):
                         file, machine = "", {"model": file, **machine}
-                    (keywords if "job" in replaced else asked)["job"] = file
+                    (keywords if "job" in keywords else asked)["job"] = file
                 keywords["given"] = _with_words(asked, machine)
             if "target" in wanted:
                 keywords["target"] = target
@@ -174,7 +117,7 @@ def command(
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         parameters = [*job, *own, *rest]
         if len(parameters) > SHOWN_FLAGS + 2:
-            parameters += _parameters(_with_help)
+            parameters.append(opt.flag("", "help_all", bool))
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         if group is not None:
@@ -185,13 +128,7 @@ def command(
 
 
 def _with_words(given: dict[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
-    """Return flags with the model, the GPUs and the cluster that were named without one.
-
-    Raises
-    ------
-    CostModelError
-        If a flag names them too.
-    """
+    """Return flags with the model, the GPUs and the cluster that were named without one, and by no flag too."""
     for name, value in words.items():
         if given.get(name) is not None:
             raise CostModelError(
@@ -203,23 +140,10 @@ def _with_words(given: dict[str, Any], words: Mapping[str, str]) -> dict[str, An
 def merged_job(
     given: Mapping[str, Any], file: str | None = None, *, complete: bool = True, several: bool = False
 ) -> dict[str, Any]:
-    """Lay the flags over the job file and return the keywords of `costmodel.estimate`.
+    """Lay the flags over the job file, or over another one, and return the keywords of `costmodel.estimate`.
 
-    Parameters
-    ----------
-    given : mapping
-        The flags, as a command gets them.
-    file : str, optional
-        Job file instead of the one among the flags.
-    complete : bool
-        Take the usual batch where none is named, and refuse a job that lacks something else without a default.
-    several : bool
-        Leave flags that may name several values to those who search over them.
-
-    Raises
-    ------
-    CostModelError
-        If a value cannot be read, or something without a default is missing.
+    With `complete` the usual batch is taken where none is named, and a job that lacks something else without a default
+    is an error; with `several`, flags that may name several values are left to those who search over them.
     """
     from costmodel.describe.jobs.merge import merge_jobs
     from costmodel.describe.jobs.reading import require_complete
@@ -269,13 +193,7 @@ def usual_batch(asked: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
 
 
 def read_flags(given: Mapping[str, Any], *, several: bool = False) -> dict[str, Any]:
-    """Return the fields that flags name; with `several` those that may name several values unread.
-
-    Raises
-    ------
-    CostModelError
-        If a value cannot be read.
-    """
+    """Return the fields that flags name; with `several` those that may name several values unread."""
     from costmodel.describe.jobs.merge import with_stragglers
     from costmodel.describe.jobs.reading import read
 
@@ -301,21 +219,10 @@ def with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
 
 
 def job_of_file(path: str, given: Mapping[str, Any], *, layout: bool = True) -> JobFile:
-    """Return what any file says of a job; what has no price is said on stderr.
+    """Return what any file says of a job, nothing for an empty path; what has no price is said on stderr.
 
-    Parameters
-    ----------
-    path : str
-        The file, empty for none.
-    given : mapping
-        The flags. Those of a job that name one value fill in what the file leaves open.
-    layout : bool
-        Whether flags of the layout do so too: those of a search are constraints, and say nothing of the file.
-
-    Raises
-    ------
-    CostModelError
-        If the file cannot be read, or its model cannot be priced.
+    Flags of a job that name one value fill in what the file leaves open, those of the layout only with `layout`: those
+    of a search are constraints, and say nothing of the file.
     """
     from costmodel.interop.answer import JobFile, job_file
 
@@ -357,21 +264,14 @@ def command_with(name: str, given: Mapping[str, Any], fields: Iterable[Field], *
     """
     job = given.get("job") or []
     words = ["costmodel", name, *([job] if isinstance(job, str) else job)]
-    for field in fields:
-        value = given.get(field.name)
-        flag = field.short or field.flags[0]
+    flags = {field.name: field.short or field.flags[0] for field in fields} | _SURROUNDINGS
+    for name, flag in flags.items():
+        value = given.get(name)
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{flag.removeprefix('--')}")
         elif value is not None:
-            words += [
-                part for one in (value if isinstance(value, list) else [value]) for part in (flag, str(one))
-            ]
-    for name, flag in _SURROUNDINGS.items():
-        value = given.get(name)
-        if value is not None:
-            words += [
-                part for one in (value if isinstance(value, list) else [value]) for part in (flag, str(one))
-            ]
+            values = value if isinstance(value, list) else [value]
+            words += [part for each in values for part in (flag, str(each))]
     return shlex.join([*words, *more])
 
 
@@ -383,19 +283,7 @@ def _is_one(value: Any) -> bool:
 
 
 def surroundings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what flags say of a file's surroundings: fields of a job, variables, vocabulary.
-
-    Raises
-    ------
-    CostModelError
-        If a value cannot be read, or a variable has no name.
-    """
-    from costmodel.describe.jobs.merge import with_stragglers
-    from costmodel.describe.jobs.reading import read
-
-    found = {name: read(name, value) for name, value in given.items() if name in FIELD and value is not None}
-    if (switches := with_stragglers(found.get("switches"), given.get("stragglers"))) is not None:
-        found["switches"] = switches
+    """Return what flags say of a file's surroundings: fields of a job, variables, vocabulary."""
     env = {}
     for pair in given.get("env") or []:
         name, equals, value = pair.partition("=")
@@ -403,7 +291,7 @@ def surroundings(given: Mapping[str, Any]) -> dict[str, Any]:
             raise CostModelError(f"--env: expected NAME=VALUE, got {pair!r}")
         env[name] = value
     beside = {name: given.get(name) or None for name in ("allow_source", "vocab_size")}
-    return {**found, "env": env or None, **beside}
+    return {**read_flags(given), "env": env or None, **beside}
 
 
 def short_names(files: list[str]) -> list[str]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
@@ -16,14 +13,6 @@ from costmodel.describe.jobs.fields import JOB_FIELDS, LENGTH_FIELDS
 
 if TYPE_CHECKING:
     from costmodel.interop.framework import Imported
-
-
-class ReadFormat(StrEnum):
-    """Forms of what was read."""
-
-    table = "table"
-    json = "json"
-    yaml = "yaml"
 
 
 @command(
@@ -39,20 +28,11 @@ class ReadFormat(StrEnum):
 def read(
     given: Mapping[str, Any],
     target: Target,
-    job: str = typer.Argument(
-        ...,
-        metavar="FILE",
-        help="Launch script, framework configuration, config.json, nccl-tests log or job file.",
-        show_default=False,
-    ),
-    format: ReadFormat | None = typer.Option(
-        None, "--format", help="table, json or yaml (a job file); default: by --out."
-    ),
-    collective: str = typer.Option(
-        "", "--collective", help="Of a log that does not name it, such as all_reduce."
-    ),
-    ranks: int | None = typer.Option(None, "--ranks", min=2, help="GPUs of a log without a list of them."),
-    nodes: int | None = typer.Option(None, "--nodes", min=1, help="Hosts of a log without a list of them."),
+    job: str,
+    format: opt.ReadFormat | None,
+    collective: str,
+    ranks: int | None,
+    nodes: int | None,
 ) -> None:
     """Read a file of another program: what it trains, on what, how, and what was not understood.
 
@@ -62,14 +42,14 @@ def read(
     from costmodel.interop.reading import read as read_file
     from costmodel.reporting.lists import import_grids
 
-    endings = {".yaml": ReadFormat.yaml, ".yml": ReadFormat.yaml, ".json": ReadFormat.json}
-    form = format or endings.get(target.out.suffix if target.out else "", ReadFormat.table)
+    endings = {".yaml": opt.ReadFormat.yaml, ".yml": opt.ReadFormat.yaml, ".json": opt.ReadFormat.json}
+    form = format or endings.get(target.out.suffix if target.out else "", opt.ReadFormat.table)
     log: dict[str, Any] = {"collective": collective or None, "ranks": ranks, "nodes": nodes}
     found = read_file(job, given["kind"] or "", **surroundings(given), **log)
-    if form is ReadFormat.yaml:
+    if form is opt.ReadFormat.yaml:
         target.put(job_yaml(found, _write_model(found, target)))
     else:
-        shape = opt.Format.json if form is ReadFormat.json else opt.Format.table
+        shape = opt.Format.json if form is opt.ReadFormat.json else opt.Format.table
         target._replace(format=shape).show(Result(lambda: import_grids(found), lambda: record(found), dict))
     for remark in found.remarks:
         target.note(f"Warning: {remark}")
@@ -101,7 +81,7 @@ def _write_model(found: Imported, target: Target) -> str:
 )
 def schema(
     target: Target,
-    kind: str = typer.Argument(..., help="Of the file: job, grid (of sweep), hardware, model or recipe."),
+    kind: str,
 ) -> None:
     """Print the JSON Schema of a kind of file, by which editors complete and check it."""
     import costmodel as cm
@@ -120,11 +100,9 @@ def schema(
 )
 def validate(
     target: Target,
-    file: str = typer.Argument(
-        "", help="Table of runs (CSV); without one, the published runs that are shipped."
-    ),
-    worst: int = typer.Option(0, "--worst", min=0, help="Also list the runs furthest off."),
-    plot: str = opt.PLOT,
+    file: str,
+    worst: int,
+    plot: str,
 ) -> None:
     """Price every run of a table and compare with what was measured.
 

@@ -121,13 +121,7 @@ class LazyGroup(Group):
         return get_command(alone)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command.
-
-        Raises
-        ------
-        CostModelError
-            If there is none of that name.
-        """
+        """Find the command."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             raise CostModelError(f"no command is called {args[0]!r}; {choices_hint(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

@@ -8,18 +8,15 @@ from typing import Any
 
 import typer
 
-from costmodel.cli import options as opt
 from costmodel.cli.command import command, command_group
 
 hardware = command_group("hardware")
 model = command_group("model")
 recipe = command_group("recipe")
 
-_KIND = typer.Option(None, "--kind", "-k", help="accelerator, link, cluster or storage.")
-
 
 @command("costmodel hardware list --kind cluster", group=hardware, name="list")
-def list_hardware(kind: str | None = _KIND, profiles: list[Path] | None = opt.PROFILES) -> Any:
+def list_hardware(kind: str | None, profiles: list[Path] | None) -> Any:
     """List the hardware profiles: shipped ones, and yours."""
     import costmodel as cm
 
@@ -28,9 +25,9 @@ def list_hardware(kind: str | None = _KIND, profiles: list[Path] | None = opt.PR
 
 @command("costmodel hardware show dgx-h100-ndr", group=hardware, name="show")
 def show_hardware(
-    name: str = typer.Argument(..., help="Name, alias or file of a profile."),
-    kind: str | None = _KIND,
-    profiles: list[Path] | None = opt.PROFILES,
+    name: str,
+    kind: str | None,
+    profiles: list[Path] | None,
 ) -> Any:
     """Show every number of a profile with its source."""
     import costmodel as cm
@@ -40,8 +37,8 @@ def show_hardware(
 
 @command("costmodel hardware check my-cluster.yaml", group=hardware, name="check", output=())
 def check_hardware(
-    files: list[Path] = typer.Argument(..., metavar="FILE…", help="Profiles to check."),
-    profiles: list[Path] | None = opt.PROFILES,
+    files: list[Path],
+    profiles: list[Path] | None,
 ) -> None:
     """Say everything that is wrong with a profile, a line each; exit with code 2 if anything is."""
     import costmodel as cm
@@ -76,10 +73,8 @@ def list_models() -> Any:
     name="show",
 )
 def show_model(
-    name: str = typer.Argument(..., help="Preset, dense-<N>b, model file or HuggingFace config.json."),
-    seq_len: int = typer.Option(
-        4096, "--seq-len", min=1, help="Tokens of a sequence, for the FLOPs of attention."
-    ),
+    name: str,
+    seq_len: int,
 ) -> Any:
     """Show a model's parameters by component, its FLOPs per token and its dimensions."""
     import costmodel as cm
@@ -97,8 +92,8 @@ def list_recipes() -> Any:
 
 @command("costmodel recipe show torchtitan --set dp_overlap=none", group=recipe, name="show")
 def show_recipe(
-    name: str = typer.Argument(..., help="Name of a recipe."),
-    switches: list[str] | None = opt.SWITCHES,
+    name: str,
+    switches: list[str] | None,
 ) -> Any:
     """Show every switch of a recipe: its value, its default, its choices and what it changes."""
     import costmodel as cm

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from costmodel.cli import options as opt
 from costmodel.cli.command import DETAILED, command, command_with, merged_job, priced, short_names
 from costmodel.cli.output import Result, Target, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
@@ -28,13 +25,9 @@ _SMALL_SHARE = 0.002
 )
 def explain(
     given: Mapping[str, Any],
-    line: str = typer.Option("", "--line", metavar="NAME", help="A line, or the beginning of several names."),
-    tree: bool = typer.Option(
-        False, "--tree", help="Step, stage, micro-batch, layer and operator as a tree."
-    ),
-    every_line: bool = typer.Option(
-        False, "--all-lines", help="Also show the parts of the tree below 0.2 %."
-    ),
+    line: str,
+    tree: bool,
+    every_line: bool,
 ) -> Result:
     """Open up the bill: each line's formula with its numbers put in, units, tier and source.
 
@@ -73,16 +66,11 @@ def explain(
 def compare(
     given: Mapping[str, Any],
     target: Target,
-    job: list[str] | None = opt.JOB_FILES,
-    vary: list[str] | None = typer.Option(
-        None,
-        "--vary",
-        metavar="NAME=A,B",
-        help="Values of a field or a recipe switch; several flags give all combinations.",
-    ),
-    start: str = opt.START,
-    plot: str = opt.PLOT,
-    every_line: bool = typer.Option(False, "--all-lines", help="Also list what moves less than 0.5 %."),
+    job: list[str] | None,
+    vary: list[str] | None,
+    start: str,
+    plot: str,
+    every_line: bool,
 ) -> None:
     """Lay bills side by side: the difference line by line, what moved and why.
 
@@ -122,12 +110,10 @@ def compare(
 def sensitivity(
     given: Mapping[str, Any],
     target: Target,
-    by: float = typer.Option(0.1, "--by", help="How much less and more of each number."),
-    plot: str = opt.PLOT,
-    top: int | None = typer.Option(
-        None, "--top", min=1, help="List so many numbers, and switches: those that move, or save, most."
-    ),
-    every_one: bool = typer.Option(False, "--all", help="List all, also what moves nothing."),
+    by: float,
+    plot: str,
+    top: int | None,
+    every_one: bool,
 ) -> None:
     """Show what each number of the hardware and each switch of the recipe is worth.
 
@@ -162,7 +148,7 @@ def sensitivity(
 )
 def roofline(
     given: Mapping[str, Any],
-    every_operator: bool = typer.Option(False, "--all", help="Also list passes below 0.1 % of the step."),
+    every_operator: bool,
 ) -> Result:
     """Show where operators lie under the GPU's roofs, and each axis against the tiers of the fabric.
 
@@ -214,33 +200,13 @@ def trace(given: Mapping[str, Any]) -> Result:
 def profile(
     given: Mapping[str, Any],
     target: Target,
-    trace: Path = typer.Argument(
-        ...,
-        metavar="TRACE",
-        help="Trace of the PyTorch profiler (JSON, also gzipped), or SQLite export of Nsight Systems.",
-        show_default=False,
-    ),
-    job: str = typer.Option("", "--job", metavar="JOB.yaml", help="Job that ran; flags go on top of it."),
-    device: int | None = typer.Option(
-        None, "--device", help="Which GPU of the trace.  [default: the one that did most]"
-    ),
-    step_range: str = typer.Option(
-        "",
-        "--step-range",
-        metavar="TEXT",
-        help="What the names of ranges that are steps begin with.  [default: ProfilerStep#3, iteration 3 …]",
-    ),
-    write: str = typer.Option(
-        "",
-        "--write",
-        "-w",
-        metavar="FILE.yaml",
-        help="Write what it says of the model's factors, for --site.",
-    ),
-    plot: str = opt.PLOT,
-    figure: str = typer.Option(
-        "", "--figure", help="Which: classes or beside.  [default: beside with a job, else classes]"
-    ),
+    trace: Path,
+    job: str,
+    device: int | None,
+    step_range: str,
+    write: str,
+    plot: str,
+    figure: str,
 ) -> None:
     """Add up a profiler's trace of real steps: by class, stream and step, and beside the bill of a job.
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import typer
-
 from costmodel.cli.collective import parse_sizes
 from costmodel.cli.command import command, command_group
 from costmodel.cli.output import Target, waiting
 
 measure = command_group("measure")
 _FILES = ("out", "force", "quiet")
-_DEVICE = typer.Option(
-    "cuda", "--device", help="cuda, or cpu to try the path.  [default: cuda]", show_default=False
-)
-_SMALL = typer.Option(False, "--small", help="Few and small shapes, for a trial.")
 
 
 def _kernels(what: str, device: str, small: bool, target: Target, dtypes: Sequence[str] = ("bf16",)) -> None:
@@ -32,22 +26,22 @@ def _kernels(what: str, device: str, small: bool, target: Target, dtypes: Sequen
 )
 def matmul(
     target: Target,
-    dtypes: str = typer.Option("bf16", "--dtypes", help="Of bf16, fp16, tf32, fp32 and fp8, by commas."),
-    device: str = _DEVICE,
-    small: bool = _SMALL,
+    dtypes: str,
+    device: str,
+    small: bool,
 ) -> None:
     """Time the matrix products of transformer layers."""
     _kernels("matmul", device, small, target, [dtype.strip() for dtype in dtypes.split(",")])
 
 
 @command(group=measure, name="attention", output=_FILES)
-def attention(target: Target, device: str = _DEVICE, small: bool = _SMALL) -> None:
+def attention(target: Target, device: str, small: bool) -> None:
     """Time fused attention, forward and backward, with and without a causal mask."""
     _kernels("attention", device, small, target)
 
 
 @command(group=measure, name="memory", output=_FILES)
-def memory(target: Target, device: str = _DEVICE, small: bool = _SMALL) -> None:
+def memory(target: Target, device: str, small: bool) -> None:
     """Time copies on the device, which the memory's bandwidth bounds."""
     _kernels("memory", device, small, target)
 
@@ -63,14 +57,10 @@ def memory(target: Target, device: str = _DEVICE, small: bool = _SMALL) -> None:
 )
 def collectives(
     target: Target,
-    names: str = typer.Option(
-        "all-reduce,all-gather,reduce-scatter,all-to-all",
-        "--collectives",
-        help="Which, by commas.  [default: the four of training]",
-    ),
-    sizes: str = typer.Option("1KiB:1GiB", "--sizes", metavar="FROM:TO", help="Bytes of the full tensor."),
-    local: int = typer.Option(0, "--local", help="Start this many ranks here, instead of torchrun."),
-    device: str = _DEVICE,
+    names: str,
+    sizes: str,
+    local: int,
+    device: str,
 ) -> None:
     """Time collectives over torch.distributed and print them as nccl-tests does."""
     import costmodel as cm

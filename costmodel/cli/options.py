@@ -1,15 +1,19 @@
-"""Flags: those of fields, made from the table of fields, and those that several commands share."""
+"""Flags: those of fields, made from the table of fields, and all others, a row each of ``flags.csv``."""
 
 from __future__ import annotations
 
+import csv
+import inspect
 from collections.abc import Callable
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from costmodel.cli.group import print_whole_help
-from costmodel.describe.jobs.fields import FIELD, Field
+from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, Field
 
 
 class Format(StrEnum):
@@ -20,12 +24,43 @@ class Format(StrEnum):
     csv = "csv"
 
 
+class ReadFormat(StrEnum):
+    """Forms of what was read of another program's file."""
+
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+
+
 class Form(StrEnum):
     """Which of the two tables of an estimate a CSV holds."""
 
     long = "long"
     wide = "wide"
 
+
+OUTPUT = {
+    "format": Format | None,
+    "out": str,
+    "csv": str,
+    "force": bool,
+    "quiet": bool,
+    "details": bool,
+}
+"""Flags of a result, with their types."""
+SURROUNDINGS = {
+    "stragglers": bool | None,
+    "profiles": list[Path] | None,
+    "kind": str | None,
+    "vocab_size": int | None,
+    "env": list[str] | None,
+    "allow_source": list[str] | None,
+}
+"""Flags of a job that are no fields."""
+
+JOB = "job"
+"""What ``--emit`` takes beside the names of frameworks: a job file of ours."""
+_WRITTEN = ", ".join((*(name for name in FIELD["framework"].words if name != ANY_FRAMEWORK), JOB))
 
 _METAVARS = {
     "whole": "INTEGER",
@@ -39,6 +74,7 @@ _METAVARS = {
     "time": "TIME",
     "share": "SHARE",
 }
+_PAIRS = ("switches", "choices", "hardware")
 
 
 def takes_several(field: Field) -> bool:
@@ -66,104 +102,63 @@ def _completion_of(name: str) -> Callable[[str], list[str]]:
     return found
 
 
-def of_field(name: str, *, several: bool = False) -> Any:
-    """Return the flag of a field in the table; with `several`, one that may name several values."""
-    field = FIELD[name]
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+@cache
+def of_field(field: Field, several: bool = False) -> inspect.Parameter:
+    """Return the flag of a field, whose value is read later; with `several`, one that may name several values."""
     many = several and takes_several(field)
     is_truth = field.kind == "truth" and not many
     default = "every sensible one" if many and field.turned else field.default_said
     flags = list(field.flags)
     if is_truth:
         flags = [f"{flags[0]}/--no-{flags[0].removeprefix('--')}"]
-    metavar = None if is_truth else "VALUES" if many else _METAVARS.get(field.kind, "TEXT")
-    repeats = " May be repeated." if field.kind in ("switches", "choices", "hardware") else ""
-    return typer.Option(
+    repeats = " May be repeated." if field.kind in _PAIRS else ""
+    option = typer.Option(
         None,
         *flags,
         *([field.short] if field.short else []),
-        metavar=metavar,
+        metavar=None if is_truth else "VALUES" if many else _METAVARS.get(field.kind, "TEXT"),
         help=field.help + repeats + (f"  [default: {default}]" if default else ""),
-        autocompletion=_completion_of(name),
+        autocompletion=_completion_of(field.name),
     )
+    kind: Any = list[str] | None if field.kind in _PAIRS or many else bool | None if is_truth else str | None
+    return _parameter(field.name, option, kind)
 
 
-JOB_FILE = typer.Argument(
-    "",
-    metavar="JOB.yaml|MODEL",
-    help="Job file, file of another program, or model; flags go on top of it.",
-    show_default=False,
-)
-MACHINE = typer.Argument(
-    "", metavar="MACHINE", help="How many GPUs of which kind, such as 256xH100.", show_default=False
-)
-JOB_FILES = typer.Argument(
-    None,
-    metavar="JOB.yaml|MODEL … MACHINE",
-    help="Job files or models, flags on top of each; and GPUs such as 256xH100.",
-    show_default=False,
-)
-JOB_OPTION = typer.Option("", "--job", metavar="JOB.yaml", help="Job file; flags go on top of it.")
+@cache
+def _rows() -> dict[tuple[str, str], dict[str, str]]:
+    with Path(__file__).with_name("flags.csv").open(encoding="utf-8", newline="") as table:
+        return {(row["command"], row["name"]): row for row in csv.DictReader(table)}
 
-# Flags of a job that are no fields.
-STRAGGLERS = typer.Option(
-    None,
-    "--stragglers/--no-stragglers",
-    help="Let every step wait for its slowest rank (see the straggler_* switches).  [default: the recipe's]",
-)
-PROFILES = typer.Option(
-    None, "--profiles", metavar="DIR", help="Folder with your own hardware profiles; may be repeated."
-)
-FROM = typer.Option(
-    None, "--from", metavar="KIND", help="What kind of file the job file is; default: its content tells."
-)
-VOCAB_SIZE = typer.Option(
-    None, "--vocab-size", min=1, help="Tokens of the vocabulary, where only a tokenizer would say."
-)
-ENV = typer.Option(
-    None, "--env", metavar="NAME=VALUE", help="Variable that a launch script finds set; may be repeated."
-)
-ALLOW_SOURCE = typer.Option(
-    None,
-    "--allow-source",
-    metavar="DIR",
-    help="Folder that a launch script may source files from, beside its own; may be repeated.",
-)
 
-# Flags of a result.
-FORMAT = typer.Option(
-    None, "--format", help="How to print the result; default: by the ending of --out, or table."
-)
-OUT = typer.Option(
-    "", "--out", metavar="FILE", help="Write the result here instead of printing it; - prints."
-)
-CSV = typer.Option("", "--csv", metavar="FILE", help="Write the CSV here as well.")
-FORCE = typer.Option(False, "--force", help="Replace files that exist.")
-DETAILS = typer.Option(False, "--details", help="Print everything: all tables, lines and notes.")
-QUIET = typer.Option(False, "--quiet", "-q", help="Say nothing on stderr but errors.")
-
-HELP_ALL = typer.Option(
-    False, "--help-all", help="Show all flags and exit.", is_eager=True, callback=print_whole_help
-)
-
-# Flags of several commands.
-CLUSTER = of_field("cluster")
-SWITCHES = of_field("switches")
-PLOT = typer.Option("", "--plot", metavar="FILE", help="Draw a figure into this picture: .svg, .png or .pdf.")
-EXPECT = typer.Option(
-    None,
-    "--expect",
-    metavar="WHAT",
-    help="Exit with code 3 unless all holds, such as 'step_time < 7 s, mfu > 0.4, memory < 75 GiB'.",
-)
-CHECK = typer.Option(False, "--check", help="Exit with code 3 if the job does not fit.")
-START = typer.Option("", "--start", metavar="DATE", help="Say when it is done if it starts then.")
-SAMPLES = typer.Option(
-    0,
-    "--samples",
-    metavar="N",
-    min=0,
-    help="Price the job again at N samples of everything uncertain, such as 200: p10 to p90, and what makes the "
-    "width; columns of their own.  [default: 0, the band of comparable runs]",
-    show_default=False,
-)
-SEED = typer.Option(0, "--seed", min=0, max=2**32 - 1, help="Seed of the samples.")
+def flag(command: str, name: str, annotation: Any) -> inspect.Parameter:
+    """Return a flag or an argument of a command: its own row of the table, that of all commands, or a field's."""
+    row = _rows().get((command, name)) or _rows().get(("", name))
+    if row is None:
+        return of_field(FIELD[name])
+    kind, default = str(annotation), row["default"]
+    value: Any = default
+    if default == "required":
+        value = ...
+    elif "None" in kind and not default:
+        value = None
+    elif annotation is bool:
+        value = default == "yes"
+    elif annotation in (int, float):
+        value = annotation(default)
+    about: dict[str, Any] = {
+        "metavar": row["metavar"] or None,
+        "help": row["help"].replace("{frameworks}", _WRITTEN),
+        # Where the help says it in words.
+        "show_default": "[default: " not in row["help"],
+    }
+    if not row["flags"]:
+        return _parameter(name, typer.Argument(value, **about), annotation)
+    number = float if "float" in kind else int
+    about |= {end: number(row[key]) for key, end in (("least", "min"), ("most", "max")) if row[key]}
+    if name == "help_all":
+        about |= {"is_eager": True, "callback": print_whole_help}
+    return _parameter(name, typer.Option(value, *row["flags"].split(), **about), annotation)

@@ -47,21 +47,7 @@ def result_of(answer: Answer, **options: Any) -> Result:
 def shortened(
     result: Result, answer: Answer, *commands: str, before: Sequence[str] = (), **options: Any
 ) -> Result:
-    """Return a result that is shown in twenty lines, with commands to run next.
-
-    Parameters
-    ----------
-    result : Result
-        In full.
-    answer : Answer
-        What is summed up.
-    *commands : str
-        To run next.
-    before : sequence of str
-        Sentences before those of the summary.
-    **options
-        Of the summary.
-    """
+    """Return a result that is shown in twenty lines, with sentences before them and commands to run next."""
 
     def summary() -> Summary | None:
         found = answer.brief(**options)
@@ -98,13 +84,7 @@ class Target(NamedTuple):
         quiet: bool = False,
         details: bool = False,
     ) -> Target:
-        """Decide format and files from the flags.
-
-        Raises
-        ------
-        CostModelError
-            If a file exists without `force`, its folder does not, or both files are the same.
-        """
+        """Decide format and files from the flags."""
         path, csv_path = checked_file(out, force), checked_file(csv, force)
         if path is not None and path == csv_path:
             raise CostModelError(f"--out and --csv: both name {path}")
@@ -143,13 +123,7 @@ class Target(NamedTuple):
             sys.stdout.flush()
 
     def write(self, path: Path, content: str | bytes) -> None:
-        """Write a file whole, and say so.
-
-        Raises
-        ------
-        CostModelError
-            If the file cannot be written.
-        """
+        """Write a file whole, and say so."""
         write_whole(path, content)
         self.wrote(path)
 
@@ -164,13 +138,7 @@ class Target(NamedTuple):
 
 
 def checked_file(name: str, force: bool) -> Path | None:
-    """Return the file to write, none for stdout.
-
-    Raises
-    ------
-    CostModelError
-        If it is no file, exists without `force`, or its folder does not.
-    """
+    """Return the file to write, none for stdout; it may exist with `force` only, and its folder must."""
     if name in ("", "-"):
         return None
     path = Path(name)
@@ -210,13 +178,7 @@ def _terminal_width() -> int | None:
 
 
 def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Callable[[Answer], None]:
-    """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for.
-
-    Raises
-    ------
-    CostModelError
-        If there is no such figure, or its file cannot be written.
-    """
+    """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for."""
     path = target.file(plot)
     if path is None and not figure:
         return lambda answer: None
@@ -266,15 +228,7 @@ def waiting(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | 
 
 
 def hold(answer: Any, expected: Sequence[str]) -> None:
-    """Say on stderr what is not as expected, and exit with code 3 if anything is not.
-
-    Raises
-    ------
-    CostModelError
-        If an expectation cannot be read.
-    Exit
-        If one does not hold.
-    """
+    """Say on stderr what is not as expected, and exit with code 3 if anything is not."""
     import typer
 
     import costmodel as cm

@@ -28,13 +28,6 @@ _FILES = {
 def parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """Return the job files or models among words, and GPUs and cluster where a word counts them.
 
-    Raises
-    ------
-    CostModelError
-        If there are several machines.
-
-    Examples
-    --------
     >>> parted(["a.yaml", "b.yaml", "256xH100"]), parted(["8", "llama3-8b"])
     ((['a.yaml', 'b.yaml'], {'gpus': '256', 'cluster': 'H100'}), (['llama3-8b'], {'gpus': '8'}))
     """
@@ -50,13 +43,6 @@ def parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 def job_and_machine(first: str, second: str) -> tuple[str, dict[str, str]]:
     """Return a job file or model, and GPUs and cluster, in whichever order they stand; a cluster needs no count.
 
-    Raises
-    ------
-    CostModelError
-        If neither is a machine, or both are.
-
-    Examples
-    --------
     >>> job_and_machine("llama3-8b", "h100"), job_and_machine("8xa100", "llama3-8b")
     (('llama3-8b', {'cluster': 'h100'}), ('llama3-8b', {'gpus': '8', 'cluster': 'a100'}))
     """

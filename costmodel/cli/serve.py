@@ -18,7 +18,7 @@ _COLLECT_EVERY = 700
     output=(),
 )
 def app(
-    port: int = typer.Option(8080, "--port", min=0, max=65535, help="Port, 0 for a free one."),
+    port: int,
 ) -> None:
     """Serve a page to choose a job, see its bill, memory and figures, plan, compare and export.
 

@@ -47,20 +47,14 @@ from costmodel.describe.jobs.fields import (
 def estimate(
     given: Mapping[str, Any],
     target: Target,
-    every_line: bool = typer.Option(False, "--all-lines", help="Also list the lines below 0.5 %."),
-    samples: int = opt.SAMPLES,
-    seed: int = opt.SEED,
-    expect: list[str] | None = opt.EXPECT,
-    check: bool = opt.CHECK,
-    form: opt.Form = typer.Option(
-        opt.Form.long, "--form", help="CSV with a row a line of the bill, or a row a layout."
-    ),
-    plot: str = opt.PLOT,
-    figure: str = typer.Option(
-        "",
-        "--figure",
-        help="Which: time, memory, pipeline, compute-roofline, communication-roofline or mesh.  [default: time]",
-    ),
+    every_line: bool,
+    samples: int,
+    seed: int,
+    expect: list[str] | None,
+    check: bool,
+    form: opt.Form,
+    plot: str,
+    figure: str,
 ) -> None:
     """Price one training step: step time, MFU and memory per GPU, with the lines they add up from.
 
@@ -139,7 +133,7 @@ def _estimate_rl(asked: Mapping[str, Any], target: Target, check: bool, plot: st
 )
 def mesh(
     given: Mapping[str, Any],
-    rank: int | None = typer.Option(None, "--rank", help="Coordinates of this global rank, and its groups."),
+    rank: int | None,
 ) -> Any:
     """Show each axis of a layout: its factor, its groups, the link they meet on and what they send.
 
@@ -164,16 +158,12 @@ def mesh(
 def report(
     given: Mapping[str, Any],
     target: Target,
-    html: str = typer.Option(..., "--html", metavar="FILE", help="Write the page here; - prints it."),
-    with_plan: bool = typer.Option(True, "--plan/--no-plan", help="Search for other layouts of the job."),
-    with_sensitivity: bool = typer.Option(
-        True, "--sensitivity/--no-sensitivity", help="Vary each number and each switch."
-    ),
-    samples: int = typer.Option(
-        200, "--samples", min=10, help="Samples of everything uncertain, for p10 to p90."
-    ),
-    seed: int = opt.SEED,
-    start: str = opt.START,
+    html: str,
+    with_plan: bool,
+    with_sensitivity: bool,
+    samples: int,
+    seed: int,
+    start: str,
 ) -> None:
     """Write a page with the bill, figures, other layouts, sources, and sliders that are already priced.
 

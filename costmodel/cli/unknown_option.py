@@ -28,13 +28,7 @@ _CUTOFF = 0.75
 
 
 def unknown_option(error: Any) -> str:
-    """Return the sentence about a flag that does not exist, from the parser's error; no guess that is only a guess.
-
-    Parameters
-    ----------
-    error : click.NoSuchOption
-        With the flag and, where it is known, the context of the command.
-    """
+    """Return the sentence about a flag that does not exist, from the parser's error; no guess that is only a guess."""
     given, context = str(error.option_name), error.ctx
     said = f"No such option: {given[:60]}"
     if context is None:

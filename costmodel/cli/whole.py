@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from costmodel.cli import options as opt
 from costmodel.cli.command import (
     DETAILED,
     assumed,
@@ -46,13 +45,11 @@ _RUN = (*JOB_FIELDS, *LENGTH_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"
 def run(
     given: Mapping[str, Any],
     target: Target,
-    job: list[str] | None = opt.JOB_FILES,
-    start: str = opt.START,
-    expect: list[str] | None = opt.EXPECT,
-    check: bool = opt.CHECK,
-    steps: str = typer.Option(
-        "", "--steps", metavar="N", help="Steps of reinforcement learning, of a job file with rl."
-    ),
+    job: list[str] | None,
+    start: str,
+    expect: list[str] | None,
+    check: bool,
+    steps: str,
 ) -> None:
     """Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.
 
@@ -147,13 +144,11 @@ EXIT_CODES = {"inside": 0, "unknown": 0, "slower": 4, "faster": 5}
 def watch(
     given: Mapping[str, Any],
     target: Target,
-    log: str = typer.Argument(..., metavar="LOG", help="What the framework prints while it trains."),
-    job: str = opt.JOB_OPTION,
-    once: bool = typer.Option(False, "--once", help="Look once, and print where the steps lie."),
-    interval: str = typer.Option(
-        "30s", "--interval", metavar="TIME", help="Between two looks.  [default: 30s]"
-    ),
-    stop: bool = typer.Option(False, "--stop", help="End as soon as steps leave the band."),
+    log: str,
+    job: str,
+    once: bool,
+    interval: str,
+    stop: bool,
 ) -> None:
     """Follow a training log: say when steps leave the band of the estimate, since when, and what it costs.
 
@@ -213,13 +208,7 @@ def _followed(watcher: Watcher, pause_s: float, *, stop: bool) -> Watch | None:
 )
 def budget(
     given: Mapping[str, Any],
-    samples_per_prompt: str = typer.Option(
-        None,
-        "--samples",
-        "--samples-per-prompt",
-        metavar="K",
-        help="Samples of each problem.  [default: the best power of two]",
-    ),
+    samples_per_prompt: str,
 ) -> Any:
     """Say what model to train, and on how many tokens, for a budget, by the published scaling laws.
 

@@ -13,7 +13,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.version import install_command
 from costmodel.cli import main
 from costmodel.reporting.charts import plotly_figure
-from costmodel.reporting.html.page import report_page
+from costmodel.reporting.html.page import report
 from costmodel.reporting.pictures import memory_chart
 
 plotly = pytest.importorskip("plotly")
@@ -38,7 +38,7 @@ def embedded(page):
 
 @pytest.fixture(scope="module")
 def page():
-    return report_page(cm.estimate(**JOB))
+    return report(cm.estimate(**JOB), plan=False, sensitivities=False)
 
 
 def test_the_page_is_one_small_file_without_addresses(page):
@@ -54,7 +54,7 @@ def test_the_page_is_one_small_file_without_addresses(page):
 def test_a_name_that_looks_like_a_script_hides_nothing():
     est = cm.estimate(**JOB)
     model = est.job.model.model_copy(update={"name": "<!--<script>"})
-    page = report_page(cm.estimate(**{**JOB, "model": model}))
+    page = report(cm.estimate(**{**JOB, "model": model}), plan=False, sensitivities=False)
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
     assert "<" not in data
     assert json.loads(data)["job"]["inputs"]["model"] == "<!--<script>"
@@ -63,7 +63,7 @@ def test_a_name_that_looks_like_a_script_hides_nothing():
 
 def test_the_page_says_what_the_run_costs_and_when_it_was_made():
     run = cm.run(**JOB, tokens=1e12)
-    page = report_page(cm.estimate(**JOB, tokens=1e12))
+    page = report(cm.estimate(**JOB, tokens=1e12), plan=False, sensitivities=False)
     section = page.partition('<section id="run">')[2].partition("</section>")[0]
     assert f"${run.dollars:,.0f}" in section
     for said in ("calendar time", "energy", "interruptions", "p10", "p90", "GPU-hours"):
@@ -71,14 +71,16 @@ def test_the_page_says_what_the_run_costs_and_when_it_was_made():
     footer = page.partition("<footer>")[2]
     assert re.search(r"Made by costmodel \S+ on \d{4}-\d\d-\d\d; the same on the command line", footer)
     assert "costmodel estimate -m llama3-8b" in footer
-    assert '<section id="run">' not in report_page(cm.estimate(**JOB))
+    assert '<section id="run">' not in report(cm.estimate(**JOB), plan=False, sensitivities=False)
 
 
 def test_short_tasks_have_no_borders_that_cover_them():
     job = {**JOB, "layout": "tp2 pp4 vp4", "global_batch": 512}
     bars = [
         bar
-        for bar in embedded(report_page(cm.estimate(**job)))["figures"]["pipeline"]["data"]
+        for bar in embedded(report(cm.estimate(**job), plan=False, sensitivities=False))["figures"][
+            "pipeline"
+        ]["data"]
         if "customdata" in bar
     ]
     whole, period = ([bar for bar in bars if ("xaxis" in bar) == below] for below in (False, True))
@@ -173,7 +175,7 @@ def test_the_headline_and_every_source_are_on_the_page(page):
     ids=["one-gpu", "one-domain", "pipeline"],
 )
 def test_small_jobs_have_a_page(job):
-    page = report_page(cm.estimate(**{**JOB, **job}))
+    page = report(cm.estimate(**{**JOB, **job}), plan=False, sensitivities=False)
 
     assert "What if" in page
     # A pipeline and a network are shown where there are any.
@@ -184,7 +186,7 @@ def test_small_jobs_have_a_page(job):
 
 def test_names_are_escaped():
     model = cm.load_model("llama3-8b").model_copy(update={"name": "<b>&x</b></script>"})
-    page = report_page(cm.estimate(**{**JOB, "model": model}))
+    page = report(cm.estimate(**{**JOB, "model": model}), plan=False, sensitivities=False)
 
     assert "<b>&x</b>" not in page
     assert "&lt;b&gt;&amp;x&lt;/b&gt;" in page
@@ -195,7 +197,9 @@ def test_several_layouts_are_refused():
     import numpy as np
 
     with pytest.raises(CostModelError, match="layouts"):
-        report_page(cm.estimate(**{**JOB, "layout": None, "tp": np.array([1, 2])}))
+        report(
+            cm.estimate(**{**JOB, "layout": None, "tp": np.array([1, 2])}), plan=False, sensitivities=False
+        )
 
 
 def test_report_writes_whole_files_and_keeps_what_exists(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The page: headline, sliders, figures, tables and sources in one HTML file that opens without a network."""
+"""`costmodel.report`: headline, sliders, figures, tables and sources of a job in one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -9,41 +9,45 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
-from costmodel.base.grid import Grid, columns, html_table
+from costmodel.base.grid import Grid, html_table
 from costmodel.base.units import format_bytes, format_count, format_seconds
 from costmodel.base.version import __version__, install_command
 from costmodel.base.words import called
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.recipe import load_recipe, resolved_for
+from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.record import MFU_CONVENTION, input_record, source_record
+from costmodel.estimates.samples import DEFAULT_SAMPLES
+from costmodel.physics.pipeline.schedules import schedule_code
+from costmodel.planning.plan import Plan
+from costmodel.planning.search import Question
 from costmodel.reporting import pictures, tables
-from costmodel.reporting.cells import grid_of
+from costmodel.reporting.cells import table_of
 from costmodel.reporting.charts import Chart, marker, plotly_figure
+from costmodel.reporting.lists import pairs
 from costmodel.reporting.mesh import mesh_grid
 from costmodel.reporting.other_pictures import pareto_chart
 from costmodel.reporting.plans import front_grid, rejected_grid, top_grid
 from costmodel.reporting.sensitivity import sensitivity_grids, sensitivity_remarks
 from costmodel.reporting.series import job_title
 from costmodel.reporting.training_runs import run_grids
+from costmodel.what_if.sensitivity import sensitivity
 from costmodel.what_if.slider_grid import PARTS, SLIDERS, SliderGrid, slider_grid
-from costmodel.whole_run.run import run_of
+from costmodel.whole_run.run import first_day, run_of
 
-if TYPE_CHECKING:
-    from costmodel.estimates.estimate import Estimate
-    from costmodel.planning.plan import Plan
-    from costmodel.what_if.sensitivity import Sensitivity
-
-Figure = dict[str, Any]
-
+_TICKS = 6
+"""Parts that progress is reported in."""
+_LAYOUTS = 300
+"""Other layouts of the job that are kept."""
 _KNOB_LABELS = {
     "gpus": "GPUs",
     "tp": "tensor parallel (tp)",
@@ -63,57 +67,72 @@ _PART_LABELS = {
 }
 
 
-def report_page(
+def report(
     est: Estimate,
     *,
-    plan: Plan | None = None,
-    found: Sensitivity | None = None,
+    plan: bool = True,
+    sensitivities: bool = True,
+    samples: int = DEFAULT_SAMPLES,
+    seed: int = 0,
     start: str = "",
     is_planned: bool = False,
-    tick: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> str:
-    """Return the whole page about one job as HTML.
+    """Return a page with the bill, figures, other layouts, sources, and sliders that are already priced.
 
     Parameters
     ----------
     est : Estimate
         Of one layout.
-    plan : Plan, optional
-        Layouts to set beside it.
-    found : Sensitivity, optional
-        What each number and switch is worth.
+    plan : bool
+        Search for other layouts of the job.
+    sensitivities : bool
+        Vary each number and each switch.
+    samples, seed : int
+        Of the uncertain factors, for p10 to p90, and what they follow from.
     start : str
-        Day on which the run starts, such as ``2026-12-01``, to say when it is done.
+        Day on which the run starts, such as ``2026-12-01``, to say when it is done; needs tokens.
     is_planned : bool
-        Whether the layout is the planner's, because none was named.
-    tick : callable
-        Called after each part.
+        Whether the layout is the planner's, because none was named; the page says so.
+    progress : callable, optional
+        Called with parts done and parts in all.
+
+    Returns
+    -------
+    page : str
+        HTML that needs no network.
 
     Raises
     ------
     CostModelError
-        If plotly is not installed, or the estimate holds several layouts.
+        If plotly is missing, the estimate holds many layouts, or a run starts that has no tokens.
     """
-    est.require_single("report")
+    if start and est.job.tokens is None:
+        raise CostModelError("start: needs tokens, for a run that ends")
+    if start:
+        first_day(start)
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, _TICKS)
+
     library = plotly_library()
+    est.require_single("report")
+    est = est if est.samples is not None else est.with_samples(samples, seed)
+    other = other_layouts(est) if plan else None
+    tick()
+    moved = sensitivity(est) if sensitivities else None
+    tick()
     drawn = _charts(est)
+    if other is not None:
+        drawn["pareto"] = ("Step time against memory of other layouts", pareto_chart(other, est))
+    if moved is not None:
+        drawn["tornado"] = ("Change of step time by each number", pictures.tornado_chart(moved))
     tick()
-    about: dict[str, Any] = {"causes": None if est.samples is None else tables.causes_grid(est.samples)}
-    about["bill"] = {
-        "time": tables.time_grid(est, every_line=True),
-        "memory": tables.memory_grid(est, every_line=True),
-        "host": tables.host_grid(est) if est.bill.host_lines else None,
-    }
-    about["run"] = _whole_run(est, start)
-    about["mesh"] = mesh_grid(mesh_of(est), est)
-    tick()
-    if plan is not None:
-        drawn["pareto"] = ("Step time against memory of other layouts", pareto_chart(plan, est))
-        grids = {"top": top_grid(plan, 10), "front": front_grid(plan), "rejected": rejected_grid(plan)}
-        about["plan"] = {"advice": plan.advice(), **grids}
-    if found is not None:
-        drawn["tornado"] = ("Change of step time by each number", pictures.tornado_chart(found))
-        about["moved"] = {"remarks": sensitivity_remarks(found), "grids": sensitivity_grids(found)}
+    run = _whole_run(est, start)
     tick()
     figures = {name: plotly_figure(chart) for name, (_, chart) in drawn.items()}
     data = {"figures": figures, "grid": grid_record(slider_grid(est)), "job": job_record(est)}
@@ -124,6 +143,22 @@ def report_page(
         warnings=warned(est),
         labels={name: label for name, (label, _) in drawn.items()},
         notes={name: chart.note for name, (_, chart) in drawn.items()},
+        causes=None if est.samples is None else tables.causes_grid(est.samples),
+        bill={
+            "time": tables.time_grid(est, every_line=True),
+            "memory": tables.memory_grid(est, every_line=True),
+            "host": tables.host_grid(est) if est.bill.host_lines else None,
+        },
+        run=run,
+        mesh=mesh_grid(mesh_of(est), est),
+        plan=other
+        and {
+            "advice": other.advice(),
+            "top": top_grid(other, 10),
+            "front": front_grid(other),
+            "rejected": rejected_grid(other),
+        },
+        moved=moved and {"remarks": sensitivity_remarks(moved), "grids": sensitivity_grids(moved)},
         batch=f"{float(est.job.global_batch):,.0f}",
         band=tables.band_text(est),
         mfu=MFU_CONVENTION,
@@ -135,9 +170,37 @@ def report_page(
         script=_asset("page.js"),
         data=_script_json(data),
         html_table=html_table,
-        **about,
     )
+    tick()
     return called(page, est.device_word).replace("LIBRARY", library, 1)
+
+
+def other_layouts(est: Estimate) -> Plan | None:
+    """Search the layouts of a job that differ in the knobs that matter most; none if none fits.
+
+    Degrees, micro-batch, recomputation and ZeRO stage are free; schedules are the job's and the two
+    of 1F1B, virtual stages 1, 2, 4 and the job's, everything else is the job's.
+    """
+    job, own = est.job, est.job.layout
+    schedules = {
+        float(own.schedule),
+        *(float(schedule_code(name)) for name in ("none", "1f1b", "interleaved")),
+    }
+    given = {
+        "schedule": tuple(sorted(schedules)),
+        "vp": tuple(sorted({1.0, 2.0, 4.0, float(own.vp)})),
+        "etp": (float(own.etp),),
+        "shard_group": (0.0,),
+        "sequence_parallel": (0.0, 1.0) if own.sequence_parallel or own.tp == 1 else (0.0,),
+        "micro_batch": tuple(float(size) for size in (1, 2, 4, 8) if np.all(job.global_batch % size == 0)),
+    }
+    # With the memory to spare that `plan` leaves; to the brim only where nothing else fits.
+    for headroom in (None, 0.0):
+        try:
+            return Plan.search(Question(jobs=(job,), given=given, headroom=headroom), kept=_LAYOUTS)
+        except CostModelError:
+            continue
+    return None
 
 
 def template(name: str) -> Any:
@@ -169,13 +232,7 @@ def _charts(est: Estimate) -> dict[str, tuple[str, Chart]]:
 
 
 def plotly_library() -> str:
-    """Return plotly.js as the page's script unpacks it: gzip in base64.
-
-    Raises
-    ------
-    CostModelError
-        If plotly is not installed.
-    """
+    """Return plotly.js as the page's script unpacks it: gzip in base64."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -306,24 +363,15 @@ def _whole_run(est: Estimate, start: str) -> dict[str, Any] | None:
 
 def _assumptions(est: Estimate) -> list[Grid]:
     """Return everything that went in: inputs, switches, formulas, and where each number is from."""
-    inputs = input_record(est.job)
-    switches = inputs.pop("switches")
-    formulas = {
-        "Line": "name",
-        "Formula of one execution": "formula",
-        "Exposed >": "exposed_seconds:s",
-        "Tier": lambda line: line["tier"] or "–",
-        "Source": "source",
-    }
+    inputs = {name: str(value) for name, value in input_record(est.job).items()}
+    switches = {name: str(value) for name, value in input_record(est.job)["switches"].items()}
+    inputs.pop("switches")
+    tier = {"Tier": lambda line: line["tier"] or "–"}
     lines = [line for line in line_records(est, "time") if line["seconds"] > 0]
     grids = [
-        _pairs("Inputs, after defaults", ("Input", "Value"), inputs),
-        _pairs(f"Switches of recipe {est.job.recipe.name}", ("Switch", "Value"), switches),
-        grid_of("Formulas", lines, formulas),
+        pairs("Inputs, after defaults", ("Input", "Value"), inputs),
+        pairs(f"Switches of recipe {est.job.recipe.name}", ("Switch", "Value"), switches),
+        table_of("formulas", lines, tier),
     ]
     sources = source_record(est.job).items()
-    return [*grids, *(_pairs(f"Sources: {profile}", ("Number", "Source"), said) for profile, said in sources)]
-
-
-def _pairs(title: str, titles: tuple[str, str], values: Mapping[str, Any]) -> Grid:
-    return Grid(title, columns(*titles), [[key, str(value)] for key, value in values.items()])
+    return [*grids, *(pairs(f"Sources: {profile}", ("Number", "Source"), said) for profile, said in sources)]
