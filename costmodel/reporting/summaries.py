@@ -7,13 +7,13 @@ from collections.abc import Collection, Sequence
 
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_count, format_days, format_seconds
-from costmodel.base.words import chance_text
+from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
+from costmodel.reporting.cells import say
 from costmodel.reporting.tables import breakdown_text, hidden_text, sampled_text
 
 LINES = 5
@@ -45,16 +45,13 @@ def of_text(need: float, have: float) -> str:
 
 
 def machine_text(est: Estimate) -> str:
-    """Return model and machine of a job.
-
-    A machine is named by its accelerators; its cluster stands below.
-    """
+    """Return model and machine of a job; a machine is named by its accelerators, its cluster stands below."""
     return f"{est.job.model.name} on {float(est.job.layout.gpus):,.0f} {device_name(est.job.cluster.accelerator)}"
 
 
 def answer_text(est: Estimate) -> str:
     """Say how long a step takes, what MFU that is, and whether it fits; first of all where it does not."""
-    step = f"{format_seconds(float(est.step_time_s), 4)} a step, {float(est.mfu):.1%} MFU"
+    step = say("{step_time_s:s4} a step, {mfu:.1%} MFU", est)
     need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     if not est.fits_gpu:
         over = format_bytes(need - have)
@@ -62,9 +59,9 @@ def answer_text(est: Estimate) -> str:
     if not est.fits_host:
         host = of_text(float(est.host_memory_bytes), est.host_memory_capacity_bytes)
         return f"DOES NOT FIT: {machine_text(est)} needs {host} of host memory ({step} if it did fit)"
-    chance = float(est.fits_probability)
-    only = "only " if chance < 0.75 else ""
-    return f"{machine_text(est)}: {step}, {of_text(need, have)}; {only}{chance_text(chance)} likely to fit"
+    only = "only " if float(est.fits_probability) < 0.75 else ""
+    chance = say("{fits_probability:chance} likely to fit", est)
+    return f"{machine_text(est)}: {step}, {of_text(need, have)}; {only}{chance}"
 
 
 def job_rows(est: Estimate, assumed: Collection[str] = ()) -> list[tuple[str, str]]:
@@ -78,9 +75,9 @@ def job_rows(est: Estimate, assumed: Collection[str] = ()) -> list[tuple[str, st
     )
     # Who predicts more than one token repeats the head on the last stage.
     by_work = job.model.mtp_layers > 0 and job.balanced_stages and float(job.layout.pp) > 1
-    dealt = ", layers balanced over stages" if by_work else ""
+    balanced = ", layers balanced over stages" if by_work else ""
     return [
-        ("layout", layout_text(job.layout) + dealt + star["layout"]),
+        ("layout", layout_text(job.layout) + balanced + star["layout"]),
         ("job", setting + (" (*assumed)" if assumed else "")),
     ]
 
@@ -118,17 +115,6 @@ def largest_memory(est: Estimate) -> list[tuple[str, float]]:
     return sorted(found.items(), key=lambda item: -item[1])
 
 
-def largest_grid(est: Estimate, count: int = LINES) -> Grid:
-    """Return the largest lines of both bills side by side."""
-    step_s = float(est.step_time_s)
-    time = [
-        (name, format_seconds(spent), f"{spent / step_s:.1%}") for name, spent in largest_time(est)[:count]
-    ]
-    memory = [(name, format_bytes(held)) for name, held in largest_memory(est)[:count]]
-    rows = [[*one, *other] for one, other in zip(time, memory, strict=False)]
-    return Grid("", columns("Largest lines of time", "Exposed >", "Share >", "Of memory", "Size >"), rows)
-
-
 def first_warning(warnings: Sequence[str]) -> list[str]:
     """Return the most important warning, and how many more there are."""
     more = f" ({len(warnings) - 1} more: --details)" if len(warnings) > 1 else ""
@@ -136,16 +122,22 @@ def first_warning(warnings: Sequence[str]) -> list[str]:
 
 
 def estimate_summary(est: Estimate, *, assumed: Collection[str] = ()) -> Summary | None:
-    """Return one layout in twenty lines; None for many, whose table is short."""
+    """Return one layout in twenty lines, the largest lines of both bills below; None for many, whose table is short."""
     if est.shape:
         return None
-    rows = [*job_rows(est, assumed), *band_row(est), ("time", breakdown_text(est))]
-    if hidden := hidden_text(est):
-        rows.append(("network", hidden))
-    if est.job.tokens is not None:
-        rows.append(("tokens", spent_text(est, est.job.tokens)))
+    tokens = "" if est.job.tokens is None else spent_text(est, est.job.tokens)
+    below = {"time": breakdown_text(est), "network": hidden_text(est), "tokens": tokens}
+    rows = [*job_rows(est, assumed), *band_row(est), *((name, text) for name, text in below.items() if text)]
+    step_s = float(est.step_time_s)
+    lines = [
+        [name, format_seconds(spent), f"{spent / step_s:.1%}", holder, format_bytes(held)]
+        for (name, spent), (holder, held) in zip(
+            largest_time(est)[:LINES], largest_memory(est)[:LINES], strict=False
+        )
+    ]
+    titles = columns("Largest lines of time", "Exposed >", "Share >", "Of memory", "Size >")
     return Summary(
-        [Grid(answer_text(est), columns("", ""), rows), largest_grid(est)], first_warning(est.warnings)
+        [Grid(answer_text(est), columns("", ""), rows), Grid("", titles, lines)], first_warning(est.warnings)
     )
 
 
@@ -153,5 +145,5 @@ def spent_text(est: Estimate, tokens: float) -> str:
     """Say how long training takes and what it costs, nothing lost to failures."""
     hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
     cost = "" if price is None else f", ${price * hours:,.0f} at ${price:,.2f} a GPU-hour"
-    days = format_days(float(est.days(tokens)))
-    return f"{format_count(tokens)} in {days}, {hours:,.0f} GPU-hours{cost} (without failures: costmodel run)"
+    text = "{0:count} in {1:days}, {2:,.0f} GPU-hours{cost} (without failures: costmodel run)"
+    return say(text, {}, tokens, float(est.days(tokens)), hours, cost=cost)
