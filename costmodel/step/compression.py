@@ -30,12 +30,6 @@ from costmodel.physics.network.gradient_compression import (
 )
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step.anatomy.operator_parts import ParamBlock
-from costmodel.step.anatomy.params import (
-    embedding_param_blocks,
-    head_param_blocks,
-    layer_param_blocks,
-    mtp_own_param_blocks,
-)
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import DataPart, PlacedJob
 
@@ -76,8 +70,9 @@ def scatter_messages(
     ]
 
 
-def all_reduce_messages(placed: PlacedJob, held: Array, group: Group, part: DataPart) -> list[Message]:
+def all_reduce_messages(step: Step, held: Array, group: Group, part: DataPart) -> list[Message]:
     """Return what an all-reduce of the gradients that a rank holds becomes."""
+    placed = step.placed
     size = np.asarray(held * gradient_bytes(placed))
     exchange = compression(placed.policy.gradient_compression).exchange
     if exchange == "pieces":
@@ -92,26 +87,15 @@ def all_reduce_messages(placed: PlacedJob, held: Array, group: Group, part: Data
         size = np.asarray(size * placed.policy.compression_density)
     if exchange == "factors":
         # Vectors are left as they are; the factors take the place of matrices.
-        size = np.asarray(4.0 * _low_rank(placed, part)[0])
+        size = np.asarray(4.0 * _low_rank(step, part)[0])
     return [Message("grad_all_reduce", "all_reduce", group, size)]
 
 
-def _low_rank(placed: PlacedJob, part: DataPart) -> tuple[Array, Array]:
+def _low_rank(step: Step, part: DataPart) -> tuple[Array, Array]:
     """Elements that PowerSGD sends of a stage's dense or expert parameters, and matrices it factors; worst stage. [-]."""
-    stages, model = placed.stages, placed.model
-    held = [
-        *(
-            (layer_param_blocks(model, kind), on)
-            for kind, on in zip(placed.kinds, stages.layers, strict=True)
-        ),
-        (embedding_param_blocks(model), stages.has_embedding),
-        (head_param_blocks(model), stages.has_head),
-    ]
-    if model.mtp_layers:
-        held.append((mtp_own_param_blocks(model), stages.mtp / model.mtp_layers))
-    factored = [(_factors(blocks, placed, part), on) for blocks, on in held]
+    factored = [(_factors(block.parts, step.placed, part), block.held) for block in step.blocks]
     elements, matrices = (
-        highest_on_stages(broadcast_sum([each[which][..., None] * on for each, on in factored]))
+        highest_on_stages(broadcast_sum([each[which][..., None] * held for each, held in factored]))
         for which in (0, 1)
     )
     return elements, matrices
@@ -137,9 +121,10 @@ def _factors(blocks: tuple[ParamBlock, ...], placed: PlacedJob, part: DataPart) 
 
 
 def kernel_lines(
-    placed: PlacedJob, name: str, held: Array, ranks: Array, part: DataPart, *, share: Array, count: Array
+    step: Step, name: str, held: Array, ranks: Array, part: DataPart, *, share: Array, count: Array
 ) -> list[TimeLine]:
     """Return the kernels that compress and restore the gradients that a rank holds, by their memory traffic."""
+    placed = step.placed
     method = compression(placed.policy.gradient_compression)
     share = np.asarray(share * (ranks > 1))
     traffic = compression_traffic(
@@ -154,7 +139,7 @@ def kernel_lines(
         return []
     kernels = share
     if method.kernels_per_matrix:
-        kernels = share * _low_rank(placed, part)[1] * method.kernels_per_matrix
+        kernels = share * _low_rank(step, part)[1] * method.kernels_per_matrix
     return [
         time_line(
             f"{name}.compress",

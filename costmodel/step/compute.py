@@ -309,7 +309,7 @@ def _block(
     }
     # Each layer of multi-token prediction runs the head once more.
     passes = np.asarray(held * in_all) if role == "head" else held
-    return Block(label, role, times, params, trained, quantised, held, passes, in_all, kind)
+    return Block(label, role, times, tuple(blocks), params, trained, quantised, held, passes, in_all, kind)
 
 
 _SOURCES: dict[str, str] = {

@@ -380,31 +380,23 @@ def _by_chunk(
 
 def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[str, Array]) -> Array:
     """Return what a step lasts if each looked-at stage (last dimension) sets the pace, less what is the same for all. [s]"""
-    layout, micro_batches = placed.layout, placed.micro_batches[..., None]
+    micro_batches = placed.micro_batches[..., None]
     stage_s = np.asarray(of_stage["forward_s"] + of_stage["backward_input_s"] + of_stage["backward_weight_s"])
     unlike = placed.ranks_wait_unlike
     # Of a stage's own first micro-batch, all chunks but one pass while it waits for the others.
     paced_s = np.asarray((micro_batches - placed.chunk_shares[0][..., None]) * stage_s)
     if not anywhere(unlike):
         return paced_s
-    largest, smallest = (share[..., None] for share in placed.chunk_shares)
     waiting = {
-        "stages": layout.pp[..., None],
-        "micro_batches": micro_batches,
-        "virtual_stages": layout.vp[..., None],
+        **placed.schedule_terms(by_stage=True),
         **of_stage,
         **{name: value[..., None] for name, value in shared.items()},
-        "pending_weight_fraction": placed.pending_weight_fraction[..., None],
-        "synchronized": np.asarray(float(placed.synchronized)),
-        "largest_chunk": largest,
-        "smallest_chunk": smallest,
     }
-    schedule = layout.schedule[..., None]
-    waits_s = schedules.bubble_time_s(schedule, **waiting)
+    waits_s = schedules.bubble_time_s(**waiting)
     if placed.recipe.overlap.pp_overlap:
         # What a slower stage hides of the messages is a part of what sets the pace.
         message_s = _message_s(placed)
-        sent = schedules.waited_messages({**waiting, "schedule": schedule}, message_s)
+        sent = schedules.waited_messages(waiting, message_s)
         waits_s = np.asarray(waits_s + sent * message_s)
     return where(_with_stages(unlike), micro_batches * stage_s + waits_s, paced_s)
 
@@ -416,20 +408,12 @@ def _idle_s(placed: PlacedJob, passes: Mapping[str, Array]) -> Array:
     """
     if placed.rings is None:
         return np.asarray(0.0)
-    layout, few = placed.layout, placed.micro_batches
+    terms, few = {**placed.schedule_terms(), **passes}, placed.micro_batches
     less_s, more_s = (
-        schedules.bubble_time_s(
-            layout.schedule,
-            stages=layout.pp,
-            micro_batches=micro_batches,
-            virtual_stages=layout.vp,
-            **passes,
-            pending_weight_fraction=placed.pending_weight_fraction,
-            synchronized=placed.synchronized,
-        )
+        schedules.bubble_time_s(**{**terms, "micro_batches": micro_batches})
         for micro_batches in (few, few + 1.0)
     )
-    return where(schedules.fact("has_rings", layout.schedule), np.maximum(more_s - less_s, 0.0), 0.0)
+    return where(schedules.fact("has_rings", placed.layout.schedule), np.maximum(more_s - less_s, 0.0), 0.0)
 
 
 def _with_stages(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

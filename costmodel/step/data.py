@@ -188,19 +188,19 @@ def _replicated_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     for part in parts:
         held = placed.weight_copies * highest_on_stages(step.trained.of(part.name))
         if anywhere(held):
-            lines += _replicated_part_lines(placed, part, held, backward, forward)
+            lines += _replicated_part_lines(step, part, held, backward, forward)
     return lines
 
 
 def _replicated_part_lines(
-    placed: PlacedJob, part: _Part, held: Array, backward: Window, forward: Window
+    step: Step, part: _Part, held: Array, backward: Window, forward: Window
 ) -> list[TimeLine]:
     """Reduce the gradients of `held` parameters and gather what their owners made of them.
 
     Under ZeRO-2 a framework that keeps no full gradient at all reduces after every micro-batch.
     Replicas that are averaged rarely sum after a step of their own, behind nothing.
     """
-    overlap, name = placed.recipe.overlap, f"dp.{part.name}"
+    placed, overlap, name = step.placed, step.placed.recipe.overlap, f"dp.{part.name}"
     sharded = np.asarray(placed.shards_optimizer & ~placed.shards_parameters, dtype=np.float64)
     whole_sum = np.asarray(1.0 * ~placed.shards_optimizer + sharded * overlap.zero_all_reduce)
     scattered = sharded * (not overlap.zero_all_reduce)
@@ -217,7 +217,7 @@ def _replicated_part_lines(
     grad = held * compression.gradient_bytes(placed)
     between = Message("grad_replica_all_reduce", "all_reduce", part.replica, grad / part.shard.ranks)
     fetched = Message(f"param_{gather}", gather, part.shard, held * gathered_bytes(placed))
-    sums = compression.all_reduce_messages(placed, held, part.whole, part.name)
+    sums = compression.all_reduce_messages(step, held, part.whole, part.name)
     scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
     several = scattered * (part.replica.ranks > 1)
     # In this order, as those before leave those after them less to hide behind.
@@ -234,7 +234,7 @@ def _replicated_part_lines(
         if anywhere(share)
     ]
     return lines + compression.kernel_lines(
-        placed,
+        step,
         name,
         held,
         part.whole.ranks,
@@ -257,7 +257,7 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     lines: list[TimeLine] = []
     each_s, once_s, own_s = [], [], []
     for block, others, passes in zip(step.blocks, step.block_lines, step.counts, strict=True):
-        each, once = _sharded_block_lines(placed, block, parts, others)
+        each, once = _sharded_block_lines(step, block, parts, others)
         each_s.append(sum_exposed(each))
         once_s.append(sum_exposed(once))
         held = np.asarray(passes / placed.micro_batches)
@@ -281,10 +281,10 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
 
 
 def _sharded_block_lines(
-    placed: PlacedJob, block: Block, parts: list[_Part], others: Sequence[TimeLine]
+    step: Step, block: Block, parts: list[_Part], others: Sequence[TimeLine]
 ) -> tuple[list[TimeLine], list[TimeLine]]:
     """Return the lines of a step that each such block of a stage adds, and those that the first one adds."""
-    overlap = placed.recipe.overlap
+    placed, overlap = step.placed, step.placed.recipe.overlap
     overlaps = overlap.dp_overlap != "none"
     passes = (
         [line for line in others if line.phase == "forward"],
@@ -311,7 +311,7 @@ def _sharded_block_lines(
                 exposed_sum(passes[1])
                 - broadcast_sum([item.backward_s + item.recompute_s for item in experts])
             )
-        sent.append((part, *_sharded_part_lines(placed, block, part, gathered, before, after)))
+        sent.append((part, *_sharded_part_lines(step, block, part, gathered, before, after)))
     # Replicas add up once a step, after the messages of every micro-batch: none of those hides behind this.
     for part, lines, ends in sent:
         between = _replica_lines(placed, block, part, gathered, backward)
@@ -327,14 +327,14 @@ def _name(block: Block, part: _Part) -> str:
 
 
 def _sharded_part_lines(
-    placed: PlacedJob, block: Block, part: _Part, gathered: Params, forward: Window, backward: Window
+    step: Step, block: Block, part: _Part, gathered: Params, forward: Window, backward: Window
 ) -> tuple[list[TimeLine], list[TimeLine]]:
     """Gather parameters of one block for its passes, reduce the gradients of those trained, and copy both to and fro.
 
     Where parameters stay gathered for all micro-batches, that happens once a step. Returns all lines, and of these
     the gather of the forward pass with the reductions.
     """
-    overlap, name = placed.recipe.overlap, _name(block, part)
+    placed, overlap, name = step.placed, step.placed.recipe.overlap, _name(block, part)
     params, trained = gathered.of(part.name), block.trained.of(part.name)
     on = np.asarray(1.0 * placed.shards_parameters)
     stays = stays_gathered(placed)
@@ -364,7 +364,7 @@ def _sharded_part_lines(
         *gathers,
         *sums,
         *compression.kernel_lines(
-            placed, name, trained, part.shard.ranks, part.name, share=sums_on, count=count
+            step, name, trained, part.shard.ranks, part.name, share=sums_on, count=count
         ),
         *_buffer_lines(placed, name, params, trained, on * several, regather * several, count),
     ]
@@ -373,9 +373,9 @@ def _sharded_part_lines(
 
 def _first_share(placed: PlacedJob, block: Block, part: _Part) -> float:
     """Return the share of a part that is the first matrix of a layer, which nothing of the layer runs before. [-]"""
-    if placed.recipe.overlap.fsdp_across_layers or part.name == "expert" or block.kind is None:
+    if placed.recipe.overlap.fsdp_across_layers or part.name == "expert" or block.role != "layer":
         return 0.0
-    held = [one for one in layer_param_blocks(placed.model, block.kind) if one.sharding != "expert"]
+    held = [one for one in block.parts if one.sharding != "expert"]
     first = next((one.count for one in held if one.is_matrix), 0.0)
     return first / sum(one.count for one in held)
 

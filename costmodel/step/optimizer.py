@@ -26,7 +26,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.optimizers import Optimizer, Product, Update
 from costmodel.physics.kernels.roofline import matmul_time
 from costmodel.physics.network.mesh import Group
-from costmodel.step.anatomy.operator_parts import Given, ParamBlock
+from costmodel.step.anatomy.operator_parts import Given
 from costmodel.step.anatomy.operators import Matrix, layer_matrices, prediction_matrices
 from costmodel.step.anatomy.params import (
     Params,
@@ -34,7 +34,6 @@ from costmodel.step.anatomy.params import (
     head_param_blocks,
     held_params,
     layer_param_blocks,
-    mtp_own_param_blocks,
 )
 from costmodel.step.communication import communication_line
 from costmodel.step.critical_stage import Step
@@ -142,15 +141,8 @@ def _blocks_of(chosen: Optimizer, matrix: Matrix) -> tuple[Matrix, float]:
     return cut, matrix.elements / cut.elements
 
 
-def _own_blocks(placed: PlacedJob, block: Block) -> tuple[ParamBlock, ...]:
-    """Return the parameters of a layer, or of what multi-token prediction has before one."""
-    if block.kind is not None:
-        return layer_param_blocks(placed.model, block.kind)
-    return mtp_own_param_blocks(placed.model) if block.role == "mtp" else ()
-
-
 def _own_matrices(placed: PlacedJob, block: Block) -> tuple[Matrix, ...]:
-    """Return the matrices of the same."""
+    """Return the matrices of a layer, or of what multi-token prediction has before one."""
     if block.kind is not None:
         return layer_matrices(placed.whole, block.kind)
     if block.role == "mtp":
@@ -162,10 +154,9 @@ def _held_of(step: Step, *, matrices: bool) -> Params:
     """Return the parameters of layers on a rank that are matrices, or that are not."""
     total = step.params.scaled(_NONE)
     for block in step.blocks:
-        own = [one for one in _own_blocks(step.placed, block) if one.is_matrix == matrices]
-        # Those of multi-token prediction are counted for all of its layers together.
-        each = 1.0 / step.placed.model.mtp_layers if block.role == "mtp" else 1.0
-        total = total + held_params(own, step.placed.layout).for_stages().scaled(block.held * each)
+        if block.role in ("layer", "mtp"):
+            own = [one for one in block.parts if one.is_matrix == matrices]
+            total = total + held_params(own, step.placed.layout).for_stages().scaled(block.held)
     return total
 
 

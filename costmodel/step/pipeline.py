@@ -9,10 +9,11 @@ copy of the parameters (counted in data).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, time_line
 from costmodel.physics.network.mesh import split_group
@@ -35,45 +36,22 @@ def time_lines(step: Step) -> list[TimeLine]:
     placed = step.placed
     if not anywhere(placed.layout.pp > 1):
         return []
+    waiting = {**placed.schedule_terms(), **step.stage.passes}
     bubble = _line(
         "pp.bubble",
         category="bubble",
         formula=schedules.closed_form("bubble", placed.layout.schedule),
-        terms=_waiting(step),
+        terms=waiting,
         source="closed form of the schedule, held to its simulation: costmodel/physics/pipeline/schedules.py; passes last with "
         "the messages that ranks stand still for",
     )
-    return [bubble, *_message_lines(step), *_tied_table_lines(placed)]
+    return [bubble, *_message_lines(step, waiting), *_tied_table_lines(placed)]
 
 
 _line = partial(time_line, axis="pp", phase="step")
 
 
-def _shape(step: Step) -> dict[str, ArrayLike]:
-    """Return what the closed forms of every schedule are told of the layout and of the work on its stages."""
-    layout = step.placed.layout
-    return {
-        "schedule": layout.schedule,
-        "stages": layout.pp,
-        "micro_batches": step.placed.micro_batches,
-        "virtual_stages": layout.vp,
-        **step.stage.passes,
-    }
-
-
-def _waiting(step: Step) -> dict[str, ArrayLike]:
-    """Return what the closed form of a bubble is told."""
-    placed = step.placed
-    return {
-        **_shape(step),
-        "pending_weight_fraction": placed.pending_weight_fraction,
-        "synchronized": float(placed.synchronized),
-        "largest_chunk": placed.chunk_shares[0],
-        "smallest_chunk": placed.chunk_shares[1],
-    }
-
-
-def _message_lines(step: Step) -> list[TimeLine]:
+def _message_lines(step: Step, waiting: Mapping[str, Array]) -> list[TimeLine]:
     """Return the messages of the critical stage, those of others that it waits for, and what comes too late.
 
     A rank that stands still while it sends pays for every message of its own, and waits for those of others in the
@@ -87,7 +65,7 @@ def _message_lines(step: Step) -> list[TimeLine]:
     exposed = np.asarray(sum(step.stage.sent) * placed.micro_batches * several)
     cost, made = boundary_message(placed)
     if overlapped:
-        exposed = schedules.waited_messages(_waiting(step), made.value)
+        exposed = schedules.waited_messages(waiting, made.value)
     sent = partial(
         _line,
         category="communication",
@@ -110,7 +88,7 @@ def _message_lines(step: Step) -> list[TimeLine]:
     )
     if not overlapped:
         return [own]
-    late_s = made.then("message_s", schedules.closed_form("late", layout.schedule), **_shape(step))
+    late_s = made.then("message_s", schedules.closed_form("late", layout.schedule), **waiting)
     of_others = sent(
         "pp.send_recv_of_others",
         count=np.maximum(exposed - messages, 0.0),

@@ -36,7 +36,7 @@ from costmodel.physics.pipeline.stages import (
     plan_stages,
 )
 from costmodel.physics.run.stragglers import expected_maximum_normal
-from costmodel.step.anatomy.operator_parts import Given, Operator, Part, Role, ScalarWork, Shard
+from costmodel.step.anatomy.operator_parts import Given, Operator, ParamBlock, Part, Role, ScalarWork, Shard
 from costmodel.step.anatomy.params import Params, active_fraction, layer_param_blocks
 from costmodel.step.recomputation import Recomputation
 
@@ -111,8 +111,10 @@ class Block:
     role: Literal["layer", "embedding", "head", "mtp"]
     by_operator: Mapping[str, OperatorTime]
     """Its operators in the order in which they run, one micro-batch."""
+    parts: tuple[ParamBlock, ...]
+    """Parameters of one such block, unsharded."""
     params: Params
-    """Of one such block, on a rank. [-]"""
+    """Those of a rank. [-]"""
     trained: Params
     """Those that have gradients. [-]"""
     quantised: Params
@@ -381,17 +383,14 @@ class PlacedJob(Job):
     @cached_property
     def in_flight(self) -> Array:
         """Micro-batches whose activations each stage holds at its peak (last dimension: stages). [-]"""
-        layout, (largest, smallest) = self.layout, self.chunk_shares
+        terms = self.schedule_terms(by_stage=True)
         return schedules.in_flight(
-            layout.schedule[..., None],
-            stages=layout.pp[..., None],
-            micro_batches=self.micro_batches[..., None],
-            virtual_stages=layout.vp[..., None],
+            **{
+                name: terms[name] for name in terms if name not in ("pending_weight_fraction", "synchronized")
+            },
             stage=self.stages.index,
             paired=self.pairs_passes[..., None],
             layers=float(self.model.num_layers),
-            largest_chunk=largest[..., None],
-            smallest_chunk=smallest[..., None],
         )
 
     @cached_property
@@ -404,6 +403,21 @@ class PlacedJob(Job):
         """What is run again in the backward pass."""
         memory = self.recipe.memory
         return Recomputation(self.layout.recompute, memory.selective_modules, memory.recompute_early_stop)
+
+    def schedule_terms(self, *, by_stage: bool = False) -> dict[str, Array]:
+        """Return what the closed forms of schedules are told of a layout, with a last dimension for stages or without."""
+        layout, (largest, smallest) = self.layout, self.chunk_shares
+        terms = {
+            "schedule": layout.schedule,
+            "stages": layout.pp,
+            "micro_batches": self.micro_batches,
+            "virtual_stages": layout.vp,
+            "pending_weight_fraction": self.pending_weight_fraction,
+            "synchronized": np.asarray(float(self.synchronized)),
+            "largest_chunk": largest,
+            "smallest_chunk": smallest,
+        }
+        return {name: value[..., None] for name, value in terms.items()} if by_stage else terms
 
     @property
     def pending_weight_fraction(self) -> Array:
