@@ -7,8 +7,7 @@ import pytest
 from small_configs import CARDS, PRESETS, PUBLISHED, RELEASED, TINY
 
 from costmodel.base.errors import ModelConfigError
-from costmodel.describe.models.huggingface import model_from_hf_config, read_hf_config
-from costmodel.describe.models.huggingface_families import families
+from costmodel.describe.models.huggingface import families, model_from_hf_config, read_hf_config
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import same_shape
 from costmodel.describe.models.model_files import load_model

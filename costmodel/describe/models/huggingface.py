@@ -1,7 +1,7 @@
 """Reading a HuggingFace ``config.json`` without transformers.
 
-The ``model_type`` decides which keys mean what; an unknown one is refused, never guessed. A key
-that shapes the model and is missing is an error unless the class of that type has a known default.
+The ``model_type`` decides which keys mean what: a row of ``describe/data/huggingface.yaml``; an unknown one is refused,
+never guessed. A key that shapes the model and is missing is an error unless the class of that type has a known default.
 Keys follow transformers 5.23 (``src/transformers/models/*/configuration_*.py``); files written by
 older versions, with the older names, are read too.
 """
@@ -11,19 +11,64 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.base.files import refuse_endless
-from costmodel.describe.models.huggingface_families import Family, families, read_fields
-from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing
-from costmodel.describe.models.huggingface_layers import common_values, routing_groups
+from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, table
+from costmodel.describe.models.huggingface_layers import COMMON_PARTS, common_values, routing_groups, value_of
+from costmodel.describe.models.huggingface_odd import ODD_PARTS
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import MOST, Model, make_model
 
+_PARTS = COMMON_PARTS | ODD_PARTS
 _SHAPES = re.compile(r"(^|_)(experts?|moe|latent|rank)(_|$)")
 """Words in keys of layers' sizes, which a price needs."""
+
+
+class Family(NamedTuple):
+    """One row of the table, with what it takes from the rows it is like."""
+
+    parts: tuple[tuple[str, Any], ...] = ()
+    """Functions that read several fields at once, each with its argument."""
+    fields: Mapping[str, Any] = {}
+    """Other fields: a constant, or text for `value_of`."""
+    reads: tuple[str, ...] = ()
+    never: Mapping[str, str] = {}
+    only: Mapping[str, Any] = {}
+    keys: Mapping[str, str] = {}
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Return the families by ``model_type``."""
+    rows = table("families")
+    found = {name: _family(name, rows) for name in rows}
+    found |= {other: found[name] for name, row in rows.items() for other in row.get("also", ())}
+    return {name: found[name] for name in sorted(found) if not name.startswith("_")}
+
+
+def _family(name: str, rows: Mapping[str, Any]) -> Family:
+    """Return one row over the one that it is like."""
+    row = dict(rows[name])
+    base = _family(row["like"], rows) if "like" in row else Family()
+    parts = [part if isinstance(part, dict) else {part: None} for part in row.get("parts", ())]
+    fields = {
+        field: said
+        for names, said in row.items()
+        if names not in (*Family._fields, "like", "also")
+        for field in names.split(", ")
+    }
+    return Family(
+        (*base.parts, *(pair for part in parts for pair in part.items())),
+        {**base.fields, **fields},
+        (*base.reads, *row.get("reads", "").split()),
+        {**base.never, **row.get("never", {})},
+        {**base.only, **row.get("only", {})},
+        row.get("keys", {}),
+    )
 
 
 class HuggingFaceModel(NamedTuple):
@@ -44,16 +89,19 @@ def model_from_hf_config(config: str | Path | Mapping[str, Any], name: str = "")
 def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> HuggingFaceModel:
     """Return the model that a ``config.json`` describes, with the keys that were ignored."""
     if isinstance(config, Mapping):
-        origin, raw = name or "config", dict(config)
+        origin, raw, stem = name or "config", dict(config), ""
     else:
-        origin, raw = str(config), _read_json(Path(config))
+        path = Path(config)
+        origin, raw = str(config), _read_json(path)
+        own = path.suffix == ".json" and path.name != "config.json"
+        stem = path.stem if own else path.absolute().parent.name
     text = language_model(raw, origin)
     keys = Keys(text.raw, origin, text.defaults)
     family = _family_of(keys)
     keys.raw = {family.keys.get(key, key): value for key, value in keys.raw.items()}
     try:
-        values = {**common_values(keys), **read_fields(keys, family)}
-        values |= _launch_details(keys, values)
+        values = {**common_values(keys), **_read_fields(keys, family)}
+        values |= _launch_details(keys.raw, values)
         if values.get("num_experts"):
             values |= routing_groups(keys)
     except ModelConfigError:
@@ -63,16 +111,21 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
         raise ModelConfigError(
             f"{origin}: model_type {kind!r}: a value is of another kind than its key wants, such as a text for a list"
         ) from None
-    chosen = name or str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1] or _stem(config)
-    model = make_model({**values, "name": chosen or keys.raw["model_type"], "source": origin}, origin)
-    unread = (key for key in keys.raw.keys() - keys.used if not shapes_nothing(key))
-    left = sorted(key for key in unread if not _is_empty(keys.raw[key]))
+    called = name or str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1] or stem
+    model = make_model({**values, "name": called or keys.raw["model_type"], "source": origin}, origin)
+    left = sorted(key for key in keys.raw.keys() - keys.used if _may_shape(key, keys.raw[key]))
     for key in left:
         _require_shaped(key, keys.raw[key], origin)
     # Keys of a wrapper inside a wrapper are not in the outermost.
-    outer = [key for key in text.outer if not shapes_nothing(key) and not _is_empty(raw.get(key, key))]
+    outer = [key for key in text.outer if _may_shape(key, raw.get(key, key))]
     notes = [f"{key} = {text.defaults[key]}: the file leaves it out" for key in sorted(keys.defaulted)]
     return HuggingFaceModel(model, (*left, *outer), (*notes, *text.left_out))
+
+
+def _may_shape(key: str, value: Any) -> bool:
+    """Whether a key that was not read can shape anything."""
+    is_empty = value is None or value is False or value == [] or value == {}
+    return not (is_empty or shapes_nothing(key))
 
 
 def _require_shaped(key: str, value: Any, origin: str) -> None:
@@ -85,9 +138,22 @@ def _require_shaped(key: str, value: Any, origin: str) -> None:
         )
 
 
-def supported_types() -> tuple[str, ...]:
-    """Return every ``model_type`` that can be read."""
-    return tuple(families())
+def _read_fields(keys: Keys, family: Family) -> dict[str, Any]:
+    """Return the fields of `Model` that a config of this family says."""
+    for key, reason in family.never.items():
+        if keys.get(key):
+            raise keys.refuse(f"{key}: {reason}")
+    for key, supported in family.only.items():
+        if keys.get(key, default=supported) != supported:
+            word = supported if isinstance(supported, str) else json.dumps(supported)
+            raise keys.refuse(f"{key}: only {word} is supported")
+    keys.get(*family.reads)
+    values: dict[str, Any] = {}
+    for name, argument in family.parts:
+        named = argument if isinstance(argument, dict) else {}
+        rest = () if argument is None or named else (argument,)
+        values |= _PARTS[name](keys, *rest, **named)
+    return values | {field: value_of(keys, said) for field, said in family.fields.items()}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -99,36 +165,12 @@ def _read_json(path: Path) -> dict[str, Any]:
         raw = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ModelConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise ModelConfigError(f"{path}: not JSON: it is nested too deeply") from None
-    except ValueError as error:
-        raise ModelConfigError(f"{path}: not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ModelConfigError(f"{path}: not JSON: {why}") from None
     if not isinstance(raw, dict):
         raise ModelConfigError(f"{path}: expected a JSON object with a 'model_type'")
     return raw
-
-
-def _stem(config: str | Path | Mapping[str, Any]) -> str:
-    """Return the folder of a ``config.json``, which usually is the model's name."""
-    if isinstance(config, Mapping):
-        return ""
-    path = Path(config)
-    return path.stem if path.suffix == ".json" and path.name != "config.json" else path.absolute().parent.name
-
-
-def _is_empty(value: Any) -> bool:
-    """Whether a key's value cannot shape anything."""
-    return value is None or value is False or value == [] or value == {}
-
-
-def _family_of(keys: Keys) -> Family:
-    """Return how a config of this type is read."""
-    kind = keys.need("model_type")
-    if kind in families():
-        return families()[kind]
-    reason = by_name("refused").get(kind)
-    said = f": {reason}" if reason else f" is not supported; {choices_hint(kind, supported_types())}"
-    raise keys.refuse(f"model_type {kind!r}{_size_of(keys.raw)}{said}")
 
 
 _SIZES = {
@@ -138,78 +180,52 @@ _SIZES = {
 }
 
 
-def _size_of(raw: Mapping[str, Any]) -> str:
-    """Return how large a model is that cannot be read, such as `` (layers 2, hidden size 64)``."""
-    found = {word: [raw[key] for key in names if type(raw.get(key)) is int] for word, names in _SIZES.items()}
+def _family_of(keys: Keys) -> Family:
+    """Return how a config of this type is read; one that cannot be is refused with its size."""
+    kind = keys.need("model_type")
+    if kind in families():
+        return families()[kind]
+    found = {
+        word: [keys.raw[n] for n in names if type(keys.raw.get(n)) is int] for word, names in _SIZES.items()
+    }
     sizes = ", ".join(f"{word} {values[0]:,}" for word, values in found.items() if values)
-    return f" ({sizes})" if sizes else ""
+    reason = by_name("refused").get(kind)
+    said = f": {reason}" if reason else f" is not supported; {choices_hint(kind, families())}"
+    raise keys.refuse(f"model_type {kind!r}{f' ({sizes})' if sizes else ''}{said}")
 
 
-# What a launch file says of a model and no price depends on. A key of an unexpected kind (a base for each layer) is
-# passed over: it has no price, and no one setting to write.
-_THETA = ("rope_theta", "rotary_emb_base", "rope_base", "rotary_base")
-_EPSILON = (
-    "rms_norm_eps",
-    "layer_norm_eps",
-    "layer_norm_epsilon",
-    "layernorm_epsilon",
-    "norm_epsilon",
-    "norm_eps",
-    "layer_norm_rms_epsilon",
-)
-_LENGTH = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_sequence_length",
-    "max_seq_len",
-    "model_max_length",
-    "seq_length",
-)
-_SHARE = ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_percent")
+def _launch_details(raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of `Model` that frameworks have to be told of and no price depends on, as far as they are one number.
 
-
-def _launch_details(keys: Keys, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of `Model` that frameworks have to be told of, as far as a config says them as one number.
-
-    Parameters
-    ----------
-    keys : Keys
-        The config; nothing is noted as read, for these names are known to shape nothing.
-    values : mapping
-        What its family's reader has made of it.
+    A key of an unexpected kind (a base for each layer) is passed over: it has no price, and no one setting to write.
     """
-    raw = keys.raw
-    found: dict[str, Any] = {"norm_epsilon": _number(raw, _EPSILON, below=1)}
-    length = _number(raw, _LENGTH, below=MOST)
-    position = values.get("position", "rope")
+    names = {field: said.split() for field, said in table("launch_details").items()}
+    # transformers 5 has all of a rotation in one table, one inside another where layers differ.
+    rotation = raw.get("rope_parameters")
+    tables = [rotation if isinstance(rotation, dict) else {}, raw]
+    length, position = _number([raw], names["context_length"], MOST), values.get("position", "rope")
+    found = {"norm_epsilon": _number([raw], names["norm_epsilon"], 1)}
     if position != "learned" and length is not None and length == int(length):
         found["context_length"] = int(length)
-    # transformers 5 has all of a rotation in one table, one inside another where layers differ.
-    table = raw.get("rope_parameters")
-    tables = [table if isinstance(table, dict) else {}, raw]
     if position == "rope":
-        found["rope_theta"] = next((n for n in (_number(each, _THETA) for each in tables) if n), None)
+        found["rope_theta"] = _number(tables, names["rope_theta"])
     if position == "rope" and values.get("attention") != "mla":
-        shares = (_number(each, _SHARE, below=1 + 1e-9) for each in tables)
-        found["rotary_share"] = next((share for share in shares if share), _share_of_dims(raw, values))
+        share = _number(tables, names["rotary_share"], 1 + 1e-9)
+        found["rotary_share"] = share or _share_of_dims(raw.get("rotary_dim"), values)
     return {name: value for name, value in found.items() if value}
 
 
-def _share_of_dims(raw: Mapping[str, Any], values: Mapping[str, Any]) -> float | None:
+def _share_of_dims(dims: Any, values: Mapping[str, Any]) -> float | None:
     """Return the rotated share where a config counts the dimensions that are (GPT-J)."""
-    dims, width = raw.get("rotary_dim"), values.get("head_dim")
-    hidden, heads = values.get("hidden_size"), values.get("num_heads")
+    width, hidden, heads = (values.get(name) for name in ("head_dim", "hidden_size", "num_heads"))
     if width is None and type(hidden) is int and type(heads) is int and heads > 0:
         width = hidden // heads
-    if type(dims) is not int or type(width) is not int or not 0 < dims < width:
-        return None
-    return dims / width
+    return dims / width if type(dims) is int and type(width) is int and 0 < dims < width else None
 
 
-def _number(raw: Mapping[str, Any], names: tuple[str, ...], below: float = float("inf")) -> float | None:
+def _number(tables: list[Mapping[str, Any]], names: list[str], below: float = float("inf")) -> float | None:
     """Return the first of some keys that is a positive number below a bound."""
-    for name in names:
-        value = raw.get(name)
+    for value in (each.get(name) for each in tables for name in names):
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < below:
             return float(value)
     return None
