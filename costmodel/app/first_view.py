@@ -14,7 +14,7 @@ from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import called
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import price_text
-from costmodel.describe.jobs.known_words import known_words
+from costmodel.describe.jobs.fields import known_words
 from costmodel.reporting import tables
 from costmodel.reporting.charts import FILLS, ink_on
 from costmodel.reporting.series import MEMORY_PARTS, job_title, memory_stacks, time_parts

@@ -26,8 +26,7 @@ from costmodel.app.state import FIRST, State, query_of, state_of
 from costmodel.base.errors import CostModelError, one_line
 from costmodel.base.own_files import close_files
 from costmodel.base.version import install_command
-from costmodel.describe.jobs.fields import JOB_FIELDS, names
-from costmodel.describe.jobs.known_words import known_words
+from costmodel.describe.jobs.fields import JOB_FIELDS, known_words, names
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")

@@ -88,7 +88,7 @@ def complete(name: str, incomplete: str) -> list[str]:
     >>> complete("recompute", "s"), complete("recompute", "none,f")
     (['selective'], ['none,full'])
     """
-    from costmodel.describe.jobs.known_words import known_words
+    from costmodel.describe.jobs.fields import known_words
 
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{word}" for word in known_words(name) if word.startswith(last)]

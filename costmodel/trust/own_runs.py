@@ -14,13 +14,14 @@ import numpy as np
 from costmodel.base.errors import CostModelError, DataError, near_hint, shown
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, canonical, names
-from costmodel.describe.jobs.measured import (
+from costmodel.describe.jobs.merge import (
     MEMORY,
     TIME,
     measured_of,
+    merge_jobs,
+    read_job,
     read_measured,
 )
-from costmodel.describe.jobs.merge import merge_jobs, read_job
 from costmodel.describe.jobs.reading import read
 from costmodel.estimates.estimate import Estimate, estimate, estimate_job
 from costmodel.interop.text_file import read_text

@@ -8,8 +8,15 @@ from costmodel.base.errors import ProfileError
 from costmodel.base.yaml_files import read_mapping
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
-from costmodel.describe.hardware.profile_files import aliases_of, profile_files, search_folders
-from costmodel.describe.hardware.profile_names import holds, parts, solid, without_profile
+from costmodel.describe.hardware.profile_files import (
+    aliases_of,
+    holds,
+    parts,
+    profile_files,
+    search_folders,
+    solid,
+    without_profile,
+)
 
 WITHOUT = read_mapping(
     files("costmodel") / "describe" / "data" / "without_profile.yaml", example="devices: []"

@@ -5,8 +5,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.profile_schema import memory_problem
-from costmodel.describe.jobs.measured import MEMORY_KINDS
-from costmodel.describe.jobs.merge import read_job
+from costmodel.describe.jobs.merge import MEMORY_KINDS, read_job
 from costmodel.trust import memory_kinds
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-a100-hdr", "gpus": 64, "global_batch": 256, "seq_len": 4096}

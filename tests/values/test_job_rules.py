@@ -6,8 +6,8 @@ from round_jobs import CLUSTER, LATENT, MOE, SMALL, model_file
 
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError
 from costmodel.describe.factors import PRIOR
+from costmodel.describe.jobs.fields import known_words
 from costmodel.describe.jobs.job import job_of, make_job, precision_on, spelled_out
-from costmodel.describe.jobs.known_words import known_words
 from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout
 from costmodel.describe.jobs.merge import read_job, read_job_text
 from costmodel.describe.jobs.reading import read

@@ -19,7 +19,6 @@ from costmodel.base.errors import ProfileError, choices_hint, listed_names, show
 from costmodel.base.files import is_there
 from costmodel.base.own_files import refuse_path
 from costmodel.base.yaml_files import parse_mapping, read_mapping, top_level_lines
-from costmodel.describe.hardware.profile_names import begins, holds, solid, without_profile
 
 FOLDERS = {"accelerator": "accelerators", "link": "links", "cluster": "clusters", "storage": "storage"}
 SCHEMA_VERSION = 1
@@ -186,7 +185,7 @@ def read_profile(path: Path, kind: str, folders: Folders) -> dict[str, Any]:
         content["kernels"] = _kernels(content, path, folders)
     if isinstance(own := content.get("sources", {}), dict):
         cited = {key for _, key in citations(content)}
-        content["sources"] = {key: said for key, said in _common_sources().items() if key in cited} | own
+        content["sources"] = {key: said for key, said in _data("sources.yaml").items() if key in cited} | own
     return content
 
 
@@ -219,13 +218,6 @@ def _merged(path: Path, kind: str, folders: Folders) -> dict[str, Any]:
             break
         content["inherit"] = parent["inherit"]
     return content
-
-
-@cache
-def _common_sources() -> dict[str, Any]:
-    """Return the sources that several shipped profiles cite, by the key that stands for them in every profile."""
-    path = files("costmodel") / "describe" / "data" / "sources.yaml"
-    return read_mapping(path, example="sheet: {title: ...}", error=ProfileError)
 
 
 def citations(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
@@ -348,3 +340,71 @@ def _glance(path: Path, key: str, wanted: str = "") -> dict[str, Any]:
         return parse_mapping(lines, path.name, example="", error=ProfileError)
     except ProfileError:
         return {}
+
+
+_MAKERS = frozenset(
+    ("nvidia", "amd", "intel", "google", "cloud", "aws", "amazon", "huawei", "habana", "instinct", "geforce")
+)
+"""Words that say who makes or sells a device, not which one it is."""
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """Return the words of a name: lower case, without makers and the size of an instance.
+
+    >>> parts("AMD Instinct MI300X"), parts("rtx_4090"), parts("p5.48xlarge"), parts("Google Cloud")
+    (('mi300x',), ('rtx', '4090'), ('p5',), ('google', 'cloud'))
+    """
+    text = re.sub(r"\.[0-9]*xlarge$", "", name.strip().lower())
+    words = [word for word in re.split(r"[\s_-]+", text) if word]
+    return tuple(word for word in words if word not in _MAKERS) or tuple(words)
+
+
+def solid(name: str) -> str:
+    """Return a name without what people leave out or put in: spaces, dashes, makers.
+
+    >>> solid("Gaudi 3"), solid("gaudi-3"), solid("Intel Gaudi3")
+    ('gaudi3', 'gaudi3', 'gaudi3')
+    """
+    return "".join(parts(name))
+
+
+def begins(name: str, wanted: str) -> bool:
+    """Return whether the first words of `name` are those of `wanted`.
+
+    >>> begins("h100-sxm-80gb", "H100 SXM"), begins("h100-sxm-80gb", "h10"), begins("a", "")
+    (True, False, False)
+    """
+    words = parts(wanted)
+    return bool(words) and parts(name)[: len(words)] == words
+
+
+def holds(name: str, wanted: str) -> bool:
+    """Return whether the words of `wanted` stand in `name`, one behind the other.
+
+    >>> holds("workstation-rtx-4090", "4090"), holds("tpu-v5p", "tpu v5"), holds("a", "")
+    (True, False, False)
+    """
+    words, among = parts(wanted), parts(name)
+    return bool(words) and any(
+        among[start : start + len(words)] == words for start in range(len(among) - len(words) + 1)
+    )
+
+
+def without_profile(wanted: str) -> str:
+    """Return why a device that people ask for has no profile, and what is nearest; empty where it is not known.
+
+    >>> without_profile("NVIDIA Rubin CPX").partition(":")[0], without_profile("h100")
+    ("'NVIDIA Rubin CPX' has no profile", '')
+    """
+    for record in _data("without_profile.yaml")["devices"]:
+        if any(holds(wanted, name) for name in record["names"]):
+            near = record.get("near", ())
+            nearest = f"; nearest: {', '.join(near)}" if near else ""
+            return f"{shown(wanted)} has no profile: {record['why']}{nearest}"
+    return ""
+
+
+@cache
+def _data(name: str) -> dict[str, Any]:
+    """Return a shipped table about profiles."""
+    return read_mapping(files("costmodel") / "describe" / "data" / name, example="sheet: {title: ...}")

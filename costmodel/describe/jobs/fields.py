@@ -241,3 +241,43 @@ def unknown_field(name: object, fields: Iterable[Field], thing: str = "field") -
     known = [*names(held), *(alias for field in held for alias in field.aliases)]
     near = near_hint(str(name), known)
     return f"{name!r} is not a {thing}; {near or choices_hint('', names(held))}"
+
+
+def known_words(name: str) -> tuple[str, ...]:
+    """Return the words that a field may be, or that it may begin with, for a shell and a page to offer; empty for numbers.
+
+    >>> known_words("recompute"), known_words("tp")
+    (('none', 'selective', 'full'), ())
+    """
+    # The tables are loaded late, as a shell asks for one field.
+    match name:
+        case "model":
+            from costmodel.describe.models.model_files import list_models
+
+            return list_models()
+        case "cluster":
+            from costmodel.describe.hardware.hardware import list_profiles
+
+            return tuple(list_profiles("cluster"))
+        case "recipe":
+            from costmodel.describe.recipe import list_recipes
+
+            return list_recipes()
+        case "precision":
+            from costmodel.describe.precision import PRECISIONS
+
+            return ("fp8", *PRECISIONS)
+        case "optimizer":
+            return tuple(OPTIMIZERS)
+        case "switches":
+            from costmodel.describe.switch_table import SWITCHES
+
+            return tuple(
+                f"{each}={word}" for each, switch in SWITCHES.items() for word in ("", *switch.words)
+            )
+        case "hw":
+            from costmodel.describe.hardware.changed import NUMBERS
+
+            return tuple(f"{each}=" for each in NUMBERS)
+        case _:
+            return FIELD[name].words

@@ -20,56 +20,37 @@ adapter; experts' own layers beside ``gate``, ``up`` and ``down`` where ``expert
 ``magnitude``, a learned length of each output beside them (DoRA)."""
 
 _ALL = ("q", "k", "v", "o", "gate", "up", "down", "mixer")
-_MEANT = {
-    "all": _ALL,
-    "all_linear": _ALL,
-    "attention": ("q", "k", "v", "o"),
-    "mlp": ("gate", "up", "down"),
-    "q_proj": ("q",),
-    "k_proj": ("k",),
-    "v_proj": ("v",),
-    "o_proj": ("o",),
-    "out": ("o",),
-    "gate_proj": ("gate",),
-    "up_proj": ("up",),
-    "down_proj": ("down",),
-    "fc2": ("down",),
-    "linear_qkv": ("qkv",),
-    "attention_qkv": ("qkv",),
-    "linear_proj": ("o",),
-    "attention_dense": ("o",),
-    "linear_fc1": ("fc1",),
-    "linear_fc2": ("down",),
-    "linear_q": ("q",),
-    "linear_k": ("k",),
-    "linear_v": ("v",),
-    "linear_fc1_gate": ("gate",),
-    "linear_fc1_up": ("up",),
-    "dora": ("magnitude",),
+_OTHER_WORDS = {
+    ("q",): "q_proj linear_q",
+    ("k",): "k_proj linear_k",
+    ("v",): "v_proj linear_v",
+    ("o",): "o_proj out linear_proj attention_dense",
+    ("gate",): "gate_proj linear_fc1_gate",
+    ("up",): "up_proj linear_fc1_up",
+    ("down",): "down_proj fc2 linear_fc2",
+    ("qkv",): "linear_qkv attention_qkv",
+    ("fc1",): "linear_fc1",
+    ("magnitude",): "dora",
+    _ALL[:4]: "attention",
+    _ALL[4:7]: "mlp",
+    _ALL: "all all_linear",
 }
 """Other words for them: PEFT's, Megatron-Bridge's and NeMo's names of modules, and groups."""
+_MEANT = {word: targets for targets, words in _OTHER_WORDS.items() for word in words.split()}
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a job trains.
-
-    Attributes
-    ----------
-    lora_rank : int
-        Rank of the adapters; 0 for none, and then the base is trained but for what is `frozen`. [-]
-    lora_targets : tuple of str
-        Of `TARGETS`.
-    base_dtype : str
-        In which the matrices of frozen layers lie.
-    frozen : tuple of str
-        Parts without gradients, of `PARTS`; all of them where there are adapters.
-    """
+    """What a job trains."""
 
     lora_rank: int = 0
+    """Rank of the adapters; 0 for none, and then the base is trained but for what is `frozen`. [-]"""
     lora_targets: tuple[str, ...] = ()
+    """Of `TARGETS`."""
     base_dtype: str = "bf16"
+    """In which the matrices of frozen layers lie."""
     frozen: tuple[str, ...] = ()
+    """Parts without gradients, of `PARTS`; all of them where there are adapters."""
 
     @property
     def whole(self) -> bool:
@@ -122,10 +103,9 @@ def make_tuning(lora_rank: int = 0, lora_targets: str = "", base_dtype: str = ""
     targets = _read(lora_targets or "all", "lora_targets", TARGETS, _MEANT) if lora_rank else ()
     if targets == ("magnitude",):
         targets = (*_ALL, "magnitude")
-    both = [(one, held) for one, held in (("qkv", "qkv"), ("fc1", ("gate", "up"))) if one in targets]
-    for fused, separate in both:
+    for fused, separate in (("qkv", ("q", "k", "v")), ("fc1", ("gate", "up"))):
         again = [word for word in separate if word in targets]
-        if again:
+        if again and fused in targets:
             raise CostModelError(f"lora_targets: {fused!r} and {again[0]!r} both name its input; give one")
     return Tuning(lora_rank, targets, base_dtype or "bf16", parts)
 
