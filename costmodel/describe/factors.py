@@ -7,15 +7,12 @@ writes ``describe/data/factors.yaml``. Factors are independent of each other unl
 
 How it is used, from below to above::
 
-    names = factors_of(job)                         # the factors that a job's price depends on, by name
-    drawn = draw(names, 200, seed=1)                # Factors: name -> 200 values, the same for every job (common
+    drawn = draw(factors_of(job), 200, seed=1)      # Factors: name -> 200 values, the same for every job (common
                                                     # random numbers: they depend on the name and the seed alone)
     price(replace(job, factors=drawn))              # every figure has one more, leading, dimension: the samples
     Factors({"matmul.hopper.16-bit": np.array(1.05)})   # or any values: scalars, or arrays that broadcast
 
-A site's knowledge is a `Belief`: a centre (natural logarithm), a spread, and correlations of the factors it names;
-all others keep the shipped prior. `draw(names, count, seed=…, belief=…)` samples it. `Job.belief` carries it, so that
-``estimate``, ``plan`` and all others draw from it without being told.
+A site's knowledge is a `Belief` about the factors it names; all others keep the shipped prior. `Job.belief` carries it.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
 import numpy as np
@@ -39,10 +36,7 @@ from costmodel.describe.recipe import is_fitted
 from costmodel.physics.run.distributions import normal_quantile, student_quantile
 
 if TYPE_CHECKING:
-    from costmodel.describe.hardware.cluster import Accelerator, Cluster
-    from costmodel.describe.models.model import Model
-    from costmodel.describe.precision import Precision
-    from costmodel.describe.recipe import Recipe
+    from costmodel.describe.hardware.cluster import Accelerator
 
 Array = NDArray[np.float64]
 
@@ -200,34 +194,12 @@ class Belief:
             raise CostModelError(f"belief: expected center, spread, tail and correlations of {count} factors")
 
 
-NO_KIN: Mapping[str, str] = {}
-
 PRIOR = Belief()
 """Nothing beyond the shipped spreads."""
 
 
 UNFITTED = "unfitted"
 """Stands for the generation where the recipe has no constant of its own, or nobody published runs of the machine."""
-
-
-class Classed(Protocol):
-    """What has a class: a job, placed or not."""
-
-    @property
-    def model(self) -> Model:
-        """The model."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The machine."""
-
-    @property
-    def recipe(self) -> Recipe:
-        """The framework's switches."""
-
-    @property
-    def precision(self) -> Precision:
-        """Of the matrix products."""
 
 
 @cache
@@ -237,14 +209,14 @@ def _published() -> frozenset[str]:
     return frozenset(read_mapping(path, example="accelerators: [gb200]")["accelerators"])
 
 
-def classed(job: Classed) -> str:
-    """Return the class of a job that residuals are known by: generation and kind of model, ``hopper-moe``."""
+def classed(job: Any) -> str:
+    """Return the class of a job, placed or not, that residuals are known by: generation and kind of model, ``hopper-moe``."""
     accelerator = job.cluster.accelerator
     known = is_fitted(job.recipe.name, accelerator.generation) and accelerator.name in _published()
     return f"{accelerator.generation if known else UNFITTED}-{'moe' if job.model.num_experts else 'dense'}"
 
 
-def wanted(job: Classed) -> tuple[tuple[str, ...], ...]:
+def wanted(job: Any) -> tuple[tuple[str, ...], ...]:
     """Return role and keys of every factor that the price of a job may depend on."""
     generation, of_class = job.cluster.accelerator.generation, classed(job)
     bits = sorted({bits_of(job.precision.matmul_dtype), "16-bit"})
@@ -271,7 +243,7 @@ def wanted(job: Classed) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def factors_of(job: Classed) -> tuple[str, ...]:
+def factors_of(job: Any) -> tuple[str, ...]:
     """Return the names of the factors that the price of a job may depend on."""
     return tuple(dict.fromkeys(named(role, *keys) for role, *keys in wanted(job)))
 
@@ -311,7 +283,7 @@ def draw(
     seed: int = 0,
     belief: Belief = PRIOR,
     layouts: int = 0,
-    kin: Mapping[str, str] = NO_KIN,
+    kin: Mapping[str, str] | None = None,
 ) -> Factors:
     r"""Draw common random values of factors: an array of `count` each.
 
@@ -323,28 +295,14 @@ def draw(
     with `each_layout` have as many values of their own along a second dimension, and all others one. `kin` are factors
     that share another's values, widened to their own spread by values of their own (`kin_of`).
     """
-    known = factors()
+    known, joined = factors(), _joined(names, count, seed, belief)
     found: dict[str, Array] = {}
     for name in names:
-        if name in belief.names:
-            continue
-        one = known[name]
-        several = layouts if one.role.each_layout else 0
-        z = _normal(name, count, seed, several)
-        found[name] = np.exp(one.center + one.spread * with_tail(z, one.tail))
-    about = [index for index, name in enumerate(belief.names) if name in names]
-    if about:
-        correlation = np.asarray(belief.correlation)[np.ix_(about, about)]
-        root = np.linalg.cholesky(correlation + 1e-9 * np.eye(len(about)))
-        joined = root @ np.stack([_normal(belief.names[index], count, seed, 0) for index in about])
-        for row, index in enumerate(about):
-            name = belief.names[index]
-            own = layouts if known[name].role.each_layout else 0
-            z = _normal(name, count, seed, own) if own else joined[row]
-            found[name] = np.exp(
-                belief.center[index] + belief.spread[index] * with_tail(z, belief.tail[index])
-            )
-    for name, parent in kin.items():
+        several = layouts if known[name].role.each_layout else 0
+        z = joined[name] if name in joined and not several else _normal(name, count, seed, several)
+        center, spread, tail = _distribution(name, belief)
+        found[name] = np.exp(center + spread * with_tail(z, tail))
+    for name, parent in (kin or {}).items():
         if name in found and name not in belief.names:
             wider = sqrt(max(known[name].spread ** 2 - known[parent].spread ** 2, 0.0))
             shared = draw([parent], count, seed=seed, belief=belief)[parent]
@@ -354,13 +312,29 @@ def draw(
     return Factors({name: value if value.ndim == 2 else value[:, None] for name, value in found.items()})
 
 
-def quantile(name: str, share: float, belief: Belief = PRIOR) -> float:
-    """Return the value that a factor does not exceed with a probability of `share`. [-]"""
-    one = factors()[name]
-    center, spread, tail = one.center, one.spread, one.tail
+def _joined(names: Sequence[str], count: int, seed: int, belief: Belief) -> dict[str, Array]:
+    """Return standard normal values of the factors that a belief is about, correlated as it says."""
+    about = [index for index, name in enumerate(belief.names) if name in names]
+    if not about:
+        return {}
+    correlation = np.asarray(belief.correlation)[np.ix_(about, about)]
+    root = np.linalg.cholesky(correlation + 1e-9 * np.eye(len(about)))
+    held = [belief.names[index] for index in about]
+    return dict(zip(held, root @ np.stack([_normal(name, count, seed, 0) for name in held]), strict=True))
+
+
+def _distribution(name: str, belief: Belief) -> tuple[float, float, float]:
+    """Return center, spread and tail of a factor, where a belief is about it those of the belief."""
     if name in belief.names:
         index = belief.names.index(name)
-        center, spread, tail = belief.center[index], belief.spread[index], belief.tail[index]
+        return belief.center[index], belief.spread[index], belief.tail[index]
+    prior = factors()[name]
+    return prior.center, prior.spread, prior.tail
+
+
+def quantile(name: str, share: float, belief: Belief = PRIOR) -> float:
+    """Return the value that a factor does not exceed with a probability of `share`. [-]"""
+    center, spread, tail = _distribution(name, belief)
     return float(np.exp(center + spread * with_tail(normal_quantile(share), tail)))
 
 
