@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.base.version import __version__
 from costmodel.describe.factors import bits_of, classed, draw, kin_of, named
@@ -20,7 +21,7 @@ from costmodel.describe.hardware.prices import price_note, with_price
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD
 from costmodel.describe.jobs.job import precision_on
 from costmodel.describe.jobs.keywords import RunKeywords
-from costmodel.describe.jobs.reading import keywords, read
+from costmodel.describe.jobs.reading import keywords, read_all
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
 from costmodel.describe.models.model_files import load_model
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Cluster
     from costmodel.describe.models.model import Model
     from costmodel.describe.precision import Precision
-    from costmodel.describe.recipe import Recipe
 
 Array = NDArray[np.float64]
 
@@ -73,23 +73,20 @@ class Purchase:
         """Tokens for each parameter. [-]."""
         return self.tokens / self.num_params
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields with their ratio."""
-        return {**self.__dict__, "tokens_per_parameter": self.tokens_per_parameter}
 
-
-@dataclass(frozen=True)
-class Serving:
-    """What it costs to decode with a model."""
+class Serving(NamedTuple):
+    """What it costs to decode with a model: a replica of so many GPUs, a batch of sequences, a step."""
 
     gpus: int
-    """Of a replica. [-]"""
     batch: float
     step_s: float
     tokens_per_s_per_gpu: float
     cache_bytes_per_sequence: float
     usd_per_token: float
     """Of a generated token, with its share of the prompt where there is one. [USD]"""
+
+
+_FIGURES = ("price_usd_per_gpu_hour", "dollars", "gpu_hours", "training_flops", "mfu", "effective_time")
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,9 +108,9 @@ class Budget(Answer):
     choices: tuple[Purchase, ...]
     step_over_expected: Array
     """Seconds of a step over those that the MFU says, a value a sample of the uncertain factors. [-]"""
-    answers: int = 0
+    answers: int
     """Problems to answer over the model's life. [-]"""
-    solved: tuple[Solved, ...] = ()
+    solved: tuple[Solved, ...]
     """What samples solve of them, and what it costs."""
 
     @property
@@ -121,73 +118,49 @@ class Budget(Answer):
         """What a device of the cluster is called."""
         return self.cluster.accelerator.called
 
-    @cached_property
-    def spread(self) -> dict[str, dict[str, float]]:
-        """What the same training takes, and what the same money trains: p10, p50 and p90 of each figure."""
-        figures = {
-            "dollars": self.dollars * self.step_over_expected,
-            "gpu_hours": self.gpu_hours * self.step_over_expected,
-            "training_flops": self.training_flops / self.step_over_expected,
-        }
-        if self.days is not None:
-            figures["days"] = self.days * self.step_over_expected
+    def _scaled(self, value: float | None, name: str = "") -> dict[str, float | None]:
+        """Return p10, p50 and p90 of what a training takes that is expected to take `value`."""
+        ends = np.percentile(self.step_over_expected, PERCENTILES)
         return {
-            name: {f"p{share}": float(np.percentile(values, share)) for share in PERCENTILES}
-            for name, values in figures.items()
+            f"{name}p{share}": None if value is None else value * float(end)
+            for share, end in zip(PERCENTILES, ends, strict=True)
         }
 
-    def _within(self, choice: Purchase) -> dict[str, float | None]:
-        """Return p10, p50 and p90 of what training a choice takes."""
-        scales = {share: float(np.percentile(self.step_over_expected, share)) for share in PERCENTILES}
-        days = None if self.days is None else self.days * choice.train_usd / self.dollars
-        return {
-            **{f"train_usd_p{share}": choice.train_usd * scale for share, scale in scales.items()},
-            **{f"days_p{share}": None if days is None else days * scale for share, scale in scales.items()},
-        }
+    @cached_property
+    def spread(self) -> dict[str, dict[str, float | None]]:
+        """What the same training takes, and what the same money trains: p10, p50 and p90 of each figure."""
+        flops = np.percentile(self.training_flops / self.step_over_expected, PERCENTILES)
+        found = {name: self._scaled(getattr(self, name)) for name in ("dollars", "gpu_hours")}
+        found["training_flops"] = {f"p{s}": float(v) for s, v in zip(PERCENTILES, flops, strict=True)}
+        return found if self.days is None else {**found, "days": self._scaled(self.days)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""
-        figures = (
-            "price_usd_per_gpu_hour",
-            "dollars",
-            "gpu_hours",
-            "training_flops",
-            "mfu",
-            "effective_time",
-            "precision",
-            "days",
-            "gpus",
-            "served_tokens",
-            "context",
-        )
+        figures = (*_FIGURES, "precision", "days", "gpus", "served_tokens", "context", "spread", "answers")
         return {
             "schema_version": SCHEMA_VERSION,
             "version": __version__,
             "cluster": self.cluster.name,
             **{key: getattr(self, key) for key in figures},
             "samples": len(self.step_over_expected),
-            "spread": self.spread,
             "choices": self._records(),
-            "answers": self.answers,
-            "solved": [dict(one.__dict__) for one in self.solved],
+            "solved": [dict(way.__dict__) for way in self.solved],
         }
 
     def _records(self) -> list[dict[str, Any]]:
-        return [{**choice.to_dict(), **self._within(choice)} for choice in self.choices]
+        return [
+            {
+                **choice.__dict__,
+                "tokens_per_parameter": choice.tokens_per_parameter,
+                **self._scaled(choice.train_usd, "train_usd_"),
+                **self._scaled(self.days and self.days * choice.train_usd / self.dollars, "days_"),
+            }
+            for choice in self.choices
+        ]
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for each rule."""
-        records = self._records()
-        return {key: [record[key] for record in records] for key in records[0]}
-
-
-class _Typical(NamedTuple):
-    """What factors are named by: a dense model on a cluster, nothing else being known."""
-
-    model: Model
-    cluster: Cluster
-    recipe: Recipe
-    precision: Precision
+        return columns_of(self._records())
 
 
 def step_over_expected(cluster: Cluster, precision: Precision, mfu: float, samples: int, seed: int) -> Array:
@@ -196,22 +169,12 @@ def step_over_expected(cluster: Cluster, precision: Precision, mfu: float, sampl
     Matrix products at the speed that the device reaches take ``mfu / reached`` of such a step; those of their factor
     scale that share, what nothing explains and what layouts differ by scale all of it. Values of a factor follow from
     its name and the seed, as in every other answer.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    precision : Precision
-        Of the matrix products.
-    mfu : float
-        Of the step. [-]
-    samples, seed : int
-        How many values, and what they follow from.
     """
-    typical = _Typical(dense_model(7e9), cluster, load_recipe(FIELD["recipe"].default), precision)
+    recipe = load_recipe(FIELD["recipe"].default)
+    typical = SimpleNamespace(model=dense_model(7e9), cluster=cluster, recipe=recipe, precision=precision)
     accelerator = cluster.accelerator
     products = named("matmul", accelerator.generation, bits_of(precision.matmul_dtype))
-    kind = classed(typical)
-    of_all = [named(role, kind) for role in ("unexplained", "layout")]
+    of_all = [named(role, classed(typical)) for role in ("unexplained", "layout")]
     drawn = draw([products, *of_all], samples, seed=seed, kin=kin_of(accelerator, [products]))
     reached = accelerator.kernels.matmul[precision.matmul_dtype] if accelerator.kernels is not None else None
     share = min(mfu / (reached.peak_fraction * (1.0 - reached.sustained_loss)), 1.0) if reached else 1.0
@@ -219,13 +182,6 @@ def step_over_expected(cluster: Cluster, precision: Precision, mfu: float, sampl
     for name in of_all:
         of_step = of_step * drawn[name]
     return of_step
-
-
-def _price_of(cluster: Cluster) -> float:
-    """Return the price of a GPU-hour."""
-    if cluster.price_usd_per_gpu_hour is None:
-        raise CostModelError(f"price: {price_note(cluster).replace('no price;', 'no price of a GPU-hour;')}")
-    return cluster.price_usd_per_gpu_hour
 
 
 def serving(
@@ -238,27 +194,11 @@ def serving(
     response_len: float = np.inf,
     step_limit_s: float = 0.05,
 ) -> Serving:
-    """Find the cheapest decoding of a model: the layout of a replica, and the largest batch that is fast enough.
+    """Find the cheapest decoding of a model in 16 bits: the layout of a replica, and the largest batch that is fast enough.
 
-    Parameters
-    ----------
-    model : Model
-        In 16 bits.
-    cluster : Cluster
-        That serves.
-    price_usd_per_gpu_hour : float
-        [USD/h]
-    context : float
-        Tokens a sequence holds on average. [-]
-    prompt_len, response_len : float
-        Tokens of prompts and answers, whose prefill is then part of a step; whole sequences fit. [-]
-    step_limit_s : float
-        Longest step, so slowest token, that users accept. [s]
-
-    Returns
-    -------
-    Serving
-        Priced by the lines of `costmodel.generate`, the engine's constants pooled.
+    A sequence holds `context` tokens on average; with lengths of prompts and answers their prefill is part of a step,
+    and whole sequences fit. `step_limit_s` is the longest step, so the slowest token, that users accept. Priced by the
+    lines of `costmodel.generate`, the engine's constants pooled.
 
     Raises
     ------
@@ -338,51 +278,38 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
     CostModelError
         One line that names what is missing or wrong.
     """
-    given = keywords(asked, BUDGET_FIELDS, who="budget")
-
-    def one(name: str) -> Any:
-        return read(name, given[name]) if name in given else FIELD[name].default
-
-    named, mfu, effective_time = (one(name) for name in ("cluster", "mfu", "effective_time"))
-    served_tokens, context = one("served_tokens"), one("context")
-    dollars, gpus, days = one("dollars"), one("gpus"), one("days")
-    the_cluster = load_cluster(named) if isinstance(named, str) else named
-    the_cluster = with_price(the_cluster, one("price_usd_per_gpu_hour"))
-    price = _price_of(the_cluster)
-    if dollars is None:
-        if gpus is None or days is None:
-            raise CostModelError("budget: give --budget USD, or both --gpus and --days")
-        hours = gpus * days * 24.0
-        dollars = hours * price
-    else:
-        if gpus is not None and days is not None:
-            raise CostModelError("budget: --budget, --gpus and --days are one too many; leave one out")
-        hours = dollars / price
-        if gpus is not None:
-            days = hours / gpus / 24.0
-        elif days is not None:
-            gpus = hours / days / 24.0
-    accelerator = the_cluster.accelerator
-    computed_in = precision_on(one("precision") if "precision" in given else None, the_cluster)
-    peak = accelerator.peak_flops_per_s[PEAK_KEY[computed_in.matmul_dtype]]
-    flops = hours * 3600.0 * peak * mfu * effective_time
+    given = read_all(keywords(asked, BUDGET_FIELDS, who="budget"))
+    told = {field.name: given.get(field.name, field.default) for field in BUDGET_FIELDS}
+    cluster = load_cluster(told["cluster"]) if isinstance(told["cluster"], str) else told["cluster"]
+    cluster = with_price(cluster, told["price_usd_per_gpu_hour"])
+    price = cluster.price_usd_per_gpu_hour
+    if price is None:
+        raise CostModelError(f"price: {price_note(cluster).replace('no price;', 'no price of a GPU-hour;')}")
+    dollars, gpus, days = told["dollars"], told["gpus"], told["days"]
+    if dollars is None and (gpus is None or days is None):
+        raise CostModelError("budget: give --budget USD, or both --gpus and --days")
+    if None not in (dollars, gpus, days):
+        raise CostModelError("budget: --budget, --gpus and --days are one too many; leave one out")
+    hours = gpus * days * 24.0 if dollars is None else dollars / price
+    dollars = hours * price if dollars is None else dollars
+    days = hours / gpus / 24.0 if gpus is not None and days is None else days
+    gpus = hours / days / 24.0 if days is not None and gpus is None else gpus
+    precision = precision_on(given.get("precision"), cluster)
+    peak = cluster.accelerator.peak_flops_per_s[PEAK_KEY[precision.matmul_dtype]]
+    flops = hours * 3600.0 * peak * told["mfu"] * told["effective_time"]
     return Budget(
-        cluster=the_cluster,
+        cluster=cluster,
         price_usd_per_gpu_hour=price,
         dollars=dollars,
         gpu_hours=hours,
         training_flops=flops,
-        mfu=mfu,
-        effective_time=effective_time,
-        precision=computed_in.name,
+        precision=precision.name,
         days=days,
         gpus=gpus,
-        served_tokens=served_tokens,
-        context=context,
-        step_over_expected=step_over_expected(the_cluster, computed_in, mfu, one("samples"), one("seed")),
-        choices=tuple(_choices(the_cluster, flops, dollars, price, served_tokens, context)),
-        answers=one("answers"),
-        solved=tuple(_solved(given, the_cluster, flops, dollars, price)),
+        step_over_expected=step_over_expected(cluster, precision, told["mfu"], told["samples"], told["seed"]),
+        choices=tuple(_choices(cluster, flops, dollars, price, told["served_tokens"], told["context"])),
+        solved=tuple(_solved(given, cluster, flops, dollars, price)),
+        **{name: told[name] for name in ("mfu", "effective_time", "served_tokens", "context", "answers")},
     )
 
 
@@ -390,28 +317,18 @@ def _solved(
     given: Mapping[str, Any], cluster: Cluster, flops: float, dollars: float, price: float
 ) -> list[Solved]:
     """Return what samples of problems solve for the budget: of a model that is named, or of the best to train."""
-    asked = {
-        name: read(name, given[name]) if name in given else None
-        for name in ("answers", "pass_rate", "samples_per_prompt", "model", "prompt_len", "response_len")
-    }
-    problems = asked["answers"]
+    problems, named, rates = given.get("answers"), given.get("model"), given.get("pass_rate")
     if not problems:
-        others = [name for name, value in asked.items() if value is not None and name != "answers"]
-        if others:
-            raise CostModelError(f"{others[0]}: goes with the number of problems to answer; give --answers")
+        for name in ("pass_rate", "samples_per_prompt", "model", "prompt_len", "response_len"):
+            if given.get(name) is not None:
+                raise CostModelError(f"{name}: goes with the number of problems to answer; give --answers")
         return []
-    if asked["pass_rate"] is None:
+    if rates is None:
         raise CostModelError("answers: give --pass-rate, how often a sample solves a problem, such as 0.2")
-    measured = read_pass_rate(asked["pass_rate"])
-    samples: Array = (
-        SAMPLES
-        if asked["samples_per_prompt"] is None
-        else np.array([asked["samples_per_prompt"]], dtype=np.float64)
-    )
-    prompt = PROMPT_LEN if asked["prompt_len"] is None else asked["prompt_len"]
-    response = RESPONSE_LEN if asked["response_len"] is None else asked["response_len"]
+    measured, count = read_pass_rate(rates), given.get("samples_per_prompt")
+    samples: Array = SAMPLES if count is None else np.array([count], dtype=np.float64)
+    prompt, response = given.get("prompt_len", PROMPT_LEN), given.get("response_len", RESPONSE_LEN)
     lengths = {"context": prompt + response / 2.0, "prompt_len": prompt, "response_len": response}
-    named = asked["model"]
     if len(measured) == 1:
         if named is None:
             raise CostModelError(
@@ -432,24 +349,23 @@ def _solved(
     if named is not None:
         raise CostModelError("model: with the rates of two models the size is what is sought; leave it out")
     sizes, usd_per_token = _serving_costs(cluster, price, **lengths)
-    rows = []
-    for name, law in LAWS.items():
-        for rule, tried in (("one sample", SAMPLES[:1]), ("best samples", samples)):
-            if len(samples) == 1 and rule == "one sample":
-                continue
-            best = train_and_sample(
-                law,
-                measured,
-                rule=f"{name}, {rule if len(samples) > 1 else 'samples given'}",
-                dollars=dollars,
-                problems=problems,
-                samples=tried,
-                sizes=sizes,
-                usd_per_sample=usd_per_token * response,
-                train_usd_per_flop=dollars / flops,
-            )
-            if best is not None:
-                rows.append(best)
+    tried = {"samples given": samples} if count else {"one sample": SAMPLES[:1], "best samples": samples}
+    found_ways = [
+        train_and_sample(
+            law,
+            measured,
+            rule=f"{name}, {rule}",
+            dollars=dollars,
+            problems=problems,
+            samples=numbers,
+            sizes=sizes,
+            usd_per_sample=usd_per_token * response,
+            train_usd_per_flop=dollars / flops,
+        )
+        for name, law in LAWS.items()
+        for rule, numbers in tried.items()
+    ]
+    rows = [way for way in found_ways if way is not None]
     if not rows:
         raise CostModelError(
             f"answers: ${dollars:,.0f} do not pay for {problems:,.0f} answers and the training of any model"
@@ -461,63 +377,43 @@ def _choices(
     cluster: Cluster, flops: float, dollars: float, price: float, served_tokens: float, context: int
 ) -> list[Purchase]:
     """Return what each rule buys."""
-    found: list[tuple[str, float, float, float, float, str]] = []
+    found, targets = list[Purchase](), dict[str, float]()
+
+    def buys(rule: str, size: Any, tokens: Any, reached: Any, source: str, spent: float = dollars) -> None:
+        found.append(Purchase(rule, float(size), float(tokens), float(reached), spent, 0.0, source))
+
     for name, law in LAWS.items():
-        n, d = (float(value) for value in compute_optimal(law, flops))
-        found.append((f"{name}, compute-optimal", n, d, float(loss(law, n, d)), dollars, law.source))
-    n = (flops / 120.0) ** 0.5
-    law = LAWS["hoffmann"]
-    found.append(
-        (
-            "20 tokens a parameter",
-            n,
-            20 * n,
-            float(loss(law, n, 20 * n)),
-            dollars,
-            "Hoffmann et al., arXiv:2203.15556, table 3, as usually quoted",
+        size, tokens = compute_optimal(law, flops)
+        targets[name] = float(loss(law, size, tokens))
+        buys(f"{name}, compute-optimal", size, tokens, targets[name], law.source)
+    law, size = LAWS["hoffmann"], np.asarray((flops / 120.0) ** 0.5)
+    usual = "Hoffmann et al., arXiv:2203.15556, table 3, as usually quoted"
+    buys("20 tokens a parameter", size, 20 * size, loss(law, size, 20 * size), usual)
+    size, tokens = kaplan_optimal(flops)
+    buys("kaplan, compute-optimal", size, tokens, kaplan_loss(size, tokens), KAPLAN_SOURCE)
+    if not served_tokens:
+        return found
+    sizes, usd_per_token = _serving_costs(cluster, price, context=context)
+    for name, law in LAWS.items():
+        size, tokens, _ = cheapest_over_lifetime(
+            law,
+            targets[name],
+            served_tokens,
+            num_params=sizes,
+            train_usd_per_flop=dollars / flops,
+            serve_usd_per_token=usd_per_token,
         )
-    )
-    n, d = (float(value) for value in kaplan_optimal(flops))
-    found.append(("kaplan, compute-optimal", n, d, float(kaplan_loss(n, d)), dollars, KAPLAN_SOURCE))
-    if served_tokens:
-        sizes, usd_per_token = _serving_costs(cluster, price, context=context)
-        for name, law in LAWS.items():
-            target = float(loss(law, *compute_optimal(law, flops)))
-            best, tokens, _ = cheapest_over_lifetime(
-                law,
-                target,
-                served_tokens,
-                num_params=sizes,
-                train_usd_per_flop=dollars / flops,
-                serve_usd_per_token=usd_per_token,
-            )
-            if not np.isfinite(tokens):
-                continue  # no size that can be served reaches the loss
-            spent = 6.0 * float(best) * float(tokens) * dollars / flops
-            found.append(
-                (
-                    f"{name}, cheapest with serving",
-                    float(best),
-                    float(tokens),
-                    target,
-                    spent,
-                    f"{law.source}; Sardana et al., arXiv:2401.00448",
-                )
-            )
-    else:
-        sizes = usd_per_token = np.asarray([])
+        if np.isfinite(tokens):  # else no size that can be served reaches the loss
+            spent = 6.0 * float(size) * float(tokens) * dollars / flops
+            source = f"{law.source}; Sardana et al., arXiv:2401.00448"
+            buys(f"{name}, cheapest with serving", size, tokens, targets[name], source, spent)
 
-    def served(n: float) -> float | None:
-        if not served_tokens:
-            return 0.0
-        if not sizes[0] <= n <= sizes[-1]:
+    def served(size: float) -> float | None:
+        if not sizes[0] <= size <= sizes[-1]:
             return None
-        return float(served_tokens * np.interp(np.log(n), np.log(sizes), usd_per_token))
+        return float(served_tokens * np.interp(np.log(size), np.log(sizes), usd_per_token))
 
-    return [
-        Purchase(rule, n, d, reached, spent, served(n), source)
-        for rule, n, d, reached, spent, source in found
-    ]
+    return [replace(choice, serve_usd=served(choice.num_params)) for choice in found]
 
 
 def _serving_costs(cluster: Cluster, price: float, **lengths: float) -> tuple[Array, Array]:

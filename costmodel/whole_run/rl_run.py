@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.version import __version__
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
@@ -14,8 +14,7 @@ from costmodel.describe.jobs.reading import read
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.rl_estimate import RLEstimate, estimate_rl
-
-_DAY_S, _HOUR_S = 86400.0, 3600.0
+from costmodel.whole_run.run import DAY_S, HOUR_S
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,12 +31,12 @@ class RLRun(Answer):
     @property
     def days(self) -> float:
         """Days of all steps. [d]"""
-        return self.steps * self.step.step_time_s / _DAY_S
+        return self.steps * self.step.step_time_s / DAY_S
 
     @property
     def gpu_hours(self) -> float:
         """GPU-hours of all steps, waiting included. [h]"""
-        return self.steps * self.step.step_time_s * self.step.job.gpus / _HOUR_S
+        return self.steps * self.step.step_time_s * self.step.job.gpus / HOUR_S
 
     @property
     def dollars(self) -> float | None:
@@ -50,27 +49,26 @@ class RLRun(Answer):
         """What a device of the cluster is called."""
         return self.step.device_word
 
+    def _record(self) -> dict[str, Any]:
+        job = self.step.job
+        return {
+            "steps": self.steps,
+            "answers": self.steps * job.answers,
+            "generated_tokens": self.steps * job.answers * job.rollout_factor * job.lengths.mean,
+            "step_time_s": self.step.step_time_s,
+            "days": self.days,
+            "gpu_hours": self.gpu_hours,
+            "dollars": self.dollars,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return the figures with those of the step."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "version": __version__,
-            **{name: values[0] for name, values in self.columns().items()},
-            "step": self.step.to_dict(),
-        }
+        head = {"schema_version": SCHEMA_VERSION, "version": __version__}
+        return {**head, **self._record(), "step": self.step.to_dict()}
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one row."""
-        job = self.step.job
-        return {
-            "steps": [self.steps],
-            "answers": [self.steps * job.answers],
-            "generated_tokens": [self.steps * job.answers * job.rollout_factor * job.lengths.mean],
-            "step_time_s": [self.step.step_time_s],
-            "days": [self.days],
-            "gpu_hours": [self.gpu_hours],
-            "dollars": [self.dollars],
-        }
+        return columns_of([self._record()])
 
 
 @shows((*JOB_FIELDS, *RL_FIELDS))

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.percentiles import place_of
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
-from costmodel.bill.lines import Bill
+from costmodel.bill.lines import Bill, TimeLine, time_line
 from costmodel.describe.hardware.prices import price_note, with_price
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.reading import read
@@ -40,30 +40,62 @@ from costmodel.physics.run.goodput import (
 from costmodel.physics.run.power import mean_power_w, tonnes_co2
 from costmodel.physics.run.sampling import SampledRuns, sample_runs
 from costmodel.whole_run.checkpoints import Checkpoint, describe_checkpoint
-from costmodel.whole_run.losses import loss_lines
 
 Array = NDArray[np.float64]
 
 DAY_S = 86400.0
 HOUR_S = 3600.0
 PERCENTILES = (10, 50, 90)
+_SOURCE = (
+    "renewal process of checkpoints and failures: Daly, FGCS 22 (2006), equation 20, with delayed snapshots"
+)
 _STEP_SAMPLES = 1000
 """Steps that are priced again for the runs drawn: quantiles of more are the same."""
 US_GRID_KG_PER_KWH = float(str(FIELD["carbon_intensity"].default))
 DEFAULT_RELIABILITY = str(FIELD["reliability"].default)
 
 
-class Within(NamedTuple):
-    """A limit that was given beside the tokens, and whether the run keeps it.
+_RECORDED = (
+    *(
+        "tokens",
+        "steps",
+        "step_time_s",
+        "days",
+        "effective_training_time_ratio",
+        "gpu_hours",
+        "spare_gpu_hours",
+    ),
+    *(
+        "pays_spares",
+        "dollars",
+        "price_usd_per_gpu_hour",
+        "price_note",
+        "energy_kwh",
+        "energy_at_tdp_kwh",
+        "pue",
+    ),
+    *("tonnes_co2", "tonnes_co2_at_tdp", "interruptions", "planned_stops", "spare_nodes", "headline_place"),
+    *("samples", "seed"),
+)
+"""Figures of a run that its record has under their own names."""
+_COLUMNS = {
+    "days": "d",
+    "gpu_hours": "h",
+    "energy_kwh": "kWh",
+    "tonnes_co2": "t",
+    "dollars": "USD",
+    "interruptions": "",
+    "headline_place": "",
+    "effective_training_time_ratio": "",
+    "spare_gpu_hours": "h",
+}
+"""Figures of a run in its table, with their units."""
 
-    Attributes
-    ----------
-    limit, expected : float
-        In the limit's unit: dollars or days.
-    margin : float
-        What is expected to be left of the limit, negative where it is exceeded.
-    probability : float
-        Share of the runs drawn that keep it. [-]
+
+class Within(NamedTuple):
+    """A limit in dollars or days that was given beside the tokens, what is expected, and what that leaves of it.
+
+    `probability` is the share of the runs drawn that keep it. [-]
     """
 
     limit: float
@@ -75,15 +107,8 @@ class Within(NamedTuple):
 class CauseCost(NamedTuple):
     """What one cause of interruptions takes from a run.
 
-    Attributes
-    ----------
-    cause : str
-    interruptions : float
-        Expected in the run. [-]
-    detection_s : float
-        Until one is known. [s]
-    gpu_hours : float
-        Of work done again, detection, restart and loading. [h]
+    Interruptions are expected ones [-], `detection_s` is until one is known [s], `gpu_hours` are those of work done
+    again, detection, restart and loading [h].
     """
 
     cause: str
@@ -220,17 +245,58 @@ class TrainingRun(Answer):
     @cached_property
     def bill(self) -> Bill:
         """The bill of the step with what each step pays for failures as lines of axis `resilience`."""
-        lost = loss_lines(
-            self.losses,
-            step_s=self.step_time_s,
-            load_s=self._load_s,
-            reliability=self.reliability,
-            planned_fraction=self.planned_fraction,
-            shortage_fraction=self.shortage_fraction,
-            missing_fraction=self.missing_fraction,
-            spare_nodes=self.spare_nodes,
+        return replace(self.est.bill, time_lines=(*self.est.bill.time_lines, *self._loss_lines()))
+
+    def _loss_lines(self) -> list[TimeLine]:
+        """Return what each step that counts pays for checkpoints, failures, stops and missing nodes."""
+        found, given, step_s = self.losses, self.reliability, self.step_time_s
+        planned, short, missing = self.planned_fraction, self.shortage_fraction, self.missing_fraction
+        made = {
+            "checkpoint_pause": found.pause.then("pause", "step_s * pause", step_s=step_s),
+            "rework": found.rework.then("rework", "step_s * rework", step_s=step_s),
+        }
+        # Failed restarts count as detection, restart and loading as these share the downtime.
+        parts = {
+            "detection": given.mean_detection_s,
+            "restart": given.restart_s,
+            "checkpoint_load": self._load_s,
+        }
+        for name, part_s in parts.items() if sum(parts.values()) else ():
+            made[name] = found.downtime.then(
+                "down", "step_s * down * part_s / downtime_s", step_s=step_s, part_s=part_s
+            )
+        made["planned_stops"] = found.total.then(
+            "total", "step_s * total * planned / (1 - planned)", step_s=step_s, planned=planned
         )
-        return replace(self.est.bill, time_lines=(*self.est.bill.time_lines, *lost))
+        made["waiting_for_nodes"] = found.total.then(
+            "total",
+            "available_s = step_s * total / (1 - planned); available_s * short / (1 - short)",
+            step_s=step_s,
+            planned=planned,
+            short=short,
+            spare_nodes=float(self.spare_nodes),
+        )
+        made["missing_nodes"] = found.total.then(
+            "total",
+            "running_s = step_s * total / ((1 - planned) * (1 - short)); running_s * missing / (1 - missing)",
+            step_s=step_s,
+            planned=planned,
+            short=short,
+            missing=missing,
+        )
+        return [
+            time_line(
+                f"resilience.{name}",
+                axis="resilience",
+                category="overhead",
+                phase="step",
+                count=1.0,
+                made=each,
+                source=_SOURCE,
+            )
+            for name, each in made.items()
+            if float(each.value) > 0.0
+        ]
 
     @cached_property
     def calendar_s(self) -> float:
@@ -437,58 +503,35 @@ class TrainingRun(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything about a run as numbers and texts; a spread holds p10, p50 and p90."""
+        named = {name: getattr(self, name) for name in _RECORDED}
+        prices, fails = self.dollars_at_list_prices, self.failures_per_s > 0
         return {
             "schema_version": SCHEMA_VERSION,
             "version": __version__,
             "inputs": input_record(self.est.job),
-            "tokens": self.tokens,
-            "steps": self.steps,
-            "step_time_s": self.step_time_s,
             "mfu": float(self.est.mfu),
             "layout_is_planned": self.is_planned,
             "memory_bytes_per_gpu": float(self.est.memory_bytes_per_gpu),
             "memory_capacity_bytes": float(self.est.memory_capacity_bytes),
             "fits": bool(self.est.fits),
             "warnings": self.est.warnings,
-            "days": self.days,
-            "effective_training_time_ratio": self.effective_training_time_ratio,
-            "gpu_hours": self.gpu_hours,
-            "spare_gpu_hours": self.spare_gpu_hours,
-            "pays_spares": self.pays_spares,
-            "dollars": self.dollars,
-            "dollars_at_list_prices": None
-            if self.dollars_at_list_prices is None
-            else list(self.dollars_at_list_prices),
-            "price_usd_per_gpu_hour": self.price_usd_per_gpu_hour,
-            "price_note": self.price_note,
-            "within": {name: kept._asdict() for name, kept in self.within().items()},
-            "energy_kwh": self.energy_kwh,
-            "energy_at_tdp_kwh": self.energy_at_tdp_kwh,
-            "pue": self.pue,
+            **named,
             "carbon_intensity_kg_per_kwh": self.carbon_intensity,
-            "tonnes_co2": self.tonnes_co2,
-            "tonnes_co2_at_tdp": self.tonnes_co2_at_tdp,
-            "interruptions": self.interruptions,
-            "planned_stops": self.planned_stops,
-            "mean_time_between_failures_s": self.mean_time_between_failures_s
-            if self.failures_per_s
-            else None,
+            "dollars_at_list_prices": None if prices is None else list(prices),
+            "within": {name: kept._asdict() for name, kept in self.within().items()},
+            "mean_time_between_failures_s": self.mean_time_between_failures_s if fails else None,
             "checkpoint": {
                 **self.checkpoint.__dict__,
                 "interval_s": self.interval_s,
-                "best_interval_s": self.intervals_s if self.failures_per_s else None,
+                "best_interval_s": self.intervals_s if fails else None,
             },
             "reliability": self.reliability.model_dump(),
-            "spare_nodes": self.spare_nodes,
             "lost_gpu_hours": self.lost_gpu_hours(),
             "by_cause": [row._asdict() for row in self.by_cause()],
             "spread": {
                 name: dict(zip((f"p{p}" for p in PERCENTILES), map(float, values), strict=True))
                 for name, values in self.spread().items()
             },
-            "headline_place": self.headline_place,
-            "samples": self.samples,
-            "seed": self.seed,
         }
 
     @property
@@ -505,32 +548,25 @@ class TrainingRun(Answer):
         """Return a row a figure: name, unit, expectation and percentiles where they are known."""
         spread = self.spread()
         figures: list[tuple[str, str, float | None]] = [
-            ("days", "d", self.days),
-            ("gpu_hours", "h", self.gpu_hours),
-            ("energy_kwh", "kWh", self.energy_kwh),
-            ("tonnes_co2", "t", self.tonnes_co2),
-            ("dollars", "USD", self.dollars),
-            ("interruptions", "", self.interruptions),
-            ("headline_place", "", self.headline_place),
-            ("effective_training_time_ratio", "", self.effective_training_time_ratio),
-            ("spare_gpu_hours", "h", self.spare_gpu_hours),
+            *((name, unit, getattr(self, name)) for name, unit in _COLUMNS.items()),
             ("checkpoint_size_bytes", "B", self.checkpoint.size_bytes),
             ("checkpoint_interval_s", "s", self.interval_s),
             *((f"lost_gpu_hours.{name}", "h", hours) for name, hours in self.lost_gpu_hours().items()),
         ]
-        table: dict[str, list[Any]] = {
-            "figure": [],
-            "unit": [],
-            "expected": [],
-            **{f"p{p}": [] for p in PERCENTILES},
-        }
-        for name, unit, value in figures:
-            table["figure"].append(name)
-            table["unit"].append(unit)
-            table["expected"].append("" if value is None else value)
-            for index, percentile in enumerate(PERCENTILES):
-                table[f"p{percentile}"].append(float(spread[name][index]) if name in spread else "")
-        return table
+        return columns_of(
+            [
+                {
+                    "figure": name,
+                    "unit": unit,
+                    "expected": "" if value is None else value,
+                    **{
+                        f"p{percentile}": float(spread[name][index]) if name in spread else ""
+                        for index, percentile in enumerate(PERCENTILES)
+                    },
+                }
+                for name, unit, value in figures
+            ]
+        )
 
 
 def first_day(start: date | str) -> date:

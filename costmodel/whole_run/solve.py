@@ -33,40 +33,31 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
         require_complete({"gpus": 1, **given}, who="run")
         tokens = run_tokens(given if tokens is None else {**given, "tokens": tokens})
         given = {name: value for name, value in given.items() if name not in ("dataset_samples", "epochs")}
-    options = options_of(read_all({name: given.pop(name) for name in names(RUN_FIELDS) if name in given}))
+    given, options = split_options(given)
     options["changes"] = {**(changes or {}), **options["changes"]}
     if tokens is None and dollars is None and days is None:
         raise CostModelError(
             "run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them, or --dataset-samples"
         )
-    solves_gpus = tokens is not None and days is not None and "gpus" not in given
-    if solves_gpus and tokens is not None and days is not None:
+    if tokens is not None and days is not None and "gpus" not in given:
         require_complete({"gpus": 1, **given}, who="run")
-        return _limited(gpus_needed(spelled_out(given), tokens, days, **options), dollars, None)
-    est = estimate_job(replace(job_of(given, who="run"), tokens=tokens))
-    found = run_of(est, _PROBE_TOKENS if tokens is None else tokens, **options)
-    if tokens is not None:
-        return _limited(found, dollars, days)
-    return replace(found, tokens=affordable_tokens(found, dollars=dollars, days=days))
-
-
-def _limited(found: TrainingRun, dollars: float | None, days: float | None) -> TrainingRun:
-    """Return a run that knows what it may cost and how long it may take.
-
-    Raises
-    ------
-    CostModelError
-        If it may cost something and has no price.
-    """
+        found, limit_days = gpus_needed(spelled_out(given), tokens, days, **options), None
+    else:
+        est = estimate_job(replace(job_of(given, who="run"), tokens=tokens))
+        found, limit_days = run_of(est, _PROBE_TOKENS if tokens is None else tokens, **options), days
+    if tokens is None:
+        return replace(found, tokens=affordable_tokens(found, dollars=dollars, days=days))
     if dollars is not None and found.dollars is None:
         raise CostModelError(f"budget: {found.price_note}")
-    return replace(found, budget_usd=dollars, limit_days=days)
+    return replace(found, budget_usd=dollars, limit_days=limit_days)
 
 
-def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a run, as they were read, as the keywords of `run_of`."""
-    changes = {name: value for name, value in given.items() if name in Reliability.model_fields}
-    return {**{name: value for name, value in given.items() if name not in changes}, "changes": changes}
+def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keywords of a job, and those of `run_of`, read."""
+    options = read_all({name: given[name] for name in names(RUN_FIELDS) if name in given})
+    changes = {name: options.pop(name) for name in [*options] if name in Reliability.model_fields}
+    job = {name: value for name, value in given.items() if name not in names(RUN_FIELDS)}
+    return job, {**options, "changes": changes}
 
 
 def affordable_tokens(
@@ -77,38 +68,26 @@ def affordable_tokens(
     Raises
     ------
     CostModelError
-        If the job has no price, or nothing is given.
+        If the job has no price.
     """
-    limits = []
+    limits = [] if days is None else [days / found.days]
     if dollars is not None:
         if not found.dollars:
             raise CostModelError(f"budget: {found.price_note}")
-        limits.append(read("dollars", dollars) / found.dollars)
-    if days is not None:
-        limits.append(read("days", days) / found.days)
-    if not limits:
-        raise CostModelError("run: give --tokens, --budget or --days")
+        limits.append(dollars / found.dollars)
     return float(found.tokens * min(limits))
 
 
 def gpus_needed(job: Mapping[str, Any], tokens: float, days: float, **run_options: Any) -> TrainingRun:
     """Return the run with the fewest GPUs, replicas added, that trains on so many tokens in so many days.
 
-    Parameters
-    ----------
-    job : mapping
-        As for `costmodel.estimate`, without gpus.
-    tokens, days : float
-        What must be reached. [-], [d]
-    **run_options
-        As for `costmodel.whole_run.run.run_of`.
+    The job is as for `costmodel.estimate`, without gpus; `run_options` are those of `run_of`.
 
     Raises
     ------
     CostModelError
         If no data-parallel degree of the batch, up to the cluster's size, is fast enough.
     """
-    days = read("days", days)
     settings = {key: value for key, value in job.items() if key not in ("gpus", "dp", "tokens")}
     probe = layout_of_job({**spelled_out(settings), "gpus": 1})
     replica = round(float(probe.tp * probe.cp * probe.pp))

@@ -6,7 +6,7 @@ do than do not, counted back to where that began: one slow step is none of its b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,16 +16,16 @@ import numpy as np
 
 from costmodel.base.answer import Answer
 from costmodel.bill.quantity import quantity
-from costmodel.describe.jobs.fields import JOB_FIELDS, RUN_FIELDS, names
+from costmodel.describe.jobs.fields import JOB_FIELDS, RUN_FIELDS
 from costmodel.describe.jobs.keywords import RunKeywords
-from costmodel.describe.jobs.reading import keywords, read_all
+from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.interop.step_log.follow import LogFollower
 from costmodel.trust.step_times import StepTimes, longest_run, measured_steps, step_times
 from costmodel.whole_run.run import DAY_S, TrainingRun, run_of
-from costmodel.whole_run.solve import options_of
+from costmodel.whole_run.solve import split_options
 
 State = Literal["inside", "slower", "faster", "unknown"]
 
@@ -51,13 +51,7 @@ class Band(NamedTuple):
 
 
 def band_of(est: Estimate) -> Band:
-    """Return where the steps of a job are expected: p10, the estimate and p90, with what its site says.
-
-    Raises
-    ------
-    CostModelError
-        If the estimate holds several layouts.
-    """
+    """Return where the steps of a job of one layout are expected: p10, the estimate and p90, with what its site says."""
     est.require_single("watch")
     within, middle_s = est.interval(), float(est.step_time_s)
     return Band(min(within.low, middle_s), middle_s, max(within.high, middle_s))
@@ -65,18 +59,9 @@ def band_of(est: Estimate) -> Band:
 
 @dataclass(frozen=True, repr=False)
 class Watch(Answer):
-    """One look at a running training.
+    """One look at a running training: its job, what its log says so far, and where its steps are expected.
 
-    Attributes
-    ----------
-    est : Estimate
-        The job.
-    times : StepTimes
-        What its log says so far.
-    band : Band
-        Where its steps are expected.
-    run : TrainingRun, optional
-        The whole run, for what the rest of it costs; none where neither log nor job says how long it is.
+    `run` is the whole run, for what the rest of it costs; none where neither log nor job says how long it is.
     """
 
     est: Estimate
@@ -186,7 +171,7 @@ class Watch(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the look as numbers and texts."""
-        since = self.since_s
+        rest = ("steps_left", "extra_days", "extra_dollars", "paid_spare_nodes")
         return {
             "schema_version": SCHEMA_VERSION,
             "log": self.times.log.name,
@@ -197,11 +182,8 @@ class Watch(Answer):
             "band_s": [self.band.low_s, self.band.high_s],
             "off": self.off,
             "since_step": self.since_step,
-            "since_s": since if np.isfinite(since) else None,
-            "steps_left": self.steps_left,
-            "extra_days": self.extra_days,
-            "extra_dollars": self.extra_dollars,
-            "paid_spare_nodes": self.paid_spare_nodes,
+            "since_s": self.since_s if np.isfinite(self.since_s) else None,
+            **{name: getattr(self, name) for name in rest},
             "measured": self.times.to_dict(),
         }
 
@@ -213,21 +195,10 @@ class Watch(Answer):
         return {name: [value] for name, value in {**plain, "low_s": low, "high_s": high}.items()}
 
 
-def watched(times: StepTimes, est: Estimate, **run_options: Any) -> Watch:
-    """Hold the steps of a log against an estimate.
-
-    Parameters
-    ----------
-    times : StepTimes
-        What the log says so far.
-    est : Estimate
-        The job; its tokens say how long the run is, where the log does not.
-    **run_options
-        As for `costmodel.whole_run.run.run_of`.
-    """
+def _watched(times: StepTimes, est: Estimate, run_options: Mapping[str, Any]) -> Watch:
+    """Hold the steps of a log against an estimate, whose tokens say how long the run is where the log does not."""
     tokens = float(est.tokens_per_step) * times.log.last_step or est.job.tokens
-    run = run_of(est, tokens, **run_options) if tokens else None
-    return Watch(est, times, band_of(est), run)
+    return Watch(est, times, band_of(est), run_of(est, tokens, **run_options) if tokens else None)
 
 
 @shows((*JOB_FIELDS, *RUN_FIELDS))
@@ -247,7 +218,7 @@ def watch(log: str | Path | Iterable[str | Path], **asked: Unpack[RunKeywords]) 
         If the job or the log cannot be read, or the log is of another job.
     """
     est, options = _asked(asked)
-    return watched(step_times(log, est), est, **options)
+    return _watched(step_times(log, est), est, options)
 
 
 class Watcher:
@@ -270,11 +241,10 @@ class Watcher:
         if not self._follower.collector.has_steps:
             return None
         times = measured_steps(self._follower.collector.found(), self._est)
-        return watched(times, self._est, **self._options)
+        return _watched(times, self._est, self._options)
 
 
 def _asked(asked: Any) -> tuple[Estimate, dict[str, Any]]:
     """Return the job of the keywords, and the options of its run."""
-    given = keywords(asked, (*JOB_FIELDS, *RUN_FIELDS), who="watch")
-    options = options_of(read_all({name: given.pop(name) for name in names(RUN_FIELDS) if name in given}))
-    return estimate(**given), options
+    job, options = split_options(keywords(asked, (*JOB_FIELDS, *RUN_FIELDS), who="watch"))
+    return estimate(**job), options
