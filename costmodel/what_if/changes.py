@@ -64,16 +64,20 @@ def hardware_changes(job: Job, factor: float) -> list[Change]:
     if accelerator.kernels is not None:
         for name, kernels, value in _kernel_latencies(accelerator.kernels, factor):
             number(name, "latency", value, "s", with_accelerator(kernels=kernels))
-    for index, tier in enumerate(job.cluster.tiers):
+    tiers = job.cluster.tiers
+    for index, tier in enumerate(tiers):
         rate, latency = (
-            _tier_changed(job, index, change(tier, factor)) for change in (at_rate, _with_latency)
+            replace(job, cluster=replace(job.cluster, tiers=(*tiers[:index], changed, *tiers[index + 1 :])))
+            for changed in (at_rate(tier, factor), _with_latency(tier, factor))
         )
         number(f"{tier.name} bandwidth", "rate", tier.achieved_bandwidth_bytes_per_s, "B/s", rate)
         number(f"{tier.name} latency", "latency", _longest(tier), "s", latency)
     for field, name in _HOST_LATENCIES.items():
         value = float(job.switches[field])
         if value:
-            number(name, "latency", value, "s", _number_changed(job, field, value * factor))
+            number(
+                name, "latency", value, "s", replace(job, recipe=job.recipe.replaced(field, value * factor))
+            )
     return found
 
 
@@ -106,11 +110,8 @@ def _kernel_latencies(
 
 
 def _fabric_latencies(fabric: FabricConstants | None) -> list[str]:
-    return (
-        []
-        if fabric is None
-        else [name for name in type(fabric).model_fields if name.endswith("_s") and "per_s" not in name]
-    )
+    fields = () if fabric is None else type(fabric).model_fields
+    return [name for name in fields if name.endswith("_s") and "per_s" not in name]
 
 
 def _longest(tier: Tier) -> float:
@@ -129,39 +130,22 @@ def _with_latency(tier: Tier, factor: float) -> Tier:
     )
 
 
-def _tier_changed(job: Job, index: int, tier: Tier) -> Job:
-    tiers = list(job.cluster.tiers)
-    tiers[index] = tier
-    return replace(job, cluster=replace(job.cluster, tiers=tuple(tiers)))
-
-
-def _number_changed(job: Job, name: str, value: float) -> Job:
-    """Return the job with a number of its switches at a value that may be beyond what a user can set."""
-    return replace(job, recipe=job.recipe.replaced(name, value))
-
-
 _AT_ITS_END = ("degraded_gpu",)
 """Numbers whose default is the end of their range, where a little more is none."""
 
 
 def number_changes(job: Job, factor: float) -> list[Change]:
-    """Return the numbers among the switches that are not zero, host latencies aside, each times a factor."""
-    return [
-        Change(
-            name,
-            float(value),
-            value * factor,
-            _number_changed(job, name, value * factor),
-            "number",
-            _unit(name),
-        )
-        for name, value in job.switches.items()
-        if SWITCHES[name].is_number and name not in _HOST_LATENCIES and name not in _AT_ITS_END and value
-    ]
+    """Return the numbers among the switches that are not zero, host latencies aside, each times a factor.
 
-
-def _unit(name: str) -> str:
-    return "B" if "bytes" in name else "s" if name.endswith("_s") else ""
+    Their values may be beyond what a user can set.
+    """
+    found = []
+    for name, value in job.switches.items():
+        if SWITCHES[name].is_number and value and name not in (*_HOST_LATENCIES, *_AT_ITS_END):
+            made = replace(job, recipe=job.recipe.replaced(name, value * factor))
+            unit = "B" if "bytes" in name else "s" if name.endswith("_s") else ""
+            found.append(Change(name, float(value), value * factor, made, "number", unit))
+    return found
 
 
 def choice_changes(job: Job) -> list[Change]:
@@ -172,20 +156,14 @@ def choice_changes(job: Job) -> list[Change]:
         if not SWITCHES[name].is_number
         for value in _alternatives(name, now)
     ]
-    layout = job.layout
-    policy = RECOMPUTE_POLICIES[int(layout.recompute)]
+    policy, stage = RECOMPUTE_POLICIES[int(job.layout.recompute)], int(job.layout.zero_stage)
     found += [
         with_layout(job, "recompute", policy, other, recompute=code)
         for code, other in enumerate(RECOMPUTE_POLICIES)
         if other != policy
     ]
-    stage = int(layout.zero_stage)
-    found += [
-        with_layout(job, "zero", f"{stage}", f"{other}", zero_stage=other)
-        for other in range(4)
-        if other != stage
-    ]
-    return found
+    others = (other for other in range(4) if other != stage)
+    return [*found, *(with_layout(job, "zero", f"{stage}", f"{n}", zero_stage=n) for n in others)]
 
 
 def _alternatives(name: str, now: Any) -> list[Any]:

@@ -50,16 +50,10 @@ def sampled_step_s(est: Estimate) -> NDArray[np.float64]:
 
 
 class LineDifference(NamedTuple):
-    """One line on all bills: its value on each, 0 where it is absent, and why it differs from the first.
+    """One line on all bills (time or memory): its value on each, 0 where it is absent, and why it differs from the first.
 
-    Attributes
-    ----------
-    bill, name, axis, category : str
-        As on the bill that has it first; `bill` is time or memory.
-    values : tuple of float
-        Exposed seconds of the step, or bytes on the worst stage, by job.
-    why : tuple of str
-        By job: in plain words what changed against the first; empty where nothing did.
+    `values` are exposed seconds of the step, or bytes on the worst stage, by job; `why` says by job in plain words what
+    changed against the first, nothing where nothing did.
     """
 
     bill: str
@@ -75,14 +69,9 @@ class LineDifference(NamedTuple):
 
 
 class FasterOdds(NamedTuple):
-    """How surely a job is faster than the first: on samples that both share.
+    """How surely a job is faster than the first: the share of shared samples in which its step is shorter. [-]
 
-    Attributes
-    ----------
-    probability : float
-        Share of the samples in which its step is shorter. [-]
-    low, high : float
-        p10 and p90 of its step time over the first one's. [-]
+    `low` and `high` are p10 and p90 of its step time over the first one's. [-]
     """
 
     probability: float
@@ -91,18 +80,10 @@ class FasterOdds(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """A whole training in time, energy and money, nothing lost to failures.
+    """A whole training in days, hours, energy and dollars (none without a price), nothing lost to failures.
 
-    Attributes
-    ----------
-    days, gpu_hours, energy_kwh : float
-        [d], [h], [kWh]
-    dollars : float or None
-        None without a price. [USD]
-    low, middle, high : float
-        p10, p50 and p90 of the step time over what is predicted: of days, hours, energy and dollars alike.
-    headline_place : float
-        Share of the samples whose step is shorter than predicted. [-]
+    `low`, `middle` and `high` are p10, p50 and p90 of the step time over what is predicted, and so of all of them;
+    `headline_place` is the share of the samples whose step is shorter than predicted. [-]
     """
 
     days: float
@@ -138,17 +119,7 @@ def _spent(est: Estimate) -> Spent | None:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Answer):
-    """Several jobs against the first.
-
-    Attributes
-    ----------
-    labels : tuple of str
-        What the jobs are called.
-    estimates : tuple of Estimate
-        Of one layout each.
-    lines : tuple of LineDifference
-        All lines of all bills: time, then memory.
-    """
+    """Several jobs of one layout each against the first: all lines of all bills, time first, then memory."""
 
     labels: tuple[str, ...]
     estimates: tuple[Estimate, ...]
@@ -257,14 +228,14 @@ def compare(*estimates: Estimate, labels: Sequence[str] = ()) -> Comparison:
         raise CostModelError("compare: one job given, expected two or more, or one with something to vary")
     for est in estimates:
         est.require_single("compare")
-    names = tuple(labels) or default_labels(len(estimates))
+    names = _labels(labels, len(estimates))
     lines = (*_differences("time", "exposed_seconds", estimates), *_differences("memory", "bytes", estimates))
     return Comparison(names, tuple(estimates), lines)
 
 
-def default_labels(count: int) -> tuple[str, ...]:
-    """Return A, B, C … for what was given no names."""
-    return tuple(chr(ord("A") + index) for index in range(count))
+def _labels(given: Sequence[str], count: int) -> tuple[str, ...]:
+    """Return the names given, A, B, C … where none are."""
+    return tuple(given) or tuple(chr(ord("A") + index) for index in range(count))
 
 
 def _differences(bill: str, key: str, estimates: Sequence[Estimate]) -> list[LineDifference]:
@@ -291,7 +262,10 @@ def _why(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, key:
     if key == "exposed_seconds":
         if _differ(before["count"], after["count"]):
             reasons.append(f"runs {after['count']:,.6g} times instead of {before['count']:,.6g}")
-        shown = [_share(record["exposed_seconds"], record["seconds"]) for record in (before, after)]
+        shown = [
+            record["exposed_seconds"] / record["seconds"] if record["seconds"] else 1.0
+            for record in (before, after)
+        ]
         if abs(shown[0] - shown[1]) > 0.005:
             reasons.append(f"{1 - shown[1]:.0%} hidden instead of {1 - shown[0]:.0%}")
         if before["tier"] != after["tier"] and before["seconds"] and after["seconds"]:
@@ -301,10 +275,6 @@ def _why(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, key:
     if not reasons and _differ(before[key], after[key]):
         return "another formula" if before["formula"] != after["formula"] else ""
     return "; ".join(reasons)
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 1.0
 
 
 def _differ(a: float, b: float) -> bool:
@@ -332,15 +302,7 @@ _SPREAD = ("days", "gpu_hours", "energy_kwh", "dollars")
 
 @dataclass(frozen=True, repr=False)
 class Runs(Answer):
-    """Whole runs beside each other.
-
-    Attributes
-    ----------
-    labels : tuple of str
-        What each is called.
-    runs : tuple of TrainingRun
-        The runs.
-    """
+    """Whole runs beside each other."""
 
     labels: tuple[str, ...]
     runs: tuple[TrainingRun, ...]
@@ -368,12 +330,18 @@ class Runs(Answer):
 
 def _run_row(label: str, run: TrainingRun) -> dict[str, Any]:
     """Return one run as a row."""
-    job, spread = run.est.job, run.spread()
+    job, spread, within = run.est.job, run.spread(), run.within()
     figures: dict[str, Any] = {}
     for name in _SPREAD:
         figures[name] = getattr(run, name)
         for index, percent in enumerate(PERCENTILES):
             figures[f"{name}_p{percent}"] = float(spread[name][index]) if name in spread else None
+    limits: dict[str, Any] = {}
+    for limit in ("dollars", "days"):
+        kept = within.get(limit)
+        limits[f"{limit}_limit"] = kept and kept.limit
+        limits[f"{limit}_margin"] = kept and kept.margin
+        limits[f"{limit}_kept_probability"] = kept and kept.probability
     return {
         "label": label,
         "model": job.model.name,
@@ -386,26 +354,10 @@ def _run_row(label: str, run: TrainingRun) -> dict[str, Any]:
         "step_time_s": run.step_time_s,
         "mfu": float(run.est.mfu),
         **figures,
-        "headline_place": run.headline_place,
-        "price_usd_per_gpu_hour": run.price_usd_per_gpu_hour,
-        "price_note": run.price_note,
+        **{name: getattr(run, name) for name in ("headline_place", "price_usd_per_gpu_hour", "price_note")},
         "interruptions": run.interruptions,
-        **{
-            f"{limit}_{figure}": value
-            for limit in ("dollars", "days")
-            for figure, value in _limit_cells(run, limit).items()
-        },
+        **limits,
         "spare_nodes": run.spare_nodes,
-    }
-
-
-def _limit_cells(run: TrainingRun, limit: str) -> dict[str, float | None]:
-    """Return what is left of a limit, and how surely it is kept; none where it was not given."""
-    found = run.within().get(limit)
-    return {
-        "limit": None if found is None else found.limit,
-        "margin": None if found is None else found.margin,
-        "kept_probability": None if found is None else found.probability,
     }
 
 
@@ -434,7 +386,7 @@ def runs(*priced: TrainingRun, labels: Sequence[str] = ()) -> Runs:
     """
     if len(priced) < 2:
         raise CostModelError("runs: one run given, expected two or more")
-    names = tuple(labels) or default_labels(len(priced))
+    names = _labels(labels, len(priced))
     if len(names) != len(priced):
         raise CostModelError(f"runs: {len(priced)} runs given, expected as many labels, got {len(names)}")
     return Runs(names, tuple(priced))
@@ -472,48 +424,23 @@ def vary(values: Sequence[str], **job: Unpack[JobKeywords]) -> dict[str, Estimat
 
 
 def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Return labels and keywords of the job with every combination of the values to vary.
-
-    A single combination is preceded by the job as given. The data-parallel degree follows from what
-    varies.
-
-    Raises
-    ------
-    CostModelError
-        If a text is not ``name=values``, or there is no such field or switch.
-
-    Examples
-    --------
-    >>> [label for label, _ in varied_jobs({"tp": 2}, ["tp=4,8", "dp_overlap=none"])]
-    ['tp=4 dp_overlap=none', 'tp=8 dp_overlap=none']
-    """
+    """Return labels and keywords of the job with every combination of the values to vary; see `vary`."""
     choices = [_read_values(text) for text in vary]
     changes = [dict(values) for values in product(*choices)] if choices else []
     found = [("", dict(job))] if len(changes) < 2 else []
     for change in changes:
-        fields: dict[str, Any] = {"dp": None}
-        switches = {}
-        for (name, is_switch), value in change.items():
-            if is_switch:
-                switches[name] = value
-            else:
-                fields[name] = value
+        switches = {name: value for (name, is_switch), value in change.items() if is_switch}
+        fields = {name: value for (name, is_switch), value in change.items() if not is_switch}
         label = " ".join(f"{name}={_value_label(value)}" for (name, _), value in change.items())
-        below = {key: value for key, value in job.items() if key != "dp" or len(switches) == len(change)}
-        found.append((label, merge_jobs(below, {**fields, "switches": switches or None})))
+        below = {key: value for key, value in job.items() if key != "dp" or not fields}
+        found.append((label, merge_jobs(below, {"dp": None, **fields, "switches": switches or None})))
     return found
 
 
 def _value_label(value: Any) -> str:
-    return (
-        "+".join(value)
-        if isinstance(value, list)
-        else " ".join(value)
-        if isinstance(value, tuple)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+    if isinstance(value, (list, tuple)):
+        return ("+" if isinstance(value, list) else " ").join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _read_values(text: str) -> list[tuple[tuple[str, bool], Any]]:

@@ -26,35 +26,33 @@ _LONGEST = 200
 _HIDDEN = {"hidden": "all", **{f"{axis}_hidden": axis for axis in COMMUNICATING}}
 """Shares of communication that run beside compute: of all of it, and of an axis."""
 _OF_A_STEP = {
+    **dict.fromkeys(("mfu", "mfu_causal", "hfu", "fits_probability", *CATEGORIES, *_HIDDEN), "share"),
+    **dict.fromkeys(("tokens_per_s_per_gpu", "model_tflops_per_gpu", "gpus"), "number"),
+    **dict.fromkeys(("memory", "memory_left", "host_memory"), "B"),
     "step_time": "s",
-    "mfu": "share",
-    "mfu_causal": "share",
-    "hfu": "share",
-    "tokens_per_s_per_gpu": "number",
-    "model_tflops_per_gpu": "number",
-    "memory": "B",
-    "memory_left": "B",
-    "host_memory": "B",
-    "gpus": "number",
-    "fits_probability": "share",
-    **dict.fromkeys((*CATEGORIES, *_HIDDEN), "share"),
 }
 """Figures that can be expected of a step, and what their bounds are: a quantity with the unit ``s`` or ``B``, a number
 or per cent (``share``), or any number."""
-_SPREAD = ("days", "gpu_hours", "dollars", "energy_kwh")
-_OF_A_RUN = {f"{name}{percent}": "number" for name in _SPREAD for percent in ("", "_p10", "_p50", "_p90")}
-"""The same of a whole run."""
+_OF_A_RUN = {
+    f"{name}{percent}": "number"
+    for name in ("days", "gpu_hours", "dollars", "energy_kwh")
+    for percent in ("", "_p10", "_p50", "_p90")
+}
+"""The same of a whole run, all of them numbers."""
+_ATTRIBUTES = {
+    "step_time": "step_time_s",
+    "memory": "memory_bytes_per_gpu",
+    "host_memory": "host_memory_bytes",
+}
 
 
 def _value(name: str, est: Estimate, run: TrainingRun | None) -> float | None:
     """Return a figure of a step, or of a whole run or a percentile of it; none of dollars without a price."""
     if run is not None and name in _OF_A_RUN:
         figure, _, percent = name.partition("_p")
-        if not percent:
-            of_run: float | None = getattr(run, figure)
-            return of_run
-        spread = run.spread(float(percent))
-        return float(spread[figure][0]) if figure in spread else None
+        spread = run.spread(float(percent)) if percent else {}
+        of_run: float | None = getattr(run, figure) if not percent else spread.get(figure, [None])[0]
+        return of_run
     if name == "memory_left":
         return float(est.memory_capacity_bytes - est.memory_bytes_per_gpu)
     if name == "gpus":
@@ -64,12 +62,7 @@ def _value(name: str, est: Estimate, run: TrainingRun | None) -> float | None:
     if name in _HIDDEN:
         # Of an axis that sends nothing, nothing is waited for.
         return float(est.hidden_by_axis().get(_HIDDEN[name], 1.0))
-    attribute = {
-        "step_time": "step_time_s",
-        "memory": "memory_bytes_per_gpu",
-        "host_memory": "host_memory_bytes",
-    }
-    return float(getattr(est, attribute.get(name, name)))
+    return float(getattr(est, _ATTRIBUTES.get(name, name)))
 
 
 class Expected(NamedTuple):

@@ -31,23 +31,10 @@ _LEAST = 1e-9
 class Effect(NamedTuple):
     """What a change of one number, little of it, or of one choice does to a job.
 
-    Attributes
-    ----------
-    name, kind : str
-        `kind` is rate, latency, number or switch.
-    before, after : str
-        Of a switch: its value, and the other one. Empty for numbers.
-    value, unit : float, str
-        Of a number; NaN for a switch.
-    elasticity, memory_elasticity : float
-        Percent of step time, and of memory, per percent of the number; NaN for a switch. [-]
-    less, more : float
-        Relative change of step time with 10 % less and 10 % more; of a switch, both with the other value. [-]
-    memory_more : float
-        The same of memory, with more, or with the other value. [-]
-    removed, created : str
-        The lines that shrink and grow most when things get faster: with more of a rate, less of anything
-        else, or the other value of a switch. Empty where none does.
+    `kind` is rate, latency, number or switch. A number has its value and unit, and per cent of step time and of memory
+    per per cent of it; a switch the value before and after, and the rest empty or NaN. `less` and `more` are relative
+    changes of step time with 10 % less and more of a number, of a switch both with the other value; `memory_more` is
+    that of memory. `removed` and `created` are the lines that shrink and grow most when things get faster.
     """
 
     name: str
@@ -105,10 +92,7 @@ class Sensitivity(Answer):
             "sum_of_rates": self.total("rate"),
             "sum_of_latencies": self.total("latency"),
             "effects": [
-                {
-                    key: None if isinstance(value, float) and math.isnan(value) else value
-                    for key, value in effect._asdict().items()
-                }
+                {key: None if value != value else value for key, value in effect._asdict().items()}
                 for effect in self.effects
             ],
             "refused": [{"switch": name, "reason": reason} for name, reason in self.refused],

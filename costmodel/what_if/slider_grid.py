@@ -32,28 +32,14 @@ PARTS = ("compute", "tp", "cp", "ep", "pp", "bubble", "dp")
 
 MOST_POINTS = 16_000
 _MIN_TOKENS_A_RANK = 512
-_OWN, _PLAIN = 0, 1
 
 
 class SliderGrid(NamedTuple):
-    """Step time and memory over all combinations of the sliders.
+    """Step time and memory over all combinations of the sliders, a dimension each; NaN where the layout cannot run.
 
-    Attributes
-    ----------
-    values : dict of str to tuple of int
-        Values of each of `SLIDERS`, ascending; the job's own is among them.
-    start : dict of str to int
-        Where the job itself sits: an index into each of them.
-    step_time_s, memory_bytes : Array
-        A dimension a knob; NaN where the layout cannot run. [s, B]
-    shares : Array
-        Part of the step by `PARTS` in the last dimension. [-]
-    reason : NDArray
-        0 where it can run, else 1 + an index into `reasons`.
-    reasons : tuple of str
-        Why a layout cannot run.
-    plain : NDArray
-        True where the job's schedule cannot run and plain 1F1B without virtual stages was priced.
+    `values` are those of each of `SLIDERS`, ascending, the job's own at the index `start`; `shares` of the step are by
+    `PARTS` in the last dimension. `reason` is 0 where a layout can run, else 1 + an index into `reasons`; `plain` is true
+    where the job's schedule cannot run and plain 1F1B without virtual stages was priced.
     """
 
     values: dict[str, tuple[int, ...]]
@@ -81,41 +67,28 @@ def slider_values(job: Job) -> dict[str, tuple[int, ...]]:
     }
     values = {knob: _doublings(own[knob], *limits[knob]) for knob in SLIDERS}
     while np.prod([float(len(held)) for held in values.values()]) > MOST_POINTS:
-        longest = max(values, key=lambda knob: len(values[knob]))
-        values[longest] = _thinned(values[longest], own[longest])
+        knob = max(values, key=lambda name: len(values[name]))
+        (first, *_, last), middle = values[knob], own[knob]
+        # The one that is furthest from the job's own goes.
+        values[knob] = values[knob][1:] if middle / first > last / middle else values[knob][:-1]
     return values
 
 
 def _doublings(own: int, least: int, most: int) -> tuple[int, ...]:
     """Return the job's value halved and doubled as long as it stays whole and in range."""
-    held = {own} | ({1} if least <= 1 else set())
-    value = own
+    held, value = {own} | ({1} if least <= 1 else set()), own
     while value % 2 == 0 and value // 2 >= max(least, 1):
         value //= 2
         held.add(value)
-    value = own
-    while value * 2 <= most:
-        value *= 2
-        held.add(value)
+    while own * 2 <= most:
+        own *= 2
+        held.add(own)
     return tuple(sorted(held))
 
 
-def _thinned(values: tuple[int, ...], own: int) -> tuple[int, ...]:
-    """Drop the value that is furthest from the job's own."""
-    first, last = values[0], values[-1]
-    return values[1:] if own / first > last / own else values[:-1]
-
-
 def slider_grid(est: Estimate) -> SliderGrid:
-    """Price the neighbourhood of an estimate of one layout.
+    """Price the neighbourhood of an estimate of one layout; everything that is not a slider stays as it is.
 
-    Parameters
-    ----------
-    est : Estimate
-        Of one layout; everything that is not a slider stays as it is.
-
-    Notes
-    -----
     Where the job's schedule cannot run a combination (more chunks than layers, micro-batches that it does not
     take), plain 1F1B without virtual stages is priced instead, and `plain` says so. A layout of the pipeline that
     is written out holds for its own stages; others deal layers as the recipe does.
@@ -178,18 +151,11 @@ def _layouts(job: Job, flat: dict[str, Array]) -> tuple[Layout, NDArray[np.bool_
     one = schedule_code("none")
     schedule = np.where(runs, own.schedule, np.where(flat["pp"] > 1, schedule_code("1f1b"), one))
     with_sp = own.sequence_parallel > 0 if own.tp > 1 else np.asarray(True)
+    kept = ("etp", "zero_stage", "shard_group", "recompute")
     layout = Layout(
-        gpus=flat["gpus"],
-        tp=flat["tp"],
-        cp=flat["cp"],
-        pp=flat["pp"],
+        **flat,
+        **{name: np.full(size, float(getattr(own, name))) for name in kept},
         vp=np.where(runs, own.vp, 1.0),
-        ep=flat["ep"],
-        etp=np.full(size, float(own.etp)),
-        micro_batch=flat["micro_batch"],
-        zero_stage=np.full(size, float(own.zero_stage)),
-        shard_group=np.full(size, float(own.shard_group)),
-        recompute=np.full(size, float(own.recompute)),
         schedule=np.asarray(schedule, dtype=np.float64),
         sequence_parallel=np.asarray(with_sp & (flat["tp"] > 1), dtype=np.float64),
     )
@@ -228,5 +194,4 @@ def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ..
 
 def _picked(layout: Layout, mask: NDArray[np.bool_]) -> Layout:
     """Return the layouts under a mask."""
-    names = layout.__slots__
-    return replace(layout, **{name: getattr(layout, name)[mask] for name in names})
+    return replace(layout, **{name: getattr(layout, name)[mask] for name in layout.__slots__})

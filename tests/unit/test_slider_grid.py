@@ -18,7 +18,6 @@ from costmodel.what_if.slider_grid import (
     SLIDERS,
     _doublings,
     _part_of,
-    _thinned,
     slider_grid,
     slider_values,
 )
@@ -195,12 +194,6 @@ def test_a_group_of_what_is_not_sharded_divides_nothing():
     """Without ZeRO an estimate is priced whatever the group is, and so is where its sliders stand."""
     grid = slider_grid(cm.estimate(**{**GROUPED, "zero_stage": 0, "shard_group": 7}))
     assert grid.reason[tuple(grid.start[knob] for knob in SLIDERS)] == 0
-
-
-def test_the_value_furthest_from_the_own_one_goes():
-    assert _thinned((1, 2, 4, 8, 16), 8) == (2, 4, 8, 16)
-    assert _thinned((4, 8, 16, 32, 64), 8) == (4, 8, 16, 32)
-    assert _thinned((2, 4, 8), 4) == (2, 4)  # as far: the largest
 
 
 @pytest.mark.parametrize(
