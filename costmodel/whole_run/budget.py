@@ -118,21 +118,22 @@ class Budget(Answer):
         """What a device of the cluster is called."""
         return self.cluster.accelerator.called
 
-    def _scaled(self, value: float | None, name: str = "") -> dict[str, float | None]:
-        """Return p10, p50 and p90 of what a training takes that is expected to take `value`."""
+    @cached_property
+    def _ends(self) -> dict[str, float]:
+        """How much longer a step takes than expected: p10, p50 and p90. [-]"""
         ends = np.percentile(self.step_over_expected, PERCENTILES)
-        return {
-            f"{name}p{share}": None if value is None else value * float(end)
-            for share, end in zip(PERCENTILES, ends, strict=True)
-        }
+        return {f"p{share}": float(end) for share, end in zip(PERCENTILES, ends, strict=True)}
 
     @cached_property
-    def spread(self) -> dict[str, dict[str, float | None]]:
+    def spread(self) -> dict[str, dict[str, float]]:
         """What the same training takes, and what the same money trains: p10, p50 and p90 of each figure."""
-        flops = np.percentile(self.training_flops / self.step_over_expected, PERCENTILES)
-        found = {name: self._scaled(getattr(self, name)) for name in ("dollars", "gpu_hours")}
-        found["training_flops"] = {f"p{s}": float(v) for s, v in zip(PERCENTILES, flops, strict=True)}
-        return found if self.days is None else {**found, "days": self._scaled(self.days)}
+        takes = {"dollars": self.dollars, "gpu_hours": self.gpu_hours, "days": self.days}
+        trained = np.percentile(self.training_flops / self.step_over_expected, PERCENTILES)
+        return {
+            name: {place: value * end for place, end in self._ends.items()}
+            for name, value in takes.items()
+            if value is not None
+        } | {"training_flops": dict(zip(self._ends, map(float, trained), strict=True))}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""
@@ -148,15 +149,14 @@ class Budget(Answer):
         }
 
     def _records(self) -> list[dict[str, Any]]:
-        return [
-            {
-                **choice.__dict__,
-                "tokens_per_parameter": choice.tokens_per_parameter,
-                **self._scaled(choice.train_usd, "train_usd_"),
-                **self._scaled(self.days and self.days * choice.train_usd / self.dollars, "days_"),
-            }
-            for choice in self.choices
-        ]
+        records = []
+        for choice in self.choices:
+            days = None if self.days is None else self.days * choice.train_usd / self.dollars
+            record = {**choice.__dict__, "tokens_per_parameter": choice.tokens_per_parameter}
+            record |= {f"train_usd_{place}": choice.train_usd * end for place, end in self._ends.items()}
+            record |= {f"days_{place}": days and days * end for place, end in self._ends.items()}
+            records.append(record)
+        return records
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row for each rule."""
