@@ -18,7 +18,7 @@ from costmodel.describe.models.model import MOST_LAYERS, Model
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.interpolation import resolved
-from costmodel.interop.keys import Flags, flag_of, matches, unknown_keys
+from costmodel.interop.keys import Flags, Values, flag_of, key_table, matches, unknown_keys
 from costmodel.interop.megatron_job import MEGATRON, read_flags
 from costmodel.interop.text_file import TextFile
 from costmodel.interop.tuning import take_bridge_tuning
@@ -31,27 +31,23 @@ _TODAYS = {
 """Flags that are read of configurations, as of any age and program, with those of today."""
 _DEFAULTS = {flag: str(field.default) for field in MEGATRON.fields.values() for flag in field.keys}
 _READ = {*_TODAYS.values(), *_NEGATED.values()}
-_OF_BRIDGE = (
-    "micro_batch_size",
-    "global_batch_size",
-    "use_distributed_optimizer",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "data_parallel_sharding_strategy",
-    "use_megatron_fsdp",
-)
+_BESIDE: Mapping[str, str] = MEGATRON.more["beside"]
+"""By kind of file, patterns of keys beside the model's that are read or change no price."""
 
 
 def read_arguments(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read ``model_config.yaml`` of Megatron's tests, or a file for ``--yaml-cfg``."""
     raw = _yaml(file)
     arguments = raw.get("MODEL_ARGS")
+    left = _beside("megatron-yaml", raw) if isinstance(arguments, dict) else ()
     if not isinstance(arguments, dict):
         flat: dict[str, Any] = {}
         for key, value in raw.items():
             flat.update(value if isinstance(value, dict) else {key: value})
         arguments = _flags_of(flat)
-    return read_flags(Flags(arguments), given, name=_stem(file)).answer()
+    draft = read_flags(Flags(arguments), given, name=_stem(file))
+    draft.ignored += left
+    return draft.answer()
 
 
 def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
@@ -78,7 +74,9 @@ def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
         flat["use_megatron_fsdp"] = True
         by_gradients = flat.get("fsdp_sharding_strategy", "full") == "grad"
         flat["data_parallel_sharding_strategy"] = "optim_grads" if by_gradients else "optim_grads_params"
-    return of_configuration(flat, _table(model, "tokenizer"), file, given).answer()
+    draft = of_configuration(flat, _table(model, "tokenizer"), file, given)
+    draft.ignored += _beside("nemo", {**raw, "optim": optimizer})
+    return draft.answer()
 
 
 def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
@@ -114,12 +112,9 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
         "moe_layer_freq": experts.get("frequency", 1) if experts else None,
         **layout,
     }
-    beside = {f"moe.{key}": value for key, value in experts.items()}
-    beside |= {f"precision.{key}": value for key, value in precision.items()}
     asked = {"recipe": "neuronx-distributed", **given}
     draft = of_configuration(flat, _table(data, "tokenizer"), file, asked)
-    known = MEGATRON.more["neuronx"]["irrelevant"]
-    draft.ignored += unknown_keys({key: value for key, value in beside.items() if not matches(known, key)})
+    draft.ignored += _beside("neuronx", {**raw, "moe": experts, "optim": _table(model, "optim")})
     draft.put_optimizer(str(_table(model, "optim").get("name", "adamw")).removesuffix("_fp32OptState"))
     if kind == "bf16SR":
         draft.put_switches({"master_weights_bytes": 0})
@@ -146,8 +141,10 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
             "model.num_layers: is not in the file, which changes a recipe that it does not name; "
             "read the run_config.yaml that Megatron-Bridge writes"
         )
-    for table in (_table(raw, part) for part in ("train", "ddp", "optimizer")):
-        flat.update({key: table[key] for key in _OF_BRIDGE if table.get(key) is not None})
+    for name in MEGATRON.more["bridge"]["run_config"].split():
+        for part, field in (key.split(".") for key in MEGATRON.more["bridge"]["keys"][name][1:]):
+            if (value := _table(raw, part).get(field)) is not None:
+                flat[MEGATRON.key(name)] = value
     mixed, inside = raw.get("mixed_precision"), _table(raw, "mixed_precision")
     named = mixed if isinstance(mixed, str) else next((k for k in ("bf16", "fp16") if inside.get(k)), "")
     flat["bf16"], flat["fp16"] = "bf16" in named or bool(flat.get("bf16")), "fp16" in named
@@ -159,12 +156,14 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
     flat["num_query_groups"] = flat.get("num_query_groups") or None
     draft = of_configuration(flat, _table(raw, "tokenizer"), file, given)
     take_bridge_tuning(_table(raw, "peft"), draft)
+    draft.ignored += _beside("megatron-bridge", raw)
     return draft.answer()
 
 
 def read_primus(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read an experiment of Primus on Megatron: a module's overrides over the model that it names."""
-    modules = [part for part in _table(_yaml(file), "modules").values() if isinstance(part, dict)]
+    raw = _yaml(file)
+    modules = [part for part in _table(raw, "modules").values() if isinstance(part, dict)]
     chosen = next((part for part in modules if isinstance(part.get("overrides"), dict)), {})
     framework = str(chosen.get("framework", ""))
     if framework != "megatron":
@@ -181,6 +180,7 @@ def read_primus(file: TextFile, given: Mapping[str, Any]) -> Imported:
     draft = read_flags(Flags(_flags_of(overrides)), given, name=_stem(file), model=model)
     if model is not None:
         draft.notes.append(f"model: {named}")
+    draft.ignored += _beside("primus", {**raw, "module": chosen})
     draft.warnings.append(
         f"primus: the presets {chosen.get('config')} and {named} are not beside it: their values are unread"
     )
@@ -217,6 +217,10 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
     draft = read_flags(Flags({**kept, "--deepspeed": True}), given, name=_stem(file))
     words = MEGATRON.more["neox"]
     draft.ignored += _unread(raw, f"{words['read']} {words['irrelevant']}")
+    engine: dict[str, Any] = {
+        part: raw[part] for part in ("fp16", "bf16", "zero_optimization", "optimizer") if part in raw
+    }
+    draft.ignored += Values(key_table("deepspeed"), engine).unread()
     draft.put_optimizer(str(_table(raw, "optimizer").get("type") or "adam"))
     model = draft["model"]
     if raw.get("gpt_j_residual") and isinstance(model, Model):
@@ -270,6 +274,16 @@ def of_configuration(
         draft.notes.append(f"vocabulary of {named}: {model.vocab_size}")
     draft.ignored += _unread(flat, irrelevant)
     return draft
+
+
+def _beside(kind: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return keys that stand beside the model's and are not known, of a file's parts by their names."""
+    flat = {
+        f"{part}.{key}".rstrip("."): value
+        for part, table in raw.items()
+        for key, value in (table.items() if isinstance(table, dict) and table else [("", table)])
+    }
+    return unknown_keys({key: value for key, value in flat.items() if not matches(_BESIDE[kind], key)})
 
 
 def _unread(flat: Mapping[str, Any], irrelevant: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from costmodel.interop.framework import (
     own_head,
     steps_of,
 )
-from costmodel.interop.keys import Values, key_table
+from costmodel.interop.keys import Values, key_table, matches, unknown_keys
 from costmodel.interop.sniff import parse_json
 from costmodel.interop.text_file import TextFile, read_text
 from costmodel.interop.tuning import peft_modules, take_tuning
@@ -224,6 +224,8 @@ def take_sharding(fsdp: Mapping[str, Any], draft: Draft) -> None:
     """Read FSDP's settings, of either version."""
     stages = _SHARDING["stages"]
     plain = {str(key).removeprefix("fsdp_"): fsdp[key] for key in fsdp}
+    beside = {f"fsdp_config.{key}": value for key, value in plain.items()}
+    draft.ignored += unknown_keys({k: v for k, v in beside.items() if not matches(_SHARDING["known"], k)})
     after, words = plain.get("reshard_after_forward"), plain.get("sharding")
     named = str(plain.get("sharding_strategy") or "").lower()
     if isinstance(words, (str, list)) and not named:

@@ -113,7 +113,7 @@ class KeyTable:
 
 @cache
 def _pattern(word: str) -> re.Pattern[str]:
-    return re.compile(rf"{translate(word)[:-2]}(?:\..*)?")
+    return re.compile(rf"{translate(word.removesuffix('.**'))[:-2]}(?:\..*)?")
 
 
 @cache
@@ -180,6 +180,15 @@ def _telling(key: str) -> tuple[str, ...]:
     return tuple(word for word in re.split(r"[\W_]+", key.lower()) if word in _stops())
 
 
+def _names(key: str, value: object) -> Iterator[str]:
+    """Yield a key, and those that are on below it."""
+    yield key
+    if isinstance(value, dict):
+        for name, inside in value.items():
+            if is_on(inside):
+                yield from _names(str(name), inside)
+
+
 def unknown_keys(said: Mapping[str, Any], program: str = "") -> tuple[str, ...]:
     """Return those of some keys, none of them in a table, that are on and no program's own (``_key``).
 
@@ -189,7 +198,7 @@ def unknown_keys(said: Mapping[str, Any], program: str = "") -> tuple[str, ...]:
     for key, value in said.items():
         if not is_on(value) or key.rpartition(".")[2].startswith("_"):
             continue
-        topics = [_stops()[word] for word in _telling(key)]
+        topics = [_stops()[word] for name in _names(key, value) for word in _telling(name)]
         # A degree of one divides nothing.
         if topics and not (set(topics) == {"parallelism"} and value in (1, "1", ["1"])):
             who = f"{program}: " if program else ""

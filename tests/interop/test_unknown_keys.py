@@ -1,0 +1,127 @@
+"""No key is passed over: one that no table knows is named, or stops the reading where its name says that it matters."""
+
+import json
+import tomllib
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+from texts import read_as
+
+from costmodel.base.errors import CostModelError
+from costmodel.base.yaml_files import read_mapping
+from costmodel.interop.keys import key_table
+from costmodel.interop.reading import READERS
+
+HERE = Path(__file__).parent
+CASES = YAML(typ="safe", pure=True).load((HERE / "whole_answers.yaml").read_text())
+BASES = read_mapping(HERE / "reader_cases.yaml", example="read:")["bases"]
+
+
+def files():
+    """Every small file of these tests that is tables in tables: its kind, content and what stands beside it."""
+    for case in CASES:
+        text, kind = case["text"], case["answer"]["kind"]
+        if kind in ("megatron", "hf", "megatron-bridge-overrides", "job", "nccl-tests"):
+            continue
+        raw = tomllib.loads(text) if case["file"].endswith("toml") else YAML(typ="safe", pure=True).load(text)
+        yield f"{kind}: {case['name']}", kind, raw, case.get("given", {})
+    for name, base in BASES.items():
+        if "content" in base:
+            yield name, base["kind"], base["content"], base.get("given", {})
+
+
+# The classes that a run_config.yaml lists have every field, those that are not read at their defaults; our own comment.
+LISTED = {"megatron-bridge": {"train", "ddp", "optimizer", "mixed_precision"}, "deepspeed": {"comment"}}
+LISTED["trainer"] = LISTED["deepspeed"]
+
+
+def whole(kind, way):
+    """Whether a table is read, or said, as a whole: what has no price, or whether there is recomputation at all."""
+    used = key_table(READERS[kind].keys).used | key_table("deepspeed").used
+    paths = {
+        ".".join(way[first:last]) for first in range(len(way)) for last in range(first + 1, len(way) + 1)
+    }
+    return bool(paths & used - {"fsdp_config"} or {*way} & LISTED.get(kind, set()))
+
+
+def tables(raw, way=()):
+    yield way
+    for key, value in raw.items():
+        if isinstance(value, dict):
+            yield from tables(value, (*way, key))
+
+
+def with_key(raw, way, key):
+    changed = deepcopy(raw)
+    here = changed
+    for part in way:
+        here = here[part]
+    here[key] = 3
+    return json.dumps(changed)
+
+
+@pytest.mark.parametrize(("kind", "raw", "given"), [pytest.param(*rest, id=name) for name, *rest in files()])
+def test_a_key_more_is_named_or_stops(kind, raw, given):
+    for way in tables(raw):
+        if whole(kind, way):
+            continue
+        try:
+            named = " ".join(read_as(kind, with_key(raw, way, "odd_word"), "job", **given).ignored)
+        except CostModelError as error:
+            named = str(error)
+        assert "odd_word" in named or {*way} & {*named.split()}, way
+        with pytest.raises(CostModelError, match="odd_parallel_size"):
+            print(way, read_as(kind, with_key(raw, way, "odd_parallel_size"), "job", **given))
+
+
+SCRIPTS = {
+    "--": "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --vocab-size 99 "
+    "--max-position-embeddings 32 ",
+    "": "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-7B actor_rollout_ref.rollout.n=8 ",
+}
+
+
+@pytest.mark.parametrize("dash", SCRIPTS)
+@pytest.mark.parametrize(
+    ("said", "stops"),
+    [
+        ("odd_word=3", False),
+        ("odd_parallel_size=3", True),
+        # A star in the table does not hide what a name says: --data-* is irrelevant, data-parallel-shards is not.
+        ("data_parallel_shards=3", True),
+        ("moe_router_capacity=3", True),
+        ("data_fp8=1", True),
+    ],
+)
+def test_flags_and_overrides(dash, said, stops):
+    sections = (
+        ("",) if dash else ("trainer.", "data.", "algorithm.", "actor_rollout_ref.rollout.", "rollout.")
+    )
+    for section in sections:
+        text = f"{SCRIPTS[dash]}{dash}{section}{said}"
+        kind = "megatron" if dash else "verl"
+        if stops:
+            with pytest.raises(CostModelError, match="by its name changes"):
+                read_as(kind, text, "run.sh", gpus=8)
+        elif section != "algorithm.":  # whose own numbers are all irrelevant
+            assert [key.replace("-", "_") for key in read_as(kind, text, "run.sh", gpus=8).ignored] == [
+                f"{dash.replace('-', '_')}{section}{said[:-2]}"
+            ]
+
+
+def test_what_a_script_of_verl_leaves_to_its_surroundings_is_named():
+    """A misspelt number of nodes, a batch under another name, and a variable that nobody sets."""
+    for said, words in (
+        ("trainer.nnode=4", "trainer.nnode: 4 is not understood"),
+        ("data.train_batchsize=4", "data.train_batchsize: 4 is not understood"),
+        ("trainer.nnodes=$NNODES", r"trainer.nnodes: \$NNODES is not set; give --env NNODES="),
+        ("actor_rollout_ref.rollout.n=${N}", r"rollout.n: \$N is not set"),
+    ):
+        with pytest.raises(CostModelError, match=words):
+            read_as("verl", SCRIPTS[""] + said, "run.sh")
+    assert (
+        read_as("verl", SCRIPTS[""] + "trainer.nnodes=$NNODES", "run.sh", env={"NNODES": "4"}).job["gpus"]
+        == 32
+    )
