@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.yaml_files import parse_mapping
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import (
     FrameworkConfigError,
@@ -20,7 +19,7 @@ from costmodel.interop.framework import (
     steps_of,
 )
 from costmodel.interop.keys import Values, key_table
-from costmodel.interop.text_file import TextFile
+from costmodel.interop.text_file import TextFile, parse_yaml
 from costmodel.interop.trainers import (
     FSDP_RECIPE,
     LEFT_TO_TRAINER,
@@ -45,7 +44,7 @@ _SCRIPT = re.compile(r"^# in the training script: ([\w ]+?) = (\d+)$", re.M)
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a configuration."""
-    raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
+    raw = parse_yaml(file.text, file.name)
     said = Values(_KEYS, raw)
     draft = draft_under(own_head(file.text), given)
     draft.ignored += said.unread()

@@ -28,8 +28,7 @@ from costmodel.interop.framework import (
     unsaid_switches,
 )
 from costmodel.interop.keys import Values, key_table
-from costmodel.interop.sniff import parse_json
-from costmodel.interop.text_file import TextFile
+from costmodel.interop.text_file import TextFile, parse_json
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job

@@ -10,8 +10,8 @@ from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.assertions.arguments import written_in_axolotl
 from costmodel.interop.assertions.tables import require_launchable
 from costmodel.interop.framework import FrameworkConfigError, require_launched
-from costmodel.interop.own_words import with_own_words
 from costmodel.interop.reading import kind_of
+from costmodel.interop.text_file import read_text
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -48,8 +48,8 @@ def emit(est: Estimate, framework: str, source: str = "") -> str:
     require_launched(est.job, record)
     require_launchable(framework, est.job)
     module, function = record.exporter.split(":")
-    text = str(getattr(import_module(module), function)(est.job))
-    if source and framework == "axolotl" and kind_of(source) == "trainer":
-        text = with_own_words(text, source)
+    own = [read_text(source)] if framework == "axolotl" and source and kind_of(source) == "trainer" else []
+    text = str(getattr(import_module(module), function)(est.job, *own))
+    if own:
         require_launchable(framework, est.job, written_in_axolotl(text))
     return text

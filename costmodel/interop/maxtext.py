@@ -10,13 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.models.model import Model, make_model
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.keys import Values, key_table, unknown_keys
-from costmodel.interop.text_file import TextFile
+from costmodel.interop.text_file import TextFile, parse_yaml
 
 _KEYS = key_table("maxtext")
 _TABLES = _KEYS.more
@@ -24,7 +23,7 @@ _TABLES = _KEYS.more
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job."""
-    raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
+    raw = parse_yaml(file.text, file.name)
     said = Values(_KEYS, raw)
     draft = Draft(given)
     draft.warnings += said.unpriced()

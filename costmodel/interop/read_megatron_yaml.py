@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import shown
-from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.models.model import MOST_LAYERS, Model
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.interpolation import resolved
 from costmodel.interop.keys import Flags, Values, flag_of, key_table, matches, unknown_keys
 from costmodel.interop.megatron_job import MEGATRON, read_flags
-from costmodel.interop.text_file import TextFile
+from costmodel.interop.text_file import TextFile, parse_yaml
 from costmodel.interop.tuning import take_bridge_tuning
 
 _NEGATED: Mapping[str, str] = MEGATRON.more["negated"]
@@ -329,7 +328,7 @@ def _yaml(file: TextFile) -> dict[str, Any]:
     def worded(value: Any) -> Any:
         return {str(key): worded(item) for key, item in value.items()} if isinstance(value, dict) else value
 
-    raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
+    raw = parse_yaml(file.text, file.name)
     return {key: worded(value) for key, value in raw.items()}
 
 

@@ -7,41 +7,93 @@ A kind of file is a record of ``keys/readers.yaml``: how its texts are told, and
 from __future__ import annotations
 
 import dataclasses
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from costmodel.base.errors import CostModelError, choices_hint
-from costmodel.base.yaml_files import read_mapping
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RL_FIELDS
+from costmodel.base.errors import CostModelError, ModelConfigError, choices_hint
+from costmodel.base.yaml_files import MOST_CHARACTERS, parse_mapping, read_mapping
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, REQUIRED, RL_FIELDS
 from costmodel.describe.jobs.keywords import ReadKeywords
+from costmodel.describe.jobs.merge import merge_jobs, read_job_text
+from costmodel.describe.jobs.merge import read_job as read_job_file
 from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.reading import read as read_field
-from costmodel.interop.framework import FrameworkConfigError, Imported
+from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.describe.models.unpriced import size_of
+from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of
 from costmodel.interop.keys import KeyTable, key_table
-from costmodel.interop.sniff import Look, look_at
-from costmodel.interop.text_file import TextFile, read_text, shown
+from costmodel.interop.nccl_tests import read_log_text
+from costmodel.interop.text_file import TextFile, parse_json, read_text, shown
+
+_FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*[a-z]")
+_LOG = re.compile(
+    r"#[ \t]*nThread\s|#[ \t]+size[ \t]+count\s|_perf\b.{0,500}?(?:-b|--minbytes)|Avg bus bandwidth"
+    r"|#[ \t]*Out of bounds values"
+    r"|^[ \t]*\d+[ \t]+\d+[ \t]+(?:float|half|bfloat16|int8|uint8|double)[ \t]+(?:\w+[ \t]+)?-?\d+[ \t]+[\d.]+[ \t]+[\d.]+",
+    re.M,
+)
+"""Nothing here matches a line end: over many blank lines that takes the square of their number."""
+_SCRIPT = re.compile(
+    r"^(?:#!.*\b(?:ba|z|k)?sh\b|#SBATCH\s|[ \t]*(?:export[ \t]+)?[A-Za-z_]\w*\+?=[^=\s])"
+    r"|\b(?:torchrun|deepspeed|srun|accelerate launch|torch\.distributed)\b",
+    re.M,
+)
+
+
+class Look(NamedTuple):
+    """A first look at a text: its form (``json``, ``toml``, ``yaml`` or none) with its content, or the text itself."""
+
+    form: str = ""
+    raw: Mapping[str, Any] = {}
+    text: str = ""
+    is_script: bool = False
+    has_flags: bool = False
+    is_log: bool = False
+    problem: str = ""
+    """Why it has no form though it begins like one."""
+
+
+def look_at(file: TextFile) -> Look:
+    """Return what a text looks like; nothing is raised."""
+    text, name = file.text, file.name
+    suffix = name.rsplit(".", 1)[-1].lower() if "." in name else ""
+    is_log = bool(_LOG.search(text[:2_000_000]))
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        try:
+            raw = parse_json(text, name)
+        except CostModelError as error:
+            # YAML takes braces too, and comments among them.
+            if suffix not in ("yaml", "yml"):
+                return Look(problem=str(error).removeprefix(f"{name}: "), is_log=is_log)
+        else:
+            return Look("json", raw)
+    script = suffix in ("sh", "slurm", "sbatch", "bash", "job") or text.startswith("#!")
+    flags = len(set(_FLAG.findall(text[:200_000])))
+    if suffix == "toml" or (
+        suffix not in ("yaml", "yml", "sh", "log", "txt")
+        and re.search(r"^\[[\w.\"-]+\][ \t\r]*$", text, re.M)
+    ):
+        try:
+            return Look("toml", tomllib.loads(text))
+        except (ValueError, RecursionError) as error:  # of a number of thousands of digits, too
+            if suffix == "toml":
+                return Look(problem=f"not TOML: {str(error).splitlines()[0][:80]}")
+    is_script = script or (suffix not in ("yaml", "yml") and bool(_SCRIPT.search(text)))
+    if (suffix in ("yaml", "yml") or not (is_script or is_log or flags > 3)) and len(text) <= MOST_CHARACTERS:
+        try:
+            return Look("yaml", parse_mapping(text, name, example="key: value"), is_log=is_log)
+        except CostModelError as error:
+            if suffix in ("yaml", "yml"):
+                return Look(problem=str(error).removeprefix(f"{name}: "))
+    return Look("", {}, text, is_script and not is_log, flags > 3, is_log)
 
 
 class Reader(NamedTuple):
-    """A kind of file.
-
-    Attributes
-    ----------
-    kind : str
-        Name for ``--from``.
-    framework : str
-        The program whose files these are.
-    reader : str
-        Module of this package and function that read one: ``(TextFile, given) -> Imported``.
-    keys : str
-        Program whose table of keys it reads by, empty where it has none.
-    source : str
-        Where the names of its keys are from.
-    rules : sequence of mapping
-        How its texts are told, any of them.
-    """
+    """A kind of file: a record of ``keys/readers.yaml``, where its parts are explained."""
 
     kind: str
     framework: str
@@ -82,7 +134,7 @@ def _fits(rule: Mapping[str, Any], look: Look) -> bool:
     if rule.get("form", look.form) != look.form:
         return False
     if "begins" in rule:
-        return rule["begins"] in look.start
+        return rule["begins"] in look.text[:200]
     if "holds" in rule:
         return rule["holds"] in look.text
     if "looks" in rule:
@@ -203,3 +255,64 @@ def _clean(found: Imported) -> Imported:
         for name in ("missing", "ignored", "notes", "warnings", "facts", "shape", "unpriced", "sweeps")
     }
     return dataclasses.replace(found, job=job, **texts)
+
+
+def read_job(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read our own job file; `given` goes on top of it."""
+    own = read_job_text(file.text, file.name) if file.folder is None else read_job_file(file.name)
+    job = merge_jobs(own, fields_of(given))
+    return Imported(job, tuple(key for key in REQUIRED if key not in job))
+
+
+def read_model(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a HuggingFace ``config.json``; `given` may complete a job around the model."""
+    raw = parse_json(file.text, file.name)
+    name = _name_of(file, raw)
+    try:
+        found = read_hf_config(raw, name)
+    except ModelConfigError as error:
+        size = size_of(raw, file.name, name)
+        if size is None:
+            raise
+        reason = str(error).split(": ", 1)[-1]
+        return Imported(
+            fields_of(given), ignored=size.ignored, warnings=size.left_out, shape=size.shape, unpriced=reason
+        )
+    job = {**fields_of(given), "model": found.model}
+    missing = [key for key in ("gpus", "global_batch", "seq_len") if key not in job]
+    left_out = tuple(note for note in found.notes if note.endswith("is priced"))
+    notes = tuple(note for note in found.notes if note not in left_out)
+    return Imported(job, tuple(missing), found.ignored, notes, left_out)
+
+
+def _name_of(file: TextFile, raw: Mapping[str, Any]) -> str:
+    """Return the model's name: as the file has it, else its folder or its own name."""
+    named = str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1]
+    if named or file.folder is None:
+        return named
+    stem = file.name.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".json")
+    return file.folder.absolute().name if stem in ("config", file.folder.name) else stem
+
+
+def read_log(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read the sweeps of a log; `given` says ``collective``, ``ranks`` and ``nodes`` where it does not."""
+    beside = {name: given[name] for name in ("collective", "ranks", "nodes") if given.get(name)}
+    log = read_log_text(file.text, Path(file.name).name, **beside)
+    if not log.sweeps:
+        more = f" (and {len(log.problems) - 1} more)" if len(log.problems) > 1 else ""
+        raise FrameworkConfigError(f"{log.problems[0]}{more}" if log.problems else "holds no sweep")
+    fields = ("primitive", "algorithm", "ranks", "nodes", "gpu", "version")
+    sweeps = [
+        {name: getattr(sweep, name) for name in fields}
+        | {
+            "sizes": [int(size) for size in sweep.size_bytes],
+            "time_s": [float(time) for time in sweep.time_s],
+        }
+        for sweep in log.sweeps
+    ]
+    return Imported(
+        {},
+        notes=tuple(str(note) for note in log.notes[:5]),
+        warnings=tuple(str(problem) for problem in log.problems[:10]),
+        sweeps=tuple(sweeps),
+    )

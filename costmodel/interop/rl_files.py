@@ -19,7 +19,7 @@ from costmodel.interop.keys import Values, key_table
 from costmodel.interop.read_megatron import followed_script, split_words
 from costmodel.interop.read_megatron_yaml import of_configuration
 from costmodel.interop.shell_words import is_unknown, missing_in, without_marks
-from costmodel.interop.text_file import TextFile, read_text
+from costmodel.interop.text_file import TextFile, parse_yaml, read_text
 
 _NEMO, _VERL = key_table("nemo-rl"), key_table("verl")
 _FSDP_RECIPE = "torchtitan"
@@ -247,7 +247,7 @@ def _verl_settings(file: TextFile, given: Mapping[str, Any], notes: list[str]) -
     before, table, _ = file.text.partition("actor_rollout_ref:")
     raw: dict[str, Any] = {}
     if table and "actor_rollout_ref." not in before:
-        raw = _parsed(file.text, file.name)
+        raw = parse_yaml(file.text, file.name)
     else:
         words = _overrides_of(file, given, notes)
     for word in words:
@@ -373,7 +373,7 @@ def _split(tp: int, pp: int, ep: int, dp: int) -> str:
 
 def _with_defaults(file: TextFile, notes: list[str]) -> tuple[dict[str, Any], bool]:
     """Return a file over those that its ``defaults`` name, and whether all of them were there."""
-    whole, folder = _parsed(file.text, file.name), file.folder
+    whole, folder = parse_yaml(file.text, file.name), file.folder
     named, depth = whole.get("defaults"), 1
     while named:
         first = named[0] if isinstance(named, list) and named else named
@@ -385,7 +385,7 @@ def _with_defaults(file: TextFile, notes: list[str]) -> tuple[dict[str, Any], bo
             return whole, False
         if depth > _MOST_DEFAULTS:
             raise FrameworkConfigError(f"defaults: more than {_MOST_DEFAULTS} files name each other")
-        below, folder = _parsed(read_text(path).text, path.name), path.parent
+        below, folder = parse_yaml(read_text(path).text, path.name), path.parent
         named, depth = below.get("defaults"), depth + 1
         whole = _merged(below, whole)
     return whole, True
@@ -398,10 +398,6 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         under = merged.get(key)
         merged[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return merged
-
-
-def _parsed(text: str, name: str) -> dict[str, Any]:
-    return parse_mapping(text, name, example="key: value", error=FrameworkConfigError)
 
 
 def _inside(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError, DataError
 from costmodel.base.own_files import refuse_path
+from costmodel.base.yaml_files import parse_mapping
+from costmodel.interop.framework import FrameworkConfigError
 
 MOST_BYTES = 64_000_000
 """Logs of whole clusters are long; anything longer is not what it is taken for."""
@@ -96,3 +99,32 @@ def shown(text: str, *, most: int = 300) -> str:
     """
     plain = _CONTROL.sub("", " ".join(_COLOUR.sub("", text).split()))
     return plain if len(plain) <= most else plain[: most - 1] + "…"
+
+
+def parse_yaml(text: str, name: str) -> dict[str, Any]:
+    """Return the tables of a YAML text."""
+    return parse_mapping(text, name, example="key: value", error=FrameworkConfigError)
+
+
+_MOST_OF_JSON = 4_000_000
+"""Characters; longer ones are no configuration."""
+
+
+def parse_json(text: str, name: str) -> dict[str, Any]:
+    """Return the object of a JSON text."""
+    if len(text) > _MOST_OF_JSON:
+        raise FrameworkConfigError(f"{name}: expected at most {_MOST_OF_JSON:,} characters")
+    try:
+        raw = json.loads(text.lstrip("\ufeff"), parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise FrameworkConfigError(f"{name}: not JSON: {error.msg} in line {error.lineno}") from None
+    except (ValueError, RecursionError) as error:
+        raise FrameworkConfigError(f"{name}: not JSON: {str(error)[:80]}") from None
+    if not isinstance(raw, dict):
+        raise FrameworkConfigError(f"{name}: expected a JSON object, got {type(raw).__name__}")
+    return raw
+
+
+def _no_constant(word: str) -> float:
+    # Python's own writer puts these into files; they are read as what they mean.
+    return float(word.replace("Infinity", "inf").replace("NaN", "nan"))

@@ -35,8 +35,7 @@ from costmodel.interop.framework import (
     unsaid_switches,
 )
 from costmodel.interop.keys import Values, key_table
-from costmodel.interop.sniff import parse_json
-from costmodel.interop.text_file import TextFile
+from costmodel.interop.text_file import TextFile, parse_json
 from costmodel.physics.pipeline.schedules import schedule_at
 
 if TYPE_CHECKING:

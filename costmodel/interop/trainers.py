@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.errors import CostModelError, shown
+from costmodel.base.errors import CostModelError, one_line, shown
 from costmodel.base.files import is_there
-from costmodel.base.yaml_files import document_text, parse_mapping
+from costmodel.base.yaml_files import document_text
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES
 from costmodel.describe.jobs.reading import read as read_field
@@ -32,8 +32,7 @@ from costmodel.interop.framework import (
     steps_of,
 )
 from costmodel.interop.keys import Values, key_table, matches, unknown_keys
-from costmodel.interop.sniff import parse_json
-from costmodel.interop.text_file import TextFile, read_text
+from costmodel.interop.text_file import TextFile, parse_json, parse_yaml, read_text
 from costmodel.interop.tuning import peft_modules, take_tuning
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ _SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job of LLaMA-Factory, ms-swift or Axolotl, with the DeepSpeed JSON beside it."""
-    raw = parse_mapping(file.text, file.name, example="key: value", error=FrameworkConfigError)
+    raw = parse_yaml(file.text, file.name)
     said, head = Values(_KEYS, raw), own_head(file.text)
     draft = draft_under(head, given)
     chosen, axolotl = draft["recipe"], "base_model" in raw
@@ -306,8 +305,8 @@ LEFT_TO_TRAINER = dict.fromkeys(
 """What trainers fill in of a DeepSpeed configuration."""
 
 
-def emit_axolotl(job: Job) -> str:
-    """Return the job file for ``axolotl train``."""
+def emit_axolotl(job: Job, own: TextFile | None = None) -> str:
+    """Return the job file for ``axolotl train``, over one of its own that the job was read from."""
     counts, tuning = counts_of(job), job.tuning
     said: dict[str, Any] = {
         "model": model_reference(job.model),
@@ -345,7 +344,33 @@ def emit_axolotl(job: Job) -> str:
             "state_dict_type": "SHARDED_STATE_DICT",
             "offload_params": job.recipe.host.offload_optimizer,
         }
-    return configuration_text(job, "axolotl", _KEYS.nested(said), [])
+    values = _KEYS.nested(said)
+    return configuration_text(job, "axolotl", values, _keep_own(values, own) if own else [])
+
+
+def _keep_own(values: dict[str, Any], file: TextFile) -> list[str]:
+    """Keep what a file of Axolotl's says and no layout changes; return comments on what became another, or is not there."""
+    own, name = parse_yaml(file.text, file.name), one_line(Path(file.name).name)
+    if "base_model" not in own:
+        return []
+    same_adapter = "lora_r" in values and all(
+        own.get(key) == values.get(key) for key in ("adapter", "lora_r")
+    )
+    # Axolotl refuses packed batches of several rows that context ranks share.
+    packs = values["context_parallel_size"] == 1 or values["micro_batch_size"] == 1
+    kept = (
+        *(("lora_alpha", "lora_dropout") if same_adapter else ()),
+        *(("sample_packing", "pad_to_sequence_len") if packs else ()),
+    )
+    values |= {key: own[key] for key in kept if isinstance(own.get(key), bool | int | float)}
+    changed = [
+        f"{key} (was {one_line(str(value))})"
+        for key, value in own.items()
+        if key in values and isinstance(value, (bool, int, float, str)) and value != values[key]
+    ]
+    left = [one_line(str(key)) for key in own if key not in values]
+    lines = [f"# other than in {name}: {', '.join(changed)}"] if changed else []
+    return [*lines, *([f"# in {name} alone: {', '.join(left)}"] if left else [])]
 
 
 def configuration_text(job: Job, framework: str, values: Mapping[str, Any], lines: list[str]) -> str:
