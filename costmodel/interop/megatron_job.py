@@ -41,7 +41,8 @@ def read_flags(
     layers = model.num_layers if model is not None else int(shape.get("num_layers", 0))
     experts = bool(model.num_experts if model is not None else shape.get("num_experts"))
     draft.put(model=model, recipe="megatron-deepspeed" if flags["deepspeed"] else DEFAULT_RECIPE)
-    draft.put(**_layout_of(flags, layers, experts=experts))
+    draft.put(gpus=_gpus_of(flags))
+    draft.put(**_layout_of(flags, draft["gpus"], layers, experts=experts))
     draft.put(recompute=_recompute_of(flags, draft.warnings), precision=_precision_of(flags))
     _take_optimizer(flags, draft)
     _take_adapters(flags, draft)
@@ -72,9 +73,9 @@ def _named_model(flags: Flags, draft: Draft) -> Model | None:
     return model
 
 
-def _layout_of(flags: Flags, layers: int, *, experts: bool) -> dict[str, Any]:
+def _layout_of(flags: Flags, gpus: int | None, layers: int, *, experts: bool) -> dict[str, Any]:
     """Read degrees, batch, schedule and sharding."""
-    tp, pp, gpus = flags["tp"], flags["pp"], _gpus_of(flags)
+    tp, pp = flags["tp"], flags["pp"]
     ep = flags["ep"] or flags["deepspeed_ep"] or 1
     vp = _virtual_stages(flags, pp, layers)
     schedule = _schedule_of(flags, pp, vp)
@@ -86,7 +87,6 @@ def _layout_of(flags: Flags, layers: int, *, experts: bool) -> dict[str, Any]:
             )
         shard_group = gpus // (tp * pp) // flags["instances"]
     return {
-        "gpus": gpus,
         "tp": tp,
         "pp": pp,
         "cp": flags["cp"] * flags["ulysses"],

@@ -20,32 +20,40 @@ def laid_over(content, more):
     for key, value in more.items():
         both = isinstance(value, dict) and isinstance(found.get(key), dict)
         found[key] = laid_over(found[key], value) if both else value
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in found.items() if value is not None or key not in more}
 
 
 def found_on(base, more, given=None):
     """Read a base with flags behind it, or keys laid over it."""
     base = CASES["bases"][base]
-    text = (
-        f"pretrain_gpt.py {base['text']} {more}"
-        if "text" in base
-        else json.dumps(laid_over(base["content"], more))
-    )
-    beside = {**base.get("given", {}), **(given or {})}
-    return read_as(
-        base["kind"], text, "job", **{key: value for key, value in beside.items() if value is not None}
-    )
+    text = f"{base['text']} {more}" if "text" in base else json.dumps(laid_over(base["content"], more))
+    beside = {
+        key: value for key, value in {**base.get("given", {}), **(given or {})}.items() if value is not None
+    }
+    return read_as(base["kind"], text, "job", **beside)
 
 
 def value_of(found, key):
-    """Return a field of a job, of its switches over the recipe's, or of the model."""
+    """Return a part of an answer, or a field of its job, of its switches over the recipe's, or of the model."""
     job, model = found.job, found.job.get("model")
-    switches = {**load_recipe(job["recipe"]).switches, **job.get("switches", {})}
+    if key in ("missing", "ignored", "notes", "warnings", "switches"):
+        held = job.get(key) if key == "switches" else list(getattr(found, key))
+        return held
+    if key.startswith("facts."):
+        return found.facts[key.removeprefix("facts.")]
     if key == "num_params":
         return round(num_params(model))
     if key == "experts_in":
         return "".join("e" if model.layer_kinds()[kind].is_moe else "d" for kind in model.kind_of_layer)
-    value = job[key] if key in job else switches[key] if key in switches else getattr(model, key, None)
+    if key == "model":
+        return getattr(model, "name", model)
+    switches = {**load_recipe(job.get("recipe", "torchtitan")).switches, **job.get("switches", {})}
+    if key in job or key in switches:
+        value = job[key] if key in job else switches[key]
+    else:
+        value = model
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -60,7 +68,8 @@ def test_what_is_read(base):
 
 def test_what_has_no_price_is_said():
     for base, more, words in CASES["said"]:
-        assert any(words in remark for remark in found_on(base, more).remarks), (base, more)
+        found = found_on(base, more)
+        assert any(words in text for text in (*found.remarks, *found.notes)), (base, more)
     for base, more in CASES["silent"]:
         assert found_on(base, more).remarks == (), (base, more)
 
