@@ -221,23 +221,29 @@ def sites(only: list[str]) -> Iterator[Bug]:
             yield from visitor.found
 
 
-def defined(file: str) -> set[str]:
-    """Return the names that a module defines, long enough to be told from words."""
+def names_of(file: str) -> set[str]:
+    """Return what tests can name of a module: what it defines, and words of its texts, as lines of bills are named."""
     tree = ast.parse((PACKAGE / file).read_text())
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+            names |= set(re.findall(r"\w+", node.value))
     return {name for name in names if len(name) > 4}
 
 
 def nearest(file: str, texts: dict[str, str]) -> list[str]:
-    """Return the test files that name most of a module, those called like it first."""
+    """Return the test files that name most of a module that few others name, those called like it first."""
     module = "costmodel." + file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-    stem = Path(file).stem
-    names = defined(file)
-    scores = Counter[str]()
-    for test, text in texts.items():
-        words = set(re.findall(r"\w+", text))
-        scores[test] = len(names & words) + 3 * (module in text) + 5 * (stem in Path(test).stem)
-    found = [test for test, score in scores.most_common(NEAREST) if score]
+    stem, names = Path(file).stem, names_of(file)
+    named = {test: names & set(re.findall(r"\w+", text)) for test, text in texts.items()}
+    tests_of = Counter(name for some in named.values() for name in some)
+    scores = {
+        test: sum(1.0 / tests_of[name] for name in some)
+        + 3 * (module in texts[test])
+        + 5 * (stem in Path(test).stem)
+        for test, some in named.items()
+    }
+    found = [test for test in sorted(scores, key=lambda test: -scores[test]) if scores[test]][:NEAREST]
     return list(dict.fromkeys((*found, *PRICES))) if len(found) < NEAREST else found
 
 

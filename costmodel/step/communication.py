@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from costmodel.bill.lines import (
+    Array,
     Axis,
     Bill,
     Phase,
@@ -26,8 +27,6 @@ from costmodel.bill.lines import (
 )
 from costmodel.physics.network.mesh import Group
 from costmodel.step.placed_job import PlacedJob
-
-Array = NDArray[np.float64]
 
 NCCL_SOURCE = "Hockney alpha-beta, least over NCCL's (algorithm, protocol); NVIDIA/nccl src/graph/tuning.cc"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.bill.lines import (
+    Array,
     MemoryLine,
     TimeLine,
     anywhere,
@@ -32,8 +32,6 @@ from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step.anatomy.operator_parts import ParamBlock
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import DataPart, PlacedJob
-
-Array = NDArray[np.float64]
 
 
 class Message(NamedTuple):

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from costmodel.base.errors import RecipeError
 from costmodel.bill.formula import where
 from costmodel.bill.lines import (
+    Array,
     Category,
     MemoryLine,
     Phase,
@@ -30,10 +31,11 @@ from costmodel.bill.lines import (
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
-from costmodel.describe.precision import without_weight_gradients
+from costmodel.describe.models.model import LayerKind
+from costmodel.describe.precision import Precision, without_weight_gradients
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.step.anatomy.adapters import adapter_params, is_frozen, is_quantised, tuned
-from costmodel.step.anatomy.operator_parts import PATHS, Operator, Part
+from costmodel.step.anatomy.operator_parts import PATHS, Operator, ParamBlock, Part
 from costmodel.step.anatomy.operators import (
     embedding_operators,
     head_operators,
@@ -51,13 +53,6 @@ from costmodel.step.anatomy.params import (
 from costmodel.step.communication import exposed_sum
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, scaled
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.model import LayerKind
-    from costmodel.describe.precision import Precision
-    from costmodel.step.anatomy.operator_parts import ParamBlock
-
-Array = NDArray[np.float64]
 
 ACTIVATION_SOURCE = (
     "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: costmodel/step/anatomy/operators.py"

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.bill.lines import (
+    Array,
     MemoryLine,
     Phase,
     TimeLine,
@@ -34,6 +34,7 @@ from costmodel.bill.lines import (
     time_line,
 )
 from costmodel.bill.quantity import quantity
+from costmodel.describe.models.model import Model
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step.anatomy.mixers.sparse import core_widths
 from costmodel.step.anatomy.operator_parts import ContextExchange
@@ -42,10 +43,6 @@ from costmodel.step.compute import unfilled_by_layers
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob
 
-if TYPE_CHECKING:
-    from costmodel.describe.models.model import Model
-
-Array = NDArray[np.float64]
 Exchange = tuple[Group, list[Sent]]
 
 _GRADIENTS_IN_FP32 = 2.0

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from costmodel.bill.formula import where
 from costmodel.bill.lines import (
+    Array,
     TimeLine,
     anywhere,
     at_stage,
@@ -39,8 +40,6 @@ from costmodel.physics.pipeline.stages import Meetings
 from costmodel.step.anatomy.params import Params
 from costmodel.step.communication import Ports, exposed_sum
 from costmodel.step.placed_job import Block, PlacedJob
-
-Array = NDArray[np.float64]
 
 # Launches around a message, counted in DeepSpeed's runtime/pipe/engine.py: a micro-batch sends twice, receives
 # twice and copies once, five for the two messages that the critical path waits for. Megatron, which

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.bill.lines import (
+    Array,
     Phase,
     TimeLine,
     anywhere,
@@ -41,8 +41,6 @@ from costmodel.step.states import (
     gathered_bytes,
     stays_gathered,
 )
-
-Array = NDArray[np.float64]
 
 # Megatron-Core's default bucket: max(40 million, 1 million x dp) gradients; the last one is exposed.
 _BUCKET_ELEMENTS = 40e6

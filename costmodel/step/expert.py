@@ -13,10 +13,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from costmodel.bill.formula import evaluate, names_of
-from costmodel.bill.lines import MemoryLine, Phase, TimeLine, anywhere, broadcast_sum, memory_line, time_line
+from costmodel.bill.lines import (
+    Array,
+    MemoryLine,
+    Phase,
+    TimeLine,
+    anywhere,
+    broadcast_sum,
+    memory_line,
+    time_line,
+)
 from costmodel.bill.quantity import quantity
 from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
@@ -25,8 +34,6 @@ from costmodel.step.communication import Ports, Sent, collective_lines, communic
 from costmodel.step.compute import unfilled_by_layers
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, PlacedJob
-
-Array = NDArray[np.float64]
 
 
 def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> list[TimeLine]:

@@ -10,12 +10,12 @@ take the same link.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.bill.lines import (
+    Array,
     Axis,
     Bill,
     Category,
@@ -34,58 +34,57 @@ from costmodel.bill.quantity import quantity
 from costmodel.step.critical_stage import Step
 from costmodel.step.states import fetched_bytes, stays_gathered
 
-Array = NDArray[np.float64]
-
 _LAYERS_ON_THE_WAY = 2.0
-_SOURCE = "activation offloading beside compute: SSDTrain, arXiv:2408.10013; double buffering of layers"
+
+
+class _Way(NamedTuple):
+    """What every GPU of a host sends or fetches beside a pass, so many times a step."""
+
+    name: str
+    axis: Axis
+    category: Category
+    phase: Phase
+    host_way: HostWay
+    size_bytes: Array
+    times: Array
+    window_s: Array
+    source: str
 
 
 def lines(step: Step, bill: Bill) -> list[Line]:
     """Return what goes over the host's link beside the passes, and what the GPU no longer holds."""
+    placed = step.placed
+    ways: list[_Way] = []
     made: list[Line] = []
-    if step.placed.policy.offload_activations:
-        made += _activation_lines(step, bill)
-    if step.placed.recipe.host.offload_optimizer:
-        made.append(_gradient_line(step, bill))
-    if step.placed.recipe.host.offload_parameters and anywhere(step.placed.shards_parameters):
-        made += _parameter_lines(step)
-    return made
+    if placed.policy.offload_activations:
+        ways, made = _activations(step, bill)
+    if placed.recipe.host.offload_optimizer:
+        ways.append(_gradients(step, bill))
+    if placed.recipe.host.offload_parameters and anywhere(placed.shards_parameters):
+        ways += _parameters(step)
+    sent = [
+        time_line(
+            f"offload.{way.name}.{way.phase}",
+            axis=way.axis,
+            category=way.category,
+            phase=way.phase,
+            count=way.times,
+            made=placed.host_link.then(
+                "link_bytes_per_s",
+                "busy_s = size_bytes / link_bytes_per_s; max(busy_s - window_s, 0)",
+                size_bytes=way.size_bytes,
+                window_s=way.window_s,
+            ),
+            bytes_each=way.size_bytes,
+            host_way=way.host_way,
+            source=way.source,
+        )
+        for way in ways
+    ]
+    return [*sent, *made]
 
 
-def _beside_pass(
-    step: Step,
-    name: str,
-    *,
-    size_bytes: Array,
-    window_s: Array,
-    count: Array,
-    axis: Axis,
-    category: Category,
-    phase: Phase,
-    host_way: HostWay,
-    source: str,
-) -> TimeLine:
-    """Make the line of something that every GPU of a host sends or fetches beside a pass."""
-    made = step.placed.host_link.then(
-        "link_bytes_per_s",
-        "busy_s = size_bytes / link_bytes_per_s; max(busy_s - window_s, 0)",
-        size_bytes=size_bytes,
-        window_s=window_s,
-    )
-    return time_line(
-        f"offload.{name}.{phase}",
-        axis=axis,
-        category=category,
-        phase=phase,
-        count=count,
-        made=made,
-        bytes_each=size_bytes,
-        host_way=host_way,
-        source=source,
-    )
-
-
-def _activation_lines(step: Step, bill: Bill) -> list[Line]:
+def _activations(step: Step, bill: Bill) -> tuple[list[_Way], list[Line]]:
     """Return both ways for each micro-batch, and where the activations lie meanwhile.
 
     Those that wait for their backward pass travel, not what that pass makes, micro-batches in flight together.
@@ -107,38 +106,30 @@ def _activation_lines(step: Step, bill: Bill) -> list[Line]:
     of_hosts = away.then(
         "away_bytes", "gpus_per_host * away_bytes", gpus_per_host=placed.gpus_per_host[..., None]
     )
-    passes: tuple[tuple[Phase, Array, HostWay], ...] = (
-        ("forward", stage.forward_each_s, "out"),
-        ("backward", stage.backward_each_s, "in"),
+    out = _Way(
+        "activations",
+        "compute",
+        "activation",
+        "forward",
+        "out",
+        size,
+        placed.micro_batches,
+        stage.forward_each_s,
+        "activation offloading beside compute: SSDTrain, arXiv:2408.10013; double buffering of layers",
     )
-    facts: dict[str, Any] = {
+    held: dict[str, Any] = {
         "part": "activation",
         "axis": "compute",
         "category": "activation",
-        "source": _SOURCE,
+        "source": out.source,
     }
-    return [
-        *(
-            _beside_pass(
-                step,
-                "activations",
-                size_bytes=size,
-                window_s=window_s,
-                count=placed.micro_batches,
-                axis="compute",
-                category="activation",
-                phase=phase,
-                host_way=way,
-                source=_SOURCE,
-            )
-            for phase, window_s, way in passes
-        ),
-        memory_line("offloaded.activations", made=away.then("away_bytes", "-away_bytes"), **facts),
-        host_line("host.activations", made=of_hosts, **facts),
+    return [out, out._replace(phase="backward", host_way="in", window_s=stage.backward_each_s)], [
+        memory_line("offloaded.activations", made=away.then("away_bytes", "-away_bytes"), **held),
+        host_line("host.activations", made=of_hosts, **held),
     ]
 
 
-def _gradient_line(step: Step, bill: Bill) -> TimeLine:
+def _gradients(step: Step, bill: Bill) -> _Way:
     """Return the way of the gradients to an optimizer on the host, after every reduction.
 
     It hides behind the backward pass, and beside what of the reductions, and of the gathers of that pass, nothing
@@ -153,45 +144,36 @@ def _gradient_line(step: Step, bill: Bill) -> TimeLine:
         if line.phase == "grad_sync" or (line.phase == "param_sync" and line.name.endswith(".backward"))
     ]
     window_s = np.where(each, stage.backward_each_s, stage.backward_window_s)
-    return _beside_pass(
-        step,
+    return _Way(
         "gradients",
-        size_bytes=np.asarray(placed.recipe.dtypes.grad_bytes() * placed.most_stepped(step.trained)),
-        window_s=window_s + sum_exposed(waited) / times,
-        count=times,
-        axis="optimizer",
-        category="state",
-        phase="grad_sync",
-        host_way="out",
-        source="ZeRO-Offload, arXiv:2101.06840, section 4.1: gradients travel beside the backward pass",
+        "optimizer",
+        "state",
+        "grad_sync",
+        "out",
+        np.asarray(placed.recipe.dtypes.grad_bytes() * placed.most_stepped(step.trained)),
+        times,
+        np.asarray(window_s + sum_exposed(waited) / times),
+        "ZeRO-Offload, arXiv:2101.06840, section 4.1: gradients travel beside the backward pass",
     )
 
 
-def _parameter_lines(step: Step) -> list[TimeLine]:
+def _parameters(step: Step) -> list[_Way]:
     """Return the way of a rank's share of the parameters from the host, before the gathers of each pass."""
     placed, stage, stays = step.placed, step.stage, stays_gathered(step.placed)
     each = np.where(stays, 1.0, placed.micro_batches)
     again = np.where(stays, 0.0, each) * float(placed.recipe.overlap.fsdp_reshard_after_forward)
-    window_s = np.where(stays, stage.forward_window_s, stage.forward_each_s)
-    passes: tuple[tuple[Phase, Array, Array], ...] = (
-        ("forward", each, window_s),
-        ("backward", again, stage.backward_each_s),
+    fetched = _Way(
+        "parameters",
+        "dp",
+        "state",
+        "forward",
+        "in",
+        fetched_bytes(step).max(axis=-1),
+        each,
+        np.where(stays, stage.forward_window_s, stage.forward_each_s),
+        "ZeRO-Infinity, arXiv:2104.07857, section 6.2: fetched ahead of the gathers, all links of a host at once",
     )
-    return [
-        _beside_pass(
-            step,
-            "parameters",
-            size_bytes=fetched_bytes(step).max(axis=-1),
-            window_s=window,
-            count=count,
-            axis="dp",
-            category="state",
-            phase=phase,
-            host_way="in",
-            source="ZeRO-Infinity, arXiv:2104.07857, section 6.2: fetched ahead of the gathers, all links of a host at once",
-        )
-        for phase, count, window in passes
-    ]
+    return [fetched, fetched._replace(phase="backward", times=again, window_s=stage.backward_each_s)]
 
 
 def port_lines(step: Step, bill: Bill) -> list[TimeLine]:

@@ -6,12 +6,13 @@ step waits for it. Stores: states are in `step.states`, at the bytes that `state
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from costmodel.bill.lines import (
+    Array,
     Bill,
     HostWay,
     MemoryLine,
@@ -23,6 +24,7 @@ from costmodel.bill.lines import (
 )
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.jobs.job import Job
 from costmodel.describe.optimizers import Optimizer, Product, Update
 from costmodel.physics.kernels.roofline import matmul_time
 from costmodel.physics.network.mesh import Group
@@ -43,11 +45,6 @@ from costmodel.step.placed_job import (
     DataPart,
     PlacedJob,
 )
-
-if TYPE_CHECKING:
-    from costmodel.describe.jobs.job import Job
-
-Array = NDArray[np.float64]
 
 # Parameters that the vectorised Adam of a two-socket host steps: 10 billion in 2.57 s
 # (Ren et al., "ZeRO-Offload," arXiv:2101.06840, table 4). The GPUs of the host share it.

@@ -11,9 +11,8 @@ from __future__ import annotations
 from functools import partial, reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodel.bill.lines import Bill, TimeLine, anywhere, sum_exposed, time_line
+from costmodel.bill.lines import Array, Bill, TimeLine, anywhere, sum_exposed, time_line
 from costmodel.describe.factors import classed
 from costmodel.physics.run.stragglers import (
     RankTimes,
@@ -23,8 +22,6 @@ from costmodel.physics.run.stragglers import (
 )
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
-
-Array = NDArray[np.float64]
 
 _line = partial(time_line, axis="compute", category="overhead", phase="step")
 _LEVELS = ("tensor", "context", "expert", "pipeline", "job")

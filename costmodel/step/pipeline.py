@@ -13,16 +13,13 @@ from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line, time_line
+from costmodel.bill.lines import Array, MemoryLine, TimeLine, anywhere, memory_line, time_line
 from costmodel.physics.network.mesh import split_group
 from costmodel.physics.pipeline import schedules
 from costmodel.step.communication import communication_line
 from costmodel.step.critical_stage import Step, boundary_message, message_bytes
 from costmodel.step.placed_job import PlacedJob
-
-Array = NDArray[np.float64]
 
 
 def time_lines(step: Step) -> list[TimeLine]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import RecipeError
-from costmodel.bill.lines import Axis, anywhere, broadcast_sum, highest_on_stages, settled
+from costmodel.bill.lines import Array, Axis, anywhere, broadcast_sum, highest_on_stages, settled
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import OTHER
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
+from costmodel.describe.hardware.hardware import Accelerator
+from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.jobs.job import Job
+from costmodel.describe.models.model import LayerKind
 from costmodel.describe.recipe import require_cores
 from costmodel.physics.kernels.roofline import ScalarRate, memory_time
 from costmodel.physics.network.fabric import GroupCost
@@ -39,13 +42,6 @@ from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step.anatomy.operator_parts import Given, Operator, ParamBlock, Part, Role, ScalarWork, Shard
 from costmodel.step.anatomy.params import Params, active_fraction, layer_param_blocks
 from costmodel.step.recomputation import Recomputation
-
-if TYPE_CHECKING:
-    from costmodel.describe.hardware.hardware import Accelerator
-    from costmodel.describe.hardware.kernels import KernelConstants
-    from costmodel.describe.models.model import LayerKind
-
-Array = NDArray[np.float64]
 
 DataPart = Literal["dense", "expert"]
 """Parameters that share a group of ranks: experts have one of their own."""

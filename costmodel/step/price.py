@@ -11,10 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from costmodel.bill.lines import Bill, Line, TimeLine
+from costmodel.bill.lines import Array, Bill, Line, TimeLine
 from costmodel.describe.jobs.job import Job
 from costmodel.step import (
     communication,
@@ -33,8 +30,6 @@ from costmodel.step import (
 )
 from costmodel.step.critical_stage import Step, critical_step
 from costmodel.step.placed_job import Block, PlacedJob, place_job
-
-Array = NDArray[np.float64]
 
 BLOCK: tuple[Callable[[PlacedJob, Block, Sequence[TimeLine]], list[TimeLine]], ...] = (
     compute.time_lines,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.bill.lines import Array
 from costmodel.step.anatomy.operator_parts import Operator
-
-Array = NDArray[np.float64]
 
 _NONE, _SELECTIVE, _FULL = range(3)
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from functools import partial, reduce
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from costmodel.bill.lines import (
+    Array,
     Bill,
     Category,
     MemoryLine,
@@ -24,7 +25,6 @@ from costmodel.step.anatomy.params import num_params
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
 
-Array = NDArray[np.float64]
 _BY_SWITCH = [float(NCCL_ALGORITHMS.index(name)) for name in ("nvls", "nvls-tree", "nvls-sharp")]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import (
+    Array,
     Bill,
     MemoryLine,
     MemoryPart,
@@ -30,9 +31,6 @@ from costmodel.step.anatomy.params import Params, layer_param_blocks
 from costmodel.step.critical_stage import Step
 from costmodel.step.optimizer import stepped_alike
 from costmodel.step.placed_job import DATA_PARTS, DataPart, PlacedJob
-
-Array = NDArray[np.float64]
-
 
 _OFFLOADED = (
     "ZeRO-Offload, arXiv:2101.06840, section 4.1; deepspeed/runtime/zero/stage_1_and_2.py "

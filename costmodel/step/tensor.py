@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line
 from costmodel.step.anatomy.operator_parts import PATHS, column_inputs, saved_input_bytes
 from costmodel.step.communication import Sent, collective_lines
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob
-
-Array = NDArray[np.float64]
 
 
 def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:

@@ -11,10 +11,14 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.tuning import Tuning
+from costmodel.describe.models.model import Model
+from costmodel.describe.precision import Precision
+from costmodel.describe.recipe import Recipe
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     Adapter,
@@ -35,13 +39,6 @@ from costmodel.step.anatomy.params import (
     model_flops_per_token,
     mtp_param_blocks,
 )
-
-if TYPE_CHECKING:
-    from costmodel.describe.jobs.job import Job
-    from costmodel.describe.jobs.tuning import Tuning
-    from costmodel.describe.models.model import Model
-    from costmodel.describe.precision import Precision
-    from costmodel.describe.recipe import Recipe
 
 _FREEZES: dict[Part, str] = {
     "attention": "attention",

@@ -5,11 +5,13 @@ Sizes are of one micro-batch on one rank, already divided by the parallel degree
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
+from costmodel.describe.models.model import LayerKind
+from costmodel.describe.recipe import Recipe
 from costmodel.step.anatomy.mixers.sparse import core_widths
 from costmodel.step.anatomy.operator_parts import (
     BF16,
@@ -35,10 +37,6 @@ from costmodel.step.anatomy.operator_parts import (
     quantise,
     residual,
 )
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.model import LayerKind
-    from costmodel.describe.recipe import Recipe
 
 _SOFTMAX_FUSED = Traffic(4, 6, 1, 1)
 # Under a causal mask Megatron's kernel loads a row up to its diagonal only, and writes all of it (NVIDIA/Megatron-LM

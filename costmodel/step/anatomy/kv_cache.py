@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.bill.lines import Array
+from costmodel.describe.models.model import Model
 from costmodel.step.anatomy.mixers import mixer_flops, mixer_state
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.model import Model
-
-Array = NDArray[np.float64]
 
 
 def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2.0) -> Array:

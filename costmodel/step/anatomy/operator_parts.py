@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.describe.models.model import LayerKind, Model
+from costmodel.describe.precision import Precision
+from costmodel.describe.recipe import Recipe
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.model import LayerKind, Model
-    from costmodel.describe.precision import Precision
-    from costmodel.describe.recipe import Recipe
 
 Array = NDArray[np.float64]
 Number = Array | float

@@ -8,10 +8,11 @@ parallel degrees that split the operator.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from costmodel.describe.models.model import LayerKind
 from costmodel.step.anatomy.attention import attention_operators
 from costmodel.step.anatomy.feed_forward import mlp_operators, moe_operators
 from costmodel.step.anatomy.mixers import mixer_operators
@@ -31,9 +32,6 @@ from costmodel.step.anatomy.operator_parts import (
     quantise,
     residual,
 )
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.model import LayerKind
 
 _LOOKUP = Traffic(4, 8, 3, 3)
 """Look-up in a table of tokens; backward it scatters into fp32 rows."""

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.bill.lines import Array
+from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.models.model import LayerKind, Model
 from costmodel.step.anatomy.mixers import mixer_flops, mixer_param_blocks
 from costmodel.step.anatomy.operator_parts import ParamBlock, Part, Sharding
-
-if TYPE_CHECKING:
-    from costmodel.describe.jobs.layout import Layout
-    from costmodel.describe.models.model import LayerKind, Model
-
-Array = NDArray[np.float64]
 
 
 def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:

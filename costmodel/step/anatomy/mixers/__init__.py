@@ -6,13 +6,14 @@ A kind that no record has is an error wherever it is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from costmodel.base.errors import ModelConfigError, choices_hint
+from costmodel.bill.lines import Array
 from costmodel.bill.quantity import quantity
+from costmodel.describe.models.mixers import AnyMixer
+from costmodel.describe.models.model import Model
 from costmodel.step.anatomy.mixers.family import Mixer
 from costmodel.step.anatomy.mixers.recurrent import (
     GATED_DELTA,
@@ -23,14 +24,7 @@ from costmodel.step.anatomy.mixers.recurrent import (
     SHORT_CONVOLUTION,
 )
 from costmodel.step.anatomy.mixers.sparse import BLOCK_SPARSE, INDEXED, NATIVE_SPARSE
-from costmodel.step.anatomy.operator_parts import Given
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.mixers import AnyMixer
-    from costmodel.describe.models.model import Model
-    from costmodel.step.anatomy.operator_parts import Operator, ParamBlock
-
-Array = NDArray[np.float64]
+from costmodel.step.anatomy.operator_parts import Given, Operator, ParamBlock
 
 MIXERS: Mapping[str, Mixer] = {
     one.name: one

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from costmodel.describe.models.model import Model
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     Cast,
@@ -25,9 +26,6 @@ from costmodel.step.anatomy.operator_parts import (
     quantise,
     residual,
 )
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.model import Model
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from costmodel.describe.models.mixers import (
+    GatedDelta,
+    KimiDelta,
+    Lightning,
+    Mamba,
+    Mamba2,
+    ShortConvolution,
+)
+from costmodel.describe.models.model import Model
 from costmodel.step.anatomy.mixers.family import (
     GATE,
     Mixer,
@@ -32,17 +39,6 @@ from costmodel.step.anatomy.operator_parts import (
     elementwise,
     linear,
 )
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.mixers import (
-        GatedDelta,
-        KimiDelta,
-        Lightning,
-        Mamba,
-        Mamba2,
-        ShortConvolution,
-    )
-    from costmodel.describe.models.model import Model
 
 CHUNK = 64.0
 """Tokens that the kernels take at a time (fla-org/flash-linear-attention, ``chunk_size`` of fla/ops)."""

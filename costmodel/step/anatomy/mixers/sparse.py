@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from costmodel.describe.models.mixers import BlockSparse, Indexed, NativeSparse
+from costmodel.describe.models.model import Model
 from costmodel.step.anatomy.mixers.family import Mixer, scan, vector, weight
 from costmodel.step.anatomy.operator_parts import (
     BF16,
@@ -21,10 +21,6 @@ from costmodel.step.anatomy.operator_parts import (
     fused_attention,
     linear,
 )
-
-if TYPE_CHECKING:
-    from costmodel.describe.models.mixers import BlockSparse, Indexed, NativeSparse
-    from costmodel.describe.models.model import Model
 
 # Scores of all keys before a query, in fp8 and added up over heads, written in fp32. Backward only those that were
 # chosen have a gradient: that of queries and of keys.
