@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
-from itertools import combinations
-from math import prod
+from functools import reduce
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -245,19 +243,16 @@ def settled(values: ArrayLike) -> Array:
 
 
 def broadcast_sum(values: Iterable[Array]) -> Array:
-    """Sum arrays of different broadcastable shapes, those with the smallest common shape first.
+    """Sum arrays of different broadcastable shapes, the smallest first.
 
     Lines that depend on few knobs are added up on their own small grid before they meet the
     large one, so that a search pays for the large grid once per sum and not once per line.
     """
-    held = list(values)
-    if len(held) < 2:
-        return held[0] if held else _ZERO
-    groups, merges = _order_of_sums(tuple([value.shape for value in held]))
-    parts = [_sum_alike([held[at] for at in alike]) for alike in groups]
-    for left, right, into in merges:
-        parts.append(np.add(parts[left], parts[right], out=None if into is None else parts[into]))
-    return np.asarray(parts[-1])
+    alike: dict[tuple[int, ...], list[Array]] = {}
+    for value in values:
+        alike.setdefault(value.shape, []).append(value)
+    sums = sorted((_sum_alike(each) for each in alike.values()), key=lambda each: each.size)
+    return np.asarray(reduce(np.add, sums)) if sums else _ZERO
 
 
 def _sum_alike(values: Sequence[Array]) -> Array:
@@ -270,32 +265,6 @@ def _sum_alike(values: Sequence[Array]) -> Array:
     for value in values[2:]:
         total += value
     return total
-
-
-@lru_cache(maxsize=1024)
-def _order_of_sums(
-    shapes: tuple[tuple[int, ...], ...],
-) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, int, int | None], ...]]:
-    """Return which arrays have one shape, and which two of their sums to add next; each sum is appended as a new part.
-
-    Beside the two stands the part that their sum goes into: what nobody else holds, as memory that is new costs
-    more than the sum.
-    """
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for index, shape in enumerate(shapes):
-        groups.setdefault(shape, []).append(index)
-    parts = list(groups)
-    own = [len(alike) > 1 and bool(shape) for shape, alike in groups.items()]
-    alive, order = set(range(len(parts))), []
-    while len(alive) > 1:
-        unions = {(a, b): np.broadcast_shapes(parts[a], parts[b]) for a, b in combinations(sorted(alive), 2)}
-        best = min(unions, key=lambda pair: prod(unions[pair]))
-        union = unions[best]
-        order.append((*best, next((at for at in best if own[at] and parts[at] == union), None)))
-        alive = alive - set(best) | {len(parts)}
-        parts.append(union)
-        own.append(bool(union))
-    return tuple(map(tuple, groups.values())), tuple(order)
 
 
 def sum_exposed(lines: Iterable[TimeLine], before: Array | None = None) -> Array:

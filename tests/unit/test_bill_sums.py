@@ -7,7 +7,6 @@ import costmodel as cm
 from costmodel.bill.lines import (
     Bill,
     TimeLine,
-    _order_of_sums,
     anywhere,
     broadcast_sum,
     repeated,
@@ -85,13 +84,3 @@ def test_repeated_lines_share_their_count():
 )
 def test_anywhere(mask, holds):
     assert anywhere(mask) is holds
-
-
-def test_small_sums_are_added_first():
-    """Three shapes: 5 numbers of 5 x 1 and 1 come before the 35 of 5 x 7, which go into what is new."""
-    groups, merges = _order_of_sums(((5, 1), (1,), (5, 7), (5, 1)))
-    assert groups == ((0, 3), (1,), (2,))
-    assert merges == ((0, 1, 0), (2, 3, None))
-    groups, merges = _order_of_sums(((5, 7), (1,), (5, 1), (5, 7)))
-    assert groups == ((0, 3), (1,), (2,))
-    assert merges == ((1, 2, None), (0, 3, 0))
