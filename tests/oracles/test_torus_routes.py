@@ -137,7 +137,9 @@ def all_to_all_s(shape, wraps, groups):
 SLICES = [
     # shape, a side whose ends are joined has a length that is a multiple of
     ((5,), 1),
+    ((8,), 1),
     ((7,), 99),
+    ((16,), 99),
     ((1, 6), 1),
     ((6, 1), 99),
     ((3, 5), 1),
@@ -186,6 +188,7 @@ def test_collectives_of_a_whole_slice():
 
 LAYOUTS = [
     ((8, 4), 4, 1),
+    ((16, 4), 2, 4),
     ((9, 3), 3, 1),
     ((6, 4), 2, 1),
     ((6, 4), 3, 2),

@@ -264,58 +264,6 @@ def test_the_rate_is_that_of_the_mean_head():
     assert float(one_attention(qk_head_dim=192.0).value) == pytest.approx(flops / 0.625, rel=1e-9)
 
 
-BARE = MatmulConstants(num_sms=100, fixed_s=1e-6, peak_fraction=0.5, memory_fraction=0.5)
-FILLED = BARE._replace(
-    wave_fraction=0.5,
-    split_k=64,
-    small_tile_fraction=0.5,
-    epilogue_fraction=0.5,
-    sustained_loss=0.1,
-    cast_bytes_per_element=3,
-    cast_fixed_s=1e-6,
-    fixed_per_group_s=1e-6,
-    shared_rows=64,
-)
-ALWAYS = {"m", "n", "k", "groups", "input_bytes", "output_bytes", "peak_flops_per_s", "hbm_bytes_per_s"} | {
-    *("num_sms", "fixed_s", "peak_fraction", "memory_fraction", "tile_m", "tile_n", "ramp_k")
-}
-
-
-def named(constants=BARE, **asked):
-    """Return the names in a product's formula beyond those of every product."""
-    made = matmul_time(
-        512, 512, 512, constants=constants, peak_flops_per_s=1e14, memory_bandwidth_bytes_per_s=1e12, **asked
-    )
-    assert set(made.terms) >= ALWAYS
-    return set(made.terms) - ALWAYS
-
-
-def test_a_formula_names_what_its_kernel_has_and_nothing_else():
-    assert named() == set()
-    assert named(wave_fraction := BARE._replace(wave_fraction=0.5)) == {"wave_fraction"}
-    assert named(wave_fraction._replace(split_k=64)) == {"wave_fraction", "split_k"}
-    assert named(BARE._replace(split_k=64)) == set()
-    assert named(BARE._replace(small_tile_fraction=0.5)) == {"small_tile_fraction"}
-    assert named(BARE._replace(epilogue_fraction=0.5)) == {"epilogue_fraction"}
-    assert named(BARE._replace(fixed_per_group_s=1e-6)) == {"fixed_per_group_s"}
-    assert named(BARE._replace(shared_rows=64)) == {"shared_rows"}
-    power = BARE._replace(sustained_loss=0.1)
-    assert named(power) == {"sustained_loss"}
-    assert named(power, sustained=False) == {"sustained_loss", "sustained"}
-    assert named(power, alone=True) == {"sustained_loss", "sustained_flops"}
-    assert named(accumulate=True) == {"accumulate"}
-    assert named(cast=True) == set()
-    for key in ("cast_bytes_per_element", "cast_fixed_s"):
-        cast = BARE._replace(**{key: 1e-6})
-        assert named(cast) == set()
-        assert named(cast, cast=True) == {"cast", "cast_bytes_per_element", "cast_fixed_s"}
-    assert named(FILLED, cast=True, accumulate=True, sustained=False, alone=True) == {
-        *("wave_fraction", "split_k", "small_tile_fraction", "epilogue_fraction", "fixed_per_group_s"),
-        *("shared_rows", "sustained_loss", "sustained", "sustained_flops", "accumulate", "cast"),
-        *("cast_bytes_per_element", "cast_fixed_s"),
-    }
-
-
 def test_memory_bound_kernels_name_what_slows_them():
     constants = MemoryConstants(bandwidth_fraction=0.5, fixed_s=1e-6)
     machine = {"constants": constants, "memory_bandwidth_bytes_per_s": 1e12}
