@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -34,7 +36,6 @@ from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.estimates.samples import SAMPLE_COLUMNS, require_count, sample_columns
 from costmodel.physics.network.mesh import DEFAULT_ORDER
-from costmodel.planning.kept_points import KeptPoints
 from costmodel.planning.plan import plan
 from costmodel.whole_run.run import step_power_w
 
@@ -62,6 +63,53 @@ COLUMNS = (*AXES, "status", "problem", "num_layouts_priced", *_FIGURES, *_SPENT,
 
 _FINISHED = ("ok", "does not fit", "no layout", "wrong input")
 """What a row may say of a point that need not be planned again."""
+
+
+_WAIT_S = 60.0
+"""How long to wait for another process that is writing."""
+
+
+class KeptPointsError(CostModelError):
+    """A file of finished points that cannot be read or written, or is of something else."""
+
+
+class KeptPoints:
+    """The finished chunks of one sweep in a file.
+
+    Several sweeps may have the file at a time; each keeps what it finishes.
+    """
+
+    def __init__(self, path: Path, key: str, belongs: Callable[[int, Sequence[Any]], bool]) -> None:
+        self.path = path
+        with self._opened() as database:
+            database.execute("CREATE TABLE IF NOT EXISTS sweep (key TEXT PRIMARY KEY)")
+            database.execute("CREATE TABLE IF NOT EXISTS chunk (number INTEGER PRIMARY KEY, rows TEXT)")
+            owner = database.execute("SELECT key FROM sweep").fetchone()
+            if owner is not None and owner[0] != key:
+                raise KeptPointsError(f"{path}: belongs to another sweep; remove it or name another file")
+            database.execute("INSERT OR IGNORE INTO sweep VALUES (?)", (key,))
+            kept = {number: json.loads(rows) for number, rows in database.execute("SELECT * FROM chunk")}
+        self.done: dict[int, list[Row]] = {n: rows for n, rows in kept.items() if belongs(n, rows)}
+
+    def append(self, number: int, rows: list[Row]) -> None:
+        """Keep one more chunk; it is on the disk when this returns."""
+        with self._opened() as database:
+            database.execute("INSERT OR REPLACE INTO chunk VALUES (?, ?)", (number, json.dumps(rows)))
+        self.done[number] = rows
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the file for one transaction: a worker that is forked meanwhile inherits no connection."""
+        try:
+            with closing(sqlite3.connect(self.path, timeout=_WAIT_S)) as database, database:
+                yield database
+        except (sqlite3.Error, ValueError) as error:
+            reason = (
+                "is not the file of a sweep"
+                if "not a database" in str(error)
+                else f"cannot be used ({error})"
+            )
+            raise KeptPointsError(f"{self.path}: {reason}") from None
 
 
 class SweepError(CostModelError):
@@ -100,26 +148,22 @@ class Sweep(Answer):
         return len(self.rows)
 
 
-def grid(**asked: Unpack[PlanKeywords]) -> list[dict[str, Any]]:
+def points_of(asked: Mapping[str, Any], *, who: str = "sweep") -> list[dict[str, Any]]:
     """Return the points of a grid: keywords in `AXES` may be lists, all others are the same everywhere.
 
     Raises
     ------
     LayoutError
-        If a keyword is no field, or an axis has no value.
+        If a keyword is no field, or an axis has no value; `who` asks, for messages.
     CostModelError
         If what no point can do without is missing.
 
     Examples
     --------
-    >>> [point["gpus"] for point in grid(model="llama3-8b", gpus=[8, 16], global_batch=8, seq_len=8192)]
+    >>> asked = {"model": "llama3-8b", "gpus": [8, 16], "global_batch": 8, "seq_len": 8192}
+    >>> [point["gpus"] for point in points_of(asked)]
     [8, 16]
     """
-    return points_of(asked)
-
-
-def points_of(asked: Mapping[str, Any], *, who: str = "sweep") -> list[dict[str, Any]]:
-    """Return the points of a grid as `grid` does; `who` asks, for messages."""
     given = keywords(asked, SWEEP_FIELDS, who=who)
     axes = {name: list(value) for name, value in given.items() if name in AXES and _is_list(name, value)}
     for name, values in axes.items():
@@ -167,7 +211,7 @@ def sweep(
     ----------
     points : iterable of mapping, optional
         Keywords of `costmodel.plan` each; with ``layout`` those of `costmodel.estimate`. Instead
-        of points, keywords of a `grid` can be given.
+        of points, keywords of a grid (`points_of`) can be given.
     executor : Executor or callable, optional
         Any `concurrent.futures.Executor` (process pool, Dask's ``client.get_executor()``,
         ``mpi4py.futures.MPIPoolExecutor``), or a function that makes one and can be called again
@@ -185,7 +229,7 @@ def sweep(
     progress : callable, optional
         Called with points done and points in all.
     **asked
-        Keywords of `grid`.
+        Keywords of a grid.
 
     Returns
     -------
@@ -263,7 +307,7 @@ class _Runner:
         self.executor = executor if isinstance(executor, Executor) else executor()
         self.mine = self.make is not None
         self.chunks, self.work, self.retries, self.finish = chunks, work, retries, finish
-        self.attempts = dict.fromkeys(range(len(chunks)), 0)
+        self.failures = [0] * len(chunks)
 
     def run(self, left: Sequence[int]) -> None:
         """Work until every chunk is finished or has failed too often."""
@@ -277,44 +321,31 @@ class _Runner:
 
     def _round(self, todo: list[int]) -> list[int]:
         """Give out chunks once; return those to give out again."""
-        again: list[int] = []
-        broken: BaseException | None = None
-        running: dict[Future[list[Row]], int] = {}
         # A chunk that broke the pool before goes alone, so that it takes no other with it.
-        suspects = [index for index in todo if self.attempts[index] > 0]
-        given = suspects[:1] if suspects else todo
-        rest = [index for index in todo if index not in given]
+        given = [index for index in todo if self.failures[index]][:1] or todo
+        again = [index for index in todo if index not in given]
+        broken: BrokenExecutor | None = None
         try:
             running = {self.executor.submit(self.work, self.chunks[index]): index for index in given}
         except (BrokenExecutor, RuntimeError) as error:
             self._renew(error)
             return todo
-        pending = set(running)
-        while pending:
-            ready, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in ready:
-                index = running[future]
-                try:
-                    rows = future.result()
-                except BrokenExecutor as error:
-                    broken = error
-                    self._count(index, error, again)
-                except Exception as error:
-                    self._count(index, error, again)
-                else:
-                    self.finish(index, rows)
-        if broken is not None and (again or rest):
+        for future in as_completed(running):
+            index = running[future]
+            try:
+                rows = future.result()
+            except Exception as error:
+                broken = error if isinstance(error, BrokenExecutor) else broken
+                self.failures[index] += 1
+                if self.failures[index] <= self.retries:
+                    again.append(index)
+                    continue
+                problem = f"worker failed {self.failures[index]} times: {type(error).__name__}: {error}"
+                rows = [_row(point, "failed", " ".join(problem.split())) for point in self.chunks[index]]
+            self.finish(index, rows)
+        if broken is not None and again:
             self._renew(broken)
-        return again + rest
-
-    def _count(self, index: int, error: BaseException, again: list[int]) -> None:
-        """Note a failed attempt; after the last one report the chunk with its inputs."""
-        self.attempts[index] += 1
-        if self.attempts[index] <= self.retries:
-            again.append(index)
-            return
-        problem = f"worker failed {self.attempts[index]} times: {type(error).__name__}: {error}"
-        self.finish(index, [_row(point, "failed", " ".join(problem.split())) for point in self.chunks[index]])
+        return again
 
     def _renew(self, error: BaseException) -> None:
         """Replace a broken executor."""
@@ -333,8 +364,12 @@ class _Runner:
 
 def _key(points: Sequence[Point], chunk: int, samples: int, seed: int) -> str:
     """Return what tells a sweep from others: its points, how they are dealt out, and its samples."""
+
+    def plain(value: Any) -> Any:
+        return value.model_dump(mode="json") if hasattr(value, "model_dump") else repr(value)
+
     try:
-        text = json.dumps([chunk, samples, seed, list(points)], sort_keys=True, default=_plain_input)
+        text = json.dumps([chunk, samples, seed, list(points)], sort_keys=True, default=plain)
     except TypeError as error:
         raise SweepError(
             f"resume: a point cannot be written as JSON ({error}); name models and clusters"
@@ -351,14 +386,6 @@ def _rows_of(points: Sequence[Point], rows: Sequence[Any]) -> bool:
         and all(row[name] == value for name, value in _inputs(point).items())
         for point, row in zip(points, rows, strict=True)
     )
-
-
-def _plain_input(value: Any) -> Any:
-    """Return a model or cluster object as something that tells it from others."""
-    dump = getattr(value, "model_dump", None)
-    if dump is not None:
-        return dump(mode="json")
-    return repr(value)
 
 
 def price_chunk(points: Sequence[Point], **sampled: int) -> list[Row]:

@@ -15,8 +15,15 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.cli import main
 from costmodel.planning import sweep as sweeps
-from costmodel.planning.kept_points import KeptPoints, KeptPointsError
-from costmodel.planning.sweep import COLUMNS, SweepError, grid, scaled_cluster, sweep
+from costmodel.planning.sweep import (
+    COLUMNS,
+    KeptPoints,
+    KeptPointsError,
+    SweepError,
+    points_of,
+    scaled_cluster,
+    sweep,
+)
 
 ASKED = {
     "model": "llama3-8b",
@@ -123,13 +130,13 @@ def test_a_process_that_is_killed_loses_no_finished_point(tmp_path):
         f"layout='tp2', resume={str(kept)!r}, progress=lambda done, total: done < 2 or os.kill(os.getpid(), 9))"
     )
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == -signal.SIGKILL
-    points = grid(model="llama3-8b", gpus=[8, 16, 32], global_batch=32, seq_len=1024, layout="tp2")
+    points = points_of(dict(model="llama3-8b", gpus=[8, 16, 32], global_batch=32, seq_len=1024, layout="tp2"))
     assert sorted(KeptPoints(kept, sweeps._key(points, 1, 0, 0), lambda *_: True).done) == [0, 1]
 
 
 def test_a_file_of_something_else_is_refused_as_it_is(tmp_path):
     kept = tmp_path / "kept.sqlite"
-    points = grid(model="llama3-8b", gpus=[8], global_batch=8, seq_len=1024, layout="tp2")
+    points = points_of(dict(model="llama3-8b", gpus=[8], global_batch=8, seq_len=1024, layout="tp2"))
     sweep(points, resume=kept)
     with pytest.raises(KeptPointsError, match="belongs to another sweep"):
         sweep([{**points[0], "gpus": 16}], resume=kept)
@@ -144,7 +151,7 @@ def test_a_file_of_something_else_is_refused_as_it_is(tmp_path):
 
 def test_two_sweeps_with_one_file(tmp_path):
     kept = tmp_path / "kept.sqlite"
-    points = grid(model="llama3-8b", gpus=[8, 16, 32], global_batch=32, seq_len=1024, layout="tp2")
+    points = points_of(dict(model="llama3-8b", gpus=[8, 16, 32], global_batch=32, seq_len=1024, layout="tp2"))
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda _: sweep(points, resume=kept).rows, range(2)))
     assert found[0] == found[1] == sweep(points, resume=kept).rows
@@ -179,11 +186,11 @@ def test_problems_are_rows():
 
 def test_wrong_input():
     with pytest.raises(CostModelError, match="gpus has no value"):
-        grid(gpus=[])
+        points_of(dict(gpus=[]))
     with pytest.raises(CostModelError, match="sweep: gpus, global_batch, seq_len missing"):
         sweep(model="llama3-8b")
     with pytest.raises(CostModelError, match="sweep: 'gpu' is not a field; did you mean 'gpus'"):
-        grid(model="llama3-8b", gpu=8)
+        points_of(dict(model="llama3-8b", gpu=8))
     with pytest.raises(CostModelError, match="points or a grid"):
         sweep([{}], gpus=8)
     with pytest.raises(CostModelError, match="bandwidth_scale: expected a number from 1e-06 to"):
