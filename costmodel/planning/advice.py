@@ -19,6 +19,7 @@ from costmodel.describe.odds import RISK, odds
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.warnings import accumulation
 from costmodel.interop.assertions.tables import ASSERTIONS
+from costmodel.planning.best import Columns
 from costmodel.planning.found import Found
 from costmodel.planning.no_layout import (
     dividing_batch,
@@ -34,18 +35,21 @@ from costmodel.planning.search import Question, layout_of, space_of
 from costmodel.planning.space import REASONS, table_of
 
 _NEAR_TIE = 0.005
+_WORTH_A_ROW = 0.0005
+"""Share of a step below which another batch or number of GPUs is not worth a row. [-]"""
 _DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].turned == "placement")
 
 
 def advice(plan: Found) -> list[str]:
     """Explain the pick: an opening, a sentence a choice that matters, and what limits it."""
-    best = plan.best
-    said = [
+    best, question = plan.best, plan.question
+    spared = question.spared(best.job)
+    opening = (
         f"{layout_text(best.job.layout)}: {format_seconds(float(best.step_time_s))} a step at {float(best.mfu):.1%} "
-        f"MFU, {format_bytes(float(best.memory_bytes_per_gpu))} of the {format_bytes(_limit(plan))} that a GPU may "
-        f"use{_spared(plan)}."
-    ]
-    for sentence in (
+        f"MFU, {format_bytes(float(best.memory_bytes_per_gpu))} of the {format_bytes(question.limit_bytes(best.job))} "
+        f"that a GPU may use{f' ({spared:.1%} of its memory is kept free)' if spared else ''}."
+    )
+    choices = (
         yours_text(plan),
         simplest(plan),
         _tensor(plan),
@@ -54,11 +58,14 @@ def advice(plan: Found) -> list[str]:
         _expert(plan),
         _data(plan),
         _recompute(plan),
-    ):
-        if sentence:
-            said.append(sentence)
-    said.append(_limits(plan))
-    return [*said, *_accumulation(best)]
+    )
+    limits = (
+        "Memory does not limit it: no layout that needs more is faster by half a percent."
+        if plan.memory_gain < _NEAR_TIE
+        else f"With memory enough for any layout, the step would be {plan.memory_gain:.1%} shorter."
+    )
+    warned = [f"Mind: {said}." for said in accumulation(best)]
+    return [opening, *(said for said in choices if said), limits, *warned]
 
 
 def yours_text(plan: Found) -> str:
@@ -104,21 +111,6 @@ def simplest(plan: Found) -> str:
     )
 
 
-def _accumulation(best: Estimate) -> list[str]:
-    """Say what ZeRO-2 rests on where gradients of several micro-batches are added up."""
-    return [f"Mind: {said}." for said in accumulation(best)]
-
-
-def _spared(plan: Found) -> str:
-    """Say what share of the memory stays free."""
-    spared = plan.question.spared(plan.best.job)
-    return f" ({spared:.1%} of its memory is kept free)" if spared else ""
-
-
-def _limit(plan: Found) -> float:
-    return plan.question.limit_bytes(plan.best.job)
-
-
 def _share(est: Estimate, *axes: str, category: str | None = None) -> str:
     """Return the share of the step that lines of some axes pay."""
     paid = sum(
@@ -156,35 +148,31 @@ def _alternatives(plan: Found, knob: str) -> str:
     return "; " + ", ".join(_otherwise(plan, knob, value) for value in near)
 
 
+def _without(plan: Found, knob: str, what: str) -> str:
+    """Say what is not used, and what it would cost, where it was searched."""
+    return f"No {what}{_alternatives(plan, knob)}." if len(plan.by_value.get(knob, {})) > 1 else ""
+
+
 def _tensor(plan: Found) -> str:
-    best = plan.best
-    tp, domain = float(best.job.layout.tp), best.job.cluster.tiers[0].size
+    best, domain = plan.best, plan.best.job.cluster.tiers[0]
+    tp = float(best.job.layout.tp)
     if tp == 1:
-        return (
-            f"No tensor parallelism{_alternatives(plan, 'tp')}."
-            if len(plan.by_value.get("tp", {})) > 1
-            else ""
-        )
+        return _without(plan, "tp", "tensor parallelism")
     where = (
-        f"stays in the {domain}-GPU {best.job.cluster.tiers[0].name} domain"
-        if tp <= domain
-        else "leaves its domain"
+        f"stays in the {domain.size}-GPU {domain.name} domain" if tp <= domain.size else "leaves its domain"
     )
     return f"TP{tp:.0f} {where} and costs {_share(best, 'tp')} of the step{_alternatives(plan, 'tp')}."
 
 
 def _pipeline(plan: Found) -> str:
-    best = plan.best
-    pp = float(best.job.layout.pp)
-    if pp == 1:
-        return f"No pipeline{_alternatives(plan, 'pp')}." if len(plan.by_value.get("pp", {})) > 1 else ""
-    layout = best.job.layout
+    best, layout = plan.best, plan.best.job.layout
+    if float(layout.pp) == 1:
+        return _without(plan, "pp", "pipeline")
     name = value_text("schedule", float(layout.schedule))
-    bubble, messages = _share(best, "pp", category="bubble"), _share(best, "pp", category="communication")
-    saved = _memory_without_pipeline(best)
+    bubble, messages = (_share(best, "pp", category=what) for what in ("bubble", "communication"))
     return (
-        f"PP{pp:.0f} with {name} leaves a {bubble} bubble and {messages} in messages, and divides the layers' "
-        f"states{saved}{_alternatives(plan, 'pp')}."
+        f"PP{float(layout.pp):.0f} with {name} leaves a {bubble} bubble and {messages} in messages, and divides the "
+        f"layers' states{_memory_without_pipeline(best)}{_alternatives(plan, 'pp')}."
     )
 
 
@@ -233,14 +221,6 @@ def _recompute(plan: Found) -> str:
         return ""
     listed = ", ".join(_otherwise(plan, "recompute", value) for value in others)
     return f"Recompute {value_text('recompute', chosen)}: {listed}."
-
-
-def _limits(plan: Found) -> str:
-    """Say what more memory would buy."""
-    gain = plan.memory_gain
-    if gain < _NEAR_TIE:
-        return "Memory does not limit it: no layout that needs more is faster by half a percent."
-    return f"With memory enough for any layout, the step would be {gain:.1%} shorter."
 
 
 def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
@@ -292,10 +272,6 @@ def _best_score(plan: Found, question: Question) -> float:
         return float("inf")
 
 
-_TOLD = 0.0005
-"""Share of a step below which another batch or number of GPUs is not worth a row. [-]"""
-
-
 def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, float]]:
     """Return what a batch or a number of GPUs nearby would save a sequence, where both share few factors."""
     if len(question.jobs) != 1:
@@ -306,23 +282,21 @@ def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, fl
         return []
     step_s, other = score / question.weight(job), dividing_batch(gpus, batch)
     count = dividing_gpus(gpus, batch, job.cluster.gpus_per_node)
-    tried = [
-        (
-            f"a batch of {other:,.0f}, which {gpus:,.0f} GPUs divide (time a sequence)",
-            job_with(job, global_batch=other),
+    tried = {
+        f"a batch of {other:,.0f}, which {gpus:,.0f} GPUs divide (time a sequence)": job_with(
+            job, global_batch=other
         )
-    ]
+    }
     if count is not None and not has_slices(job) and count <= job.cluster.tiers[-1].size:
-        tried.append(
-            (f"{count:,.0f} GPUs, which divide the batch (GPU time a sequence)", job_with(job, gpus=count))
-        )
+        tried[f"{count:,.0f} GPUs, which divide the batch (GPU time a sequence)"] = job_with(job, gpus=count)
     found = []
-    for name, changed in tried:
+    for name, changed in tried.items():
         best = feasible(replace(question, jobs=(changed,)))
         if best is not None:
             spent = float(changed.layout.gpus) / float(changed.global_batch) * float(best["step_time_s"][0])
-            found.append((name, 1.0 - spent / (gpus / batch * step_s)))
-    return [(name, gain) for name, gain in found if gain > _TOLD]
+            gain = 1.0 - spent / (gpus / batch * step_s)
+            found += [(name, gain)] if gain > _WORTH_A_ROW else []
+    return found
 
 
 def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) -> str:
@@ -343,29 +317,26 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
         return (
             f"impossible: tp·cp·pp·dp = {product * dp:.0f}, but there are {float(job.layout.gpus):.0f} GPUs"
         )
-    asked = replace(question, jobs=(job,), given=given, tp_in_domain=False, max_memory_bytes=np.inf)
+    asked = replace(question, jobs=(job,), given=given, tp_in_domain=False)
+    limitless = replace(asked, max_memory_bytes=np.inf, headroom=0.0)
     roomy = replace(job.cluster.accelerator, memory_bytes=np.inf)
     try:
-        found = plan.search(
-            replace(
-                asked, jobs=(replace(job, cluster=replace(job.cluster, accelerator=roomy)),), headroom=0.0
-            ),
-            kept=1,
+        plan.search(
+            replace(limitless, jobs=(replace(job, cluster=replace(job.cluster, accelerator=roomy)),)), kept=1
         )
     except NoLayoutError:
-        return f"impossible: {_broken_rule(question, given, job_index)}"
+        return f"impossible: {_broken_rule(question, given, job)}"
     try:
-        found = plan.search(replace(question, jobs=(job,), given=given, tp_in_domain=False))
+        found = plan.search(asked)
     except NoLayoutError:
-        least = leanest_of(asked)
-        return _too_large(question, job, layout_text(layout_of(least, 0)), float(least["memory_bytes"][0]))
+        return _too_large(question, job, leanest_of(limitless))
     return _slower(plan, found.best, found.pick_score, question)
 
 
-def _too_large(question: Question, job: Job, leanest: str, need_bytes: float) -> str:
+def _too_large(question: Question, job: Job, leanest: Columns) -> str:
     """Say that the leanest form of a layout exceeds the device, or leaves less of it free than was asked for."""
-    device = job.cluster.accelerator.memory_bytes
-    needs = f"its leanest form ({leanest}) needs {format_bytes(need_bytes)}"
+    device, need_bytes = job.cluster.accelerator.memory_bytes, float(leanest["memory_bytes"][0])
+    needs = f"its leanest form ({layout_text(layout_of(leanest, 0))}) needs {format_bytes(need_bytes)}"
     if need_bytes > device:
         return f"does not fit: {needs} of {format_bytes(device)}"
     if question.max_memory_bytes < need_bytes:
@@ -399,9 +370,8 @@ def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str
     )
 
 
-def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job_index: int) -> str:
+def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job: Job) -> str:
     """Return the rule that a layout breaks, with numbers where it is one of the degrees."""
-    job = question.jobs[job_index]
     degrees = {axis: values[0] for axis, values in given.items() if axis not in ("schedule", "recompute")}
     layout = make_layout(gpus=job.layout.gpus, **degrees)
     try:

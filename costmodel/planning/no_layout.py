@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import ceil, gcd
 from typing import Any, NamedTuple
@@ -61,14 +61,14 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
         would = f"risk = {ceil(100.0 * risk)}%" if risk < 0.995 else f"headroom = {free:.1%}"
         return f"{start}, which risk allows, and fits {format_bytes(device)} with {1.0 - risk:.0%}; {would} would do"
     # A file names more than its reader meant to hold: the change that costs least may be to any of it.
-    freed = sorted(
-        (
-            Cure(_change(knob, question, found), float(found["step_time_s"][0]))
-            for knob in question.given
-            if knob in question.named and (found := feasible(question.without(knob))) is not None
-        ),
-        key=lambda cure: cure.step_time_s,
-    )
+    freed = []
+    for knob in question.given:
+        found = feasible(question.without(knob)) if knob in question.named else None
+        if found is not None:
+            asked = ", ".join(value_text(knob, value) for value in question.given[knob])
+            change = f"{knob} = {value_text(knob, float(found[knob][0]))} instead of {asked}"
+            freed.append(Cure(change, float(found["step_time_s"][0])))
+    freed.sort(key=lambda cure: cure.step_time_s)
     switched = list(_switch_cures(question, job))
     # What leaves the model as it is comes first, and more GPUs before what a long line would cut them for.
     cures = [
@@ -80,7 +80,11 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
     ]
     if not cures:
         return f"{start}; a smaller batch or more memory a GPU is needed"
-    return _listed(start, cures)
+    said = f"{start}; would do: {cures[0]}"
+    for cure in cures[1:]:
+        more = f"{said}, {cure}"
+        said = more if len(more) <= _LONGEST else said
+    return said
 
 
 class Cure(NamedTuple):
@@ -98,44 +102,33 @@ class Cure(NamedTuple):
         return f"{self.change} ({format_seconds(self.step_time_s, 3)} a step{mark})"
 
 
-def _listed(start: str, cures: Sequence[Cure]) -> str:
-    """List cures behind a sentence as long as the line can be read."""
-    said = f"{start}; would do: {cures[0]}"
-    for cure in cures[1:]:
-        more = f"{said}, {cure}"
-        said = more if len(more) <= _LONGEST else said
-    return said
-
-
 _CHUNKED = {"cross_entropy": "chunked"}
-_SAVINGS: tuple[tuple[dict[str, Any], bool], ...] = (
-    (_CHUNKED, False),
-    ({"offload_optimizer": True}, False),
-    ({"offload_optimizer": True, **_CHUNKED}, False),
-    ({"offload_optimizer": True, "offload_activations": 1.0, **_CHUNKED}, False),
-)
+_AWAY = {"offload_optimizer": True}
 _NARROWER = {"grad_accum_dtype": "bf16", "grad_reduce_dtype": "bf16"}
-_EIGHT_BITS = "adamw-8bit"
+_SAME_MODEL: tuple[tuple[dict[str, Any], str], ...] = (
+    (_CHUNKED, ""),
+    (_AWAY, ""),
+    ({**_AWAY, **_CHUNKED}, ""),
+    ({**_AWAY, "offload_activations": 1.0, **_CHUNKED}, ""),
+)
+"""Switches and an optimizer that save memory, least first; those below change numerics."""
+_OTHER_MODEL: tuple[tuple[dict[str, Any], str], ...] = (
+    (_NARROWER, ""),
+    ({}, "adamw-8bit"),
+    (_NARROWER, "adamw-8bit"),
+    ({**_NARROWER, **_CHUNKED}, "adamw-8bit"),
+)
 
 
 def _switch_cures(question: Question, job: Job) -> Iterator[Cure]:
-    """Try what a recipe may save, least first: without another result, and with one. One of each is enough."""
-    for switches, numerics in _SAVINGS:
-        found = _tried(question, job, switches, "", numerics)
-        if found is not None:
-            yield found
-            break
-    eight = _EIGHT_BITS if job.optimizer.name == "adamw" else ""
-    for switches, other in (
-        (_NARROWER, ""),
-        ({}, eight),
-        (_NARROWER, eight),
-        ({**_NARROWER, **_CHUNKED}, eight),
-    ):
-        found = _tried(question, job, switches, other, True)
-        if found is not None:
-            yield found
-            break
+    """Try what a recipe may save: without another result, and with one. One of each is enough."""
+    for tries in (_SAME_MODEL, _OTHER_MODEL):
+        for switches, other in tries:
+            numerics = tries is _OTHER_MODEL
+            found = _tried(question, job, switches, other if job.optimizer.name == "adamw" else "", numerics)
+            if found is not None:
+                yield found
+                break
 
 
 def _tried(
@@ -195,11 +188,8 @@ def dividing_gpus(gpus: float, batch: float, per_node: int) -> float | None:
 def _other_batch(question: Question, job: Job) -> Iterator[Cure]:
     """Try the nearest batch that the GPUs divide, where both share few factors."""
     gpus, batch = float(job.layout.gpus), float(job.global_batch)
-    if lacking_factor(gpus, batch) == 1:
-        return
     nearest = dividing_batch(gpus, batch)
-    found = feasible(replace(question, jobs=(job_with(job, global_batch=nearest),)))
-    if found is not None:
+    if lacking_factor(gpus, batch) > 1 and (found := _with(question, job, global_batch=nearest)) is not None:
         yield Cure(f"global_batch = {nearest:.0f} instead of {batch:.0f}", float(found["step_time_s"][0]))
 
 
@@ -208,39 +198,30 @@ def has_slices(job: Job) -> bool:
     return any(tier.topology == "torus" for tier in job.cluster.tiers)
 
 
-def _fewer(question: Question, job: Job, enough: float, found: Columns) -> tuple[float, Columns]:
-    """Halve the way twice between half of what is enough and what is, in whole nodes: the fewest GPUs that do."""
-    step = enough / 4.0
-    best = enough
-    for _ in range(2):
-        middle = best - step
-        if middle % max(job.cluster.gpus_per_node, 1) or middle % 1.0 or middle <= enough / 2.0:
-            break
-        tried = feasible(replace(question, jobs=(job_with(job, gpus=middle),)))
-        if tried is not None:
-            best, found = middle, tried
-        step /= 2.0
-    return best, found
-
-
 def _more_gpus(question: Question, job: Job) -> Iterator[Cure]:
-    """Try twice, four … times the GPUs, then fewer of them."""
-    for doubling in range(1, _MOST_GPU_DOUBLINGS + 1):
-        more = float(job.layout.gpus) * 2.0**doubling
-        if more > job.cluster.tiers[-1].size:
-            return
-        found = feasible(replace(question, jobs=(job_with(job, gpus=more),)))
-        if found is not None:
-            if not has_slices(job):
-                more, found = _fewer(question, job, more, found)
-            yield Cure(plural(more, "GPU", form=".0f"), float(found["step_time_s"][0]))
-            return
+    """Try twice, four … times the GPUs, then halve the way twice to the fewest that do, in whole nodes."""
+    gpus, most, node = float(job.layout.gpus), job.cluster.tiers[-1].size, max(job.cluster.gpus_per_node, 1)
+    doubled = [gpus * 2.0**doubling for doubling in range(1, _MOST_GPU_DOUBLINGS + 1)]
+    for enough in (count for count in doubled if count <= most):
+        found = _with(question, job, gpus=enough)
+        if found is None:
+            continue
+        best, step = enough, enough / 4.0
+        for _ in range(0 if has_slices(job) else 2):
+            fewer = best - step
+            if fewer % node or fewer % 1.0 or fewer <= enough / 2.0:
+                break
+            tried = _with(question, job, gpus=fewer)
+            if tried is not None:
+                best, found = fewer, tried
+            step /= 2.0
+        yield Cure(plural(best, "GPU", form=".0f"), float(found["step_time_s"][0]))
+        return
 
 
-def _change(knob: str, question: Question, found: Columns) -> str:
-    """Name the change of one given knob that lets a layout in."""
-    asked = ", ".join(value_text(knob, value) for value in question.given[knob])
-    return f"{knob} = {value_text(knob, float(found[knob][0]))} instead of {asked}"
+def _with(question: Question, job: Job, **changed: float) -> Columns | None:
+    """Return the best layout with another batch or number of GPUs, if there is one."""
+    return feasible(replace(question, jobs=(job_with(job, **changed),)))
 
 
 def feasible(question: Question) -> Columns | None:

@@ -114,13 +114,13 @@ class Tuned:
         self.question = replace(self.question, jobs=(*self.question.jobs, one.job))
 
     def price_spaces(self) -> None:
-        """Price every layout that divides, and count what cannot start with the other dispatcher."""
+        """Price every layout that divides."""
         for one in self.passes:
             self._price(one)
-        self.rejected["choice_not_started"] = self._total - self.tally.num_priced
 
     def tune(self) -> None:
-        """Choose for every job, best first."""
+        """Choose for every job, best first; count what could not start with the other dispatcher."""
+        self.rejected["choice_not_started"] = self._total - self.tally.num_priced
         for base in list(self.passes) if self.asked.chooses else ():
             self._tune(base)
 
