@@ -9,7 +9,8 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
@@ -23,10 +24,14 @@ from costmodel.describe.jobs.fields import (
     names,
     unknown_field,
 )
+from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import read, require_complete
-from costmodel.describe.models.model import Model, make_model
-from costmodel.interop.answer import JobFile
+from costmodel.describe.models.model import Model, make_model, same_shape
+from costmodel.describe.models.model_files import load_model
+from costmodel.interop.answer import JobFile, model_yaml
+from costmodel.interop.reading import kind_of, read_file
+from costmodel.interop.text_file import TextFile, decoded, shown
 
 MODEL_FILE = "model.yaml"
 """What commands call a model that is no preset; the page gives it out under this name."""
@@ -43,15 +48,7 @@ _PAIRS = ("switches", "choices", "hardware")
 
 @dataclass(frozen=True)
 class Texts:
-    """A job as somebody typed it.
-
-    Attributes
-    ----------
-    fields : mapping
-        Text by name of a field; what is not there takes its default.
-    model : str
-        A model file of ours (YAML) in place of a preset, empty for none.
-    """
+    """A job as somebody typed it: texts by field, and a model file of ours (YAML) in place of a preset, if not empty."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
@@ -62,13 +59,7 @@ class Texts:
 
 
 def job_keywords(job: Texts) -> dict[str, Any]:
-    """Return the keywords of `costmodel.estimate`.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it: a value that cannot be read, or what has no default and is missing.
-    """
+    """Return the keywords of `costmodel.estimate`."""
     merged = merge_jobs({}, _with_model(_values(job), job))
     require_complete(merged)
     return merged
@@ -79,13 +70,7 @@ def _values(job: Texts) -> dict[str, Any]:
 
 
 def laid_over(below: Texts, above: Texts) -> Texts:
-    """Lay one job over another, as flags are laid over a job file; a model that is named replaces one of a file.
-
-    Raises
-    ------
-    CostModelError
-        If a value cannot be read.
-    """
+    """Lay one job over another, as flags are laid over a job file; a model that is named replaces one of a file."""
     merged = texts_of(merge_jobs(_values(below), _values(above)))
     if above.model:
         return Texts({name: text for name, text in merged.items() if name != "model"}, above.model)
@@ -95,19 +80,8 @@ def laid_over(below: Texts, above: Texts) -> Texts:
 def plan_keywords(job: Texts, asked: Mapping[str, str], path: str = "") -> dict[str, Any]:
     """Return the keywords of `costmodel.plan`: a job whose layout is free, and what is asked on top.
 
-    Parameters
-    ----------
-    job : Texts
-        The job, of a form or a file, with the layout that it has.
-    asked : mapping of str to str
-        Texts by field: values to try, constraints, and what replaces a field of the job.
-    path : str
-        What commands call the file that the job is from.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it.
+    `asked` has texts by field: values to try, constraints, and what replaces a field of the job; `path` is what commands
+    call the file that the job is from.
     """
     above: dict[str, Any] = {}
     for name, text in asked.items():
@@ -119,13 +93,7 @@ def plan_keywords(job: Texts, asked: Mapping[str, str], path: str = "") -> dict[
 
 
 def run_keywords(job: Texts, run: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keywords of `costmodel.run`: a job, and what a whole run is told beside it.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it.
-    """
+    """Return the keywords of `costmodel.run`: a job, and what a whole run is told beside it."""
     beside = {name: _read(name, text) for name, text in run.items() if text.strip()}
     return merge_jobs({}, {**_with_model(_values(job), job), **beside})
 
@@ -135,13 +103,7 @@ def _with_model(given: Mapping[str, Any], job: Texts) -> dict[str, Any]:
 
 
 def model_of(text: str) -> Model:
-    """Return the model that a model file of ours describes.
-
-    Raises
-    ------
-    CostModelError
-        If it is none.
-    """
+    """Return the model that a model file of ours describes."""
     return make_model(
         {"name": "model", **parse_mapping(text, MODEL_FILE, example="num_layers: 32")}, MODEL_FILE
     )
@@ -178,13 +140,7 @@ def _text(value: Any) -> str:
 
 
 def known_fields(given: Mapping[str, Any], fields: Iterable[Field], who: str) -> dict[str, str]:
-    """Return texts by field from names or aliases of fields.
-
-    Raises
-    ------
-    CostModelError
-        If a name is no field.
-    """
+    """Return texts by field from names or aliases of fields."""
     held = tuple(fields)
     known = set(names(held))
     found = {}
@@ -241,3 +197,50 @@ def _flags(said: Field, text: str, *, several: bool) -> list[str]:
         on = text.lower() in ("true", "on", "yes")
         return [flag if on else f"--no-{flag.removeprefix('--')}"]
     return [flag, text]
+
+
+# --- files that somebody drops, read by the readers of `costmodel.interop` from their text alone ---
+
+_LONGEST_NAME = 80
+
+
+class Upload(NamedTuple):
+    """What was read of a file, what it was taken for, and what was not understood or is not said there."""
+
+    job: Texts
+    kind: str
+    remarks: tuple[str, ...] = ()
+
+
+def read_upload(name: str, content: bytes) -> Upload:
+    """Read a job, a launch script, a configuration or a model; of its name only the last part is used, for messages."""
+    called = shown(PurePath(name.replace("\\", "/")).name, most=_LONGEST_NAME) or "file"
+    if not content.strip():
+        raise CostModelError(f"{called}: is empty")
+    file = TextFile(decoded(content, called), called)
+    kind = kind_of(file)
+    if kind == "job" and "num_layers" in (
+        raw := parse_mapping(file.text, called, example="model: llama3-8b")
+    ):
+        return Upload(_of_model(make_model({"name": PurePath(called).stem, **raw}, called)), "model")
+    found = read_file(file, kind)
+    if found.unpriced:
+        raise CostModelError(f"{called}: the model cannot be priced: {found.unpriced}")
+    if found.sweeps and not found.job:
+        raise CostModelError(f"{called}: holds measurements, not a job; costmodel calibrate reads them")
+    job = spelled_out({key: value for key, value in found.job.items() if key in FIELD and value is not None})
+    model = job.pop("model", None)
+    own = _of_model(model) if isinstance(model, Model) else Texts(texts_of({"model": model}))
+    missing = (f"The file does not say: {', '.join(found.missing)}.",) if found.missing else ()
+    texts = Texts({**texts_of(job), **own.fields}, own.model)
+    return Upload(texts, found.kind, (*found.notes, *found.remarks, *missing))
+
+
+def _of_model(model: Model) -> Texts:
+    """Return a model by name where a preset of that name is the same, by its file where not."""
+    try:
+        if same_shape(load_model(model.name), model):
+            return Texts({"model": model.name})
+    except CostModelError:
+        pass
+    return Texts({}, model_yaml(model))

@@ -27,13 +27,7 @@ class _StoppedError(Exception):
 
 
 def serve_tools() -> None:
-    """Answer an assistant on stdin and stdout until it hangs up.
-
-    Raises
-    ------
-    CostModelError
-        If the extra is missing.
-    """
+    """Answer an assistant on stdin and stdout until it hangs up."""
     try:
         import mcp  # noqa: F401
     except ImportError:
@@ -85,13 +79,7 @@ async def _serve() -> None:
 
 
 async def _asked(tool: Tool, given: dict[str, Any], context: Any) -> Reply:
-    """Let a thread answer; a search ends when the assistant gives it up.
-
-    Raises
-    ------
-    CostModelError
-        As the tool raises it.
-    """
+    """Let a thread answer; a search ends when the assistant gives it up."""
     if not tool.is_long:
         return await asyncio.to_thread(tool.ask, given)
     stop, at = threading.Event(), [0, 0]

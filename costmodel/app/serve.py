@@ -16,16 +16,17 @@ from collections.abc import Callable
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from itertools import groupby
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from costmodel.app import answers
 from costmodel.app.asked import MODEL_FILE, SEARCH_FIELDS, WHOLE_RUN_FIELDS, field_of
-from costmodel.app.first_view import pickers
-from costmodel.app.state import FIRST, State, query_of, state_of
+from costmodel.app.state import FIGURES, FIRST, VIEWS, State, query_of, state_of
 from costmodel.base.errors import CostModelError, one_line
 from costmodel.base.own_files import close_files
 from costmodel.base.version import install_command
+from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, known_words, names
 
 HOST = "127.0.0.1"
@@ -51,11 +52,20 @@ _WIDE = ("name", "text", "layout", "order", "switches", "choices", "hardware")
 
 
 @cache
-def _template() -> Any:
-    """Return the page's template, compiled once."""
-    from jinja2 import Environment, PackageLoader
+def pickers() -> dict[str, dict[str, list[str]]]:
+    """Return the models by family and the machines by generation of accelerator, for those who know no name."""
 
-    return Environment(loader=PackageLoader("costmodel.app", "."), autoescape=True).get_template("page.html")
+    def generation(name: str) -> str:
+        return load_cluster(name).accelerator.generation
+
+    def family(name: str) -> str:
+        return name.partition("-")[0].rstrip("0123456789.")
+
+    def grouped(field: str, of: Callable[[str], str]) -> dict[str, list[str]]:
+        words = sorted(known_words(field), key=lambda name: (of(name), name))
+        return {title: list(names) for title, names in groupby(words, of)}
+
+    return {"model": grouped("model", family), "cluster": grouped("cluster", generation)}
 
 
 def page(query: str) -> str:
@@ -88,10 +98,10 @@ def page(query: str) -> str:
         "run_other": [field for field in WHOLE_RUN_FIELDS if field.name not in most_asked],
     }
     return str(
-        _template().render(
+        answers.template("page.html").render(
             forms=forms,
-            titles=answers.TITLES,
-            figures={name: title for name, (title, _) in answers.FIGURES.items()},
+            titles=VIEWS,
+            figures=FIGURES,
             known_words=known_words,
             pickers=pickers(),
             wide=_WIDE,
@@ -245,20 +255,7 @@ class Server(ThreadingHTTPServer):
 
 
 def serve(port: int, say: Callable[[str], None]) -> None:
-    """Serve the page until the program is interrupted.
-
-    Parameters
-    ----------
-    port : int
-        Port, 0 for a free one.
-    say : callable
-        Called with each line that the user has to read, the address first.
-
-    Raises
-    ------
-    CostModelError
-        If the extra is missing, or the port cannot be listened on.
-    """
+    """Serve the page until the program is interrupted, on port 0 at a free one; `say` gets what the user has to read."""
     try:
         import plotly  # noqa: F401
     except ImportError:

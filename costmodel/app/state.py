@@ -13,8 +13,28 @@ from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import spelled_out
 
-VIEWS = ("overview", "bill", "memory", "sure", "figures", "plan", "run", "compare", "export")
-FIGURES = ("time", "memory", "pipeline", "compute-roofline", "communication-roofline", "mesh", "tornado")
+VIEWS = {
+    "overview": "Overview",
+    "bill": "Time",
+    "memory": "Memory",
+    "sure": "How sure",
+    "figures": "Figures",
+    "plan": "Plan",
+    "run": "Whole run",
+    "compare": "Compare",
+    "export": "Export",
+}
+"""What the page can show, with titles."""
+FIGURES = {
+    "time": "Waterfall of the step",
+    "memory": "Memory of a GPU by pipeline stage",
+    "pipeline": "Every task of every pipeline rank over time",
+    "compute-roofline": "Operators on the roofline of the GPU",
+    "communication-roofline": "Axes on the communication roofline",
+    "mesh": "Groups of each axis on the first GPUs",
+    "tornado": "Change of step time by each number",
+}
+"""Figures of a job, with what they show."""
 
 _SECOND, _SEARCH, _RUN, _MODEL = "b.", "plan.", "run.", "model_file"
 _LONGEST_MODEL = 100_000
@@ -23,27 +43,13 @@ _LONGEST_MODEL = 100_000
 
 @dataclass(frozen=True)
 class State:
-    """What somebody looks at.
-
-    Attributes
-    ----------
-    jobs : tuple of Texts
-        The job, and the one it is compared with.
-    search, run : mapping
-        Texts by name of what a plan, and a whole run, is told beside the job.
-    view, figure : str
-        One of `VIEWS`, and of `FIGURES`.
-    second : bool
-        Whether the second job is the one that is looked at.
-    line : str
-        The line of the bill that is open, empty for none.
-    """
+    """What somebody looks at: two jobs, what a plan and a whole run are told beside them, the view and its open line."""
 
     jobs: tuple[Texts, Texts] = field(default_factory=lambda: (Texts(), Texts()))
     search: Mapping[str, str] = field(default_factory=dict)
     run: Mapping[str, str] = field(default_factory=dict)
-    view: str = VIEWS[0]
-    figure: str = FIGURES[0]
+    view: str = "overview"
+    figure: str = "time"
     second: bool = False
     line: str = ""
 
@@ -75,19 +81,13 @@ def query_of(state: State) -> str:
     for prefix, texts in ((_SEARCH, state.search), (_RUN, state.run)):
         pairs += [(f"{prefix}{name}", text.strip()) for name, text in texts.items() if text.strip()]
     looked_at = {"view": state.view, "figure": state.figure, "line": state.line}
-    first = {"view": VIEWS[0], "figure": FIGURES[0], "line": ""}
+    first = {"view": "overview", "figure": "time", "line": ""}
     pairs += [(name, text) for name, text in looked_at.items() if text != first[name]]
     return urlencode([*pairs, *([("job", "b")] if state.second else [])])
 
 
 def state_of(query: str) -> State:
-    """Return the state that the query of an address says; that of `FIRST` for an empty one.
-
-    Raises
-    ------
-    CostModelError
-        If it names what there is not.
-    """
+    """Return the state that the query of an address says; that of `FIRST` for an empty one."""
     pairs = dict(parse_qsl(query or FIRST, keep_blank_values=True))
     own = {name: pairs.pop(name, "") for name in ("view", "figure", "line", "job")}
     for name, known in (("view", VIEWS), ("figure", FIGURES), ("job", ("a", "b"))):
@@ -106,8 +106,8 @@ def state_of(query: str) -> State:
         jobs=(first, second),
         search=known_fields(parts[_SEARCH], SEARCH_FIELDS, "link"),
         run=known_fields(parts[_RUN], WHOLE_RUN_FIELDS, "link"),
-        view=own["view"] or VIEWS[0],
-        figure=own["figure"] or FIGURES[0],
+        view=own["view"] or "overview",
+        figure=own["figure"] or "time",
         second=own["job"] == "b",
         line=own["line"],
     )

@@ -7,8 +7,7 @@ have and take the others by name; an answer is a sentence, the numbers that deci
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import costmodel as cm
 from costmodel.app.asked import (
@@ -19,9 +18,9 @@ from costmodel.app.asked import (
     laid_over,
     model_of,
     plan_keywords,
+    read_upload,
     run_keywords,
 )
-from costmodel.app.uploads import read_upload
 from costmodel.base.errors import choices_hint
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, PLAN_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.layout_text import layout_text
@@ -29,7 +28,7 @@ from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree, usual
 from costmodel.reporting.summaries import answer_text, largest_memory, largest_time
 
 Progress = Callable[[int, int], None]
-Schema = dict[str, Any]
+Record = dict[str, Any]
 
 _MOST_LINES = 25
 """Lines that a name may open up."""
@@ -39,105 +38,72 @@ _WARNINGS = 2
 _LAYOUTS = 3
 
 _JOB = ("model", "cluster", "gpus", "layout", "global_batch", "seq_len", "precision", "recipe", "recompute")
-_MORE = ("zero_stage", "switches")
 _FILE = {
     "file": {"description": "Text of a job file, launch script, trainer's configuration or config.json"},
     "file_name": {"description": "Its name, such as train.sh"},
 }
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """An answer: sentences, and the numbers behind them."""
 
     text: str
-    record: dict[str, Any]
+    record: Record
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A question that assistants may ask.
-
-    Attributes
-    ----------
-    name, description : str
-        What it is called, and when to use it.
-    schema : mapping
-        JSON Schema of its arguments.
-    ask : callable
-        Answers.
-    is_long : bool
-        Whether it searches, and so takes a keyword `progress`.
-    """
+class Tool(NamedTuple):
+    """A question that assistants may ask, with the JSON Schema of its arguments; a long one takes `progress`."""
 
     name: str
     description: str
-    schema: Schema
+    schema: Record
     ask: Callable[..., Reply]
     is_long: bool = False
 
 
-def _schema(fields: Iterable[str], required: Iterable[str] = (), **more: Schema) -> Schema:
+def _schema(fields: Iterable[str], required: Iterable[str] = (), **more: Record) -> Record:
     """Return the JSON Schema of arguments: fields with their first sentence, and what else a tool takes."""
-    said = {name: {"description": FIELD[name].help.partition(": ")[0].rstrip(".")} for name in fields}
-    return {"type": "object", "properties": {**said, **more}, "required": list(required)}
+    about = {name: {"description": FIELD[name].help.partition(": ")[0].rstrip(".")} for name in fields}
+    return {"type": "object", "properties": {**about, **more}, "required": list(required)}
 
 
-def _job_of(given: Mapping[str, Any]) -> Texts:
-    """Return the job that arguments describe: fields on top of a file's.
-
-    Raises
-    ------
-    CostModelError
-        If a name is no field, or the file cannot be read.
-    """
-    named = dict(given)
-    below, _ = _file_of(named)
-    fields = known_fields(
-        {key: value for key, value in named.items() if value is not None}, JOB_FIELDS, "job"
-    )
-    return laid_over(below, Texts(fields))
+def _reply(sentences: Iterable[str], line: str, record: Record) -> Reply:
+    """Return sentences and numbers, with the command that answers the same."""
+    return Reply("\n".join(sentences) or line, {**record, "command": line})
 
 
-def _file_of(given: dict[str, Any]) -> tuple[Texts, str]:
-    """Take the file out of arguments and return what it says, and what it is called.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read.
-    """
-    text, called = str(given.pop("file", "") or ""), str(given.pop("file_name", "") or "")
+def _file_of(given: Mapping[str, Any]) -> tuple[Texts, str, Record]:
+    """Return the job of the file among arguments, what it is called, and the other arguments that say something."""
+    named = {name: value for name, value in given.items() if value is not None}
+    text, called = str(named.pop("file", "") or ""), str(named.pop("file_name", "") or "")
     if not text:
-        return Texts(), ""
-    named = called or ("config.json" if text.lstrip().startswith("{") else "file")
-    return read_upload(named, text.encode("utf-8", "replace")).job, named
+        return Texts(), "", named
+    called = called or ("config.json" if text.lstrip().startswith("{") else "file")
+    return read_upload(called, text.encode("utf-8", "replace")).job, called, named
 
 
 def _usual_batch(job: Texts, asked: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the texts of the batch and the sequences that are usual where nobody names any, and what was assumed."""
-    known: dict[str, Any] = {**job.said(), **asked}
+    known: Record = {**job.said(), **asked}
     if job.model and "model" not in asked:
         known["model"] = model_of(job.model)
     usual = usual_batch(known) if "gpus" in known else {}
-    said = [f"Assumed: {name} {value:,}." for name, value in usual.items()]
-    return {name: str(value) for name, value in usual.items()}, said
+    assumed = [f"Assumed: {name} {value:,}." for name, value in usual.items()]
+    return {name: str(value) for name, value in usual.items()}, assumed
 
 
-def _with_usual_batch(job: Texts) -> tuple[Texts, list[str]]:
-    """Return a job with the batch and the sequences that are usual where it names none, and what was assumed."""
-    usual, said = _usual_batch(job, {})
-    return laid_over(job, Texts(usual)), said
+def _job_of(given: Mapping[str, Any], below: Texts | None = None) -> tuple[Texts, list[str]]:
+    """Return the job that arguments describe, fields on top of a file's, with the usual batch; and what was assumed."""
+    held, _, named = _file_of(given)
+    job = laid_over(held, Texts(known_fields(named, JOB_FIELDS, "job")))
+    if below is not None:
+        return laid_over(below, job), []
+    usual, assumed = _usual_batch(job, {})
+    return laid_over(job, Texts(usual)), assumed
 
 
 def list_names(given: Mapping[str, Any]) -> Reply:
-    """Name what a field may be.
-
-    Raises
-    ------
-    CostModelError
-        If there is no such list.
-    """
+    """Name what a field may be."""
     what = str(given.get("what") or "")
     if what not in _LISTS:
         raise cm.CostModelError(f"what: {what!r} is no list; {choices_hint(what, _LISTS)}")
@@ -156,33 +122,30 @@ _LISTS: Mapping[str, Callable[[], Iterable[str]]] = {
 
 
 def estimate(given: Mapping[str, Any]) -> Reply:
-    """Price one step of a job; the planner's layout where none is named and data parallelism alone does not fit.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it.
-    """
-    job, said = _with_usual_batch(_job_of(given))
+    """Price one step of a job; the planner's layout where none is named and data parallelism alone does not fit."""
+    job, assumed = _job_of(given)
     asked = job_keywords(job)
     est, is_planned = cm.fitting_or_planned(asked)
     if is_planned:
-        said.append("No layout is named: this is the planner's best.")
+        assumed.append("No layout is named: this is the planner's best.")
     elif names_no_degree(asked):
-        said.append("No layout is named: data parallelism alone. The tool plan finds the best.")
-    said += assumed_recipe(asked, named_by="the field recipe")
-    return _reply([answer_text(est), *said], command("estimate", job), {**_figures(est), **_bill(est)})
+        assumed.append("No layout is named: data parallelism alone. The tool plan finds the best.")
+    assumed += assumed_recipe(asked, named_by="the field recipe")
+    bill = {
+        "exposed_seconds": {name: round(seconds, 6) for name, seconds in largest_time(est)[:_LARGEST]},
+        "bytes": {name: float(round(size)) for name, size in largest_memory(est)[:_LARGEST]},
+        "warnings": list(est.warnings[:_WARNINGS]),
+    }
+    return _reply([answer_text(est), *assumed], command("estimate", job), {**_figures(est), **bill})
 
 
-def _figures(est: cm.Estimate) -> dict[str, Any]:
+def _figures(est: cm.Estimate) -> Record:
     """Return the numbers that decide: time, memory and how sure they are."""
-    band = est.error_band
+    band, step_s = est.error_band, float(est.step_time_s)
     return {
         "layout": layout_text(est.job.layout),
-        "step_time_s": float(est.step_time_s),
-        "step_time_80pct_s": [float(est.step_time_s) * end for end in (band.low, band.high)]
-        if band
-        else None,
+        "step_time_s": step_s,
+        "step_time_80pct_s": [step_s * band.low, step_s * band.high] if band else None,
         "mfu": round(float(est.mfu), 4),
         "tokens_per_s_per_gpu": round(float(est.tokens_per_s_per_gpu), 1),
         "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
@@ -192,61 +155,38 @@ def _figures(est: cm.Estimate) -> dict[str, Any]:
     }
 
 
-def _bill(est: cm.Estimate) -> dict[str, Any]:
-    """Return the largest lines of time and memory, and the warnings that come first."""
-    return {
-        "exposed_seconds": {name: round(seconds, 6) for name, seconds in largest_time(est)[:_LARGEST]},
-        "bytes": {name: float(round(size)) for name, size in largest_memory(est)[:_LARGEST]},
-        "warnings": list(est.warnings[:_WARNINGS]),
-    }
-
-
 def plan(given: Mapping[str, Any], *, progress: Progress) -> Reply:
-    """Find the best layout of a job.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it; also where no layout is left.
-    """
-    named = {name: value for name, value in given.items() if value is not None}
-    below, called = _file_of(named)
+    """Find the best layout of a job."""
+    below, called, named = _file_of(given)
     asked = known_fields(named, PLAN_FIELDS, "plan")
-    usual, said = _usual_batch(below, asked)
+    usual, assumed = _usual_batch(below, asked)
     asked = {**usual, **asked}
     found = cm.plan(**plan_keywords(below, asked, called), progress=progress)
     record = found.to_dict(count=_LAYOUTS)
-    shown = ("rank", "step_time_s", "mfu", "memory_bytes_per_gpu", "fits_probability", "command")
-    top = [{name: row[name] for name in shown} for row in record["top"]]
+    shown = ("rank", "step_time_s", "mfu", "memory_bytes_per_gpu", "fits_probability")
     yours = record["yours"]
     return _reply(
-        [found.advice()[0], *said],
+        [found.advice()[0], *assumed],
         command("plan", Texts(), search=asked, file=called),
         {
             "layouts_considered": record["num_layouts_considered"],
-            "top": top,
-            **({"yours": {name: yours.get(name) for name in shown[:-1]}} if yours else {}),
+            "top": [{name: row[name] for name in (*shown, "command")} for row in record["top"]],
+            **({"yours": {name: yours.get(name) for name in shown}} if yours else {}),
         },
     )
 
 
 def run(given: Mapping[str, Any]) -> Reply:
-    """Price a whole training run: days, dollars, energy, and what failures take.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it.
-    """
-    own = {name: given[name] for name in given if name in names(RUN_FIELDS) or name in ("days", "dollars")}
-    job, said = _with_usual_batch(_job_of({name: given[name] for name in given if name not in own}))
+    """Price a whole training run: days, dollars, energy, and what failures take."""
+    own = {name: value for name, value in given.items() if name in (*names(RUN_FIELDS), "days", "dollars")}
+    job, assumed = _job_of({name: value for name, value in given.items() if name not in own})
     beside = {name: str(value) for name, value in own.items() if value is not None}
     found = cm.run(**run_keywords(job, beside))
     record = found.to_dict()
     shown = ("tokens", "steps", "days", "dollars", "price_note", "gpu_hours", "energy_kwh", "tonnes_co2")
     lost = {name: round(hours, 1) for name, hours in found.lost_gpu_hours().items() if hours > 0}
     return _reply(
-        [answer_text(found.est), *said],
+        [answer_text(found.est), *assumed],
         command("run", job, tuple(f"--{name.replace('_', '-')}={text}" for name, text in beside.items())),
         {
             **_figures(found.est),
@@ -259,53 +199,40 @@ def run(given: Mapping[str, Any]) -> Reply:
 
 
 def compare(given: Mapping[str, Any]) -> Reply:
-    """Lay the bills of two jobs side by side; the second is what it has otherwise.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it.
-    """
+    """Lay the bills of two jobs side by side; the second is what it has otherwise."""
     unknown = sorted(given.keys() - {"first", "second"})
     if unknown or not all(isinstance(given.get(name), Mapping) for name in ("first", "second")):
         raise cm.CostModelError("compare: expected first and second, each an object with fields of a job")
-    first, said = _with_usual_batch(_job_of(given["first"]))
-    second = laid_over(first, _job_of(given["second"]))
-    found = cm.compare(
-        *(cm.estimate(**job_keywords(job)) for job in (first, second)), labels=("first", "second")
-    )
+    first, assumed = _job_of(given["first"])
+    second, _ = _job_of(given["second"], first)
+    ests = [cm.estimate(**job_keywords(job)) for job in (first, second)]
+    found = cm.compare(*ests, labels=("first", "second"))
     record = found.to_dict()
     moved = sorted(record["lines"], key=lambda line: -abs(line["differences"][1]))
-    by_kind = {
-        kind: {line["name"]: float(line["differences"][1]) for line in moved if line["bill"] == bill}
-        for bill, kind in (("time", "seconds_more"), ("memory", "bytes_more"))
-    }
+    by_bill: dict[str, dict[str, float]] = {"time": {}, "memory": {}}
+    for line in moved:
+        if line["bill"] in by_bill and len(by_bill[line["bill"]]) < _LARGEST:
+            by_bill[line["bill"]][line["name"]] = float(line["differences"][1])
     shown = ("step_time_s", "mfu", "memory_bytes_per_gpu", "fits")
     return _reply(
-        [*found.remarks()[:1], *said],
+        [*found.remarks()[:1], *assumed],
         f"{command('estimate', first)}\n{command('estimate', second)}",
         {
             "jobs": [{name: job[name] for name in shown} for job in record["jobs"]],
-            **{kind: dict(list(lines.items())[:_LARGEST]) for kind, lines in by_kind.items()},
+            "seconds_more": by_bill["time"],
+            "bytes_more": by_bill["memory"],
         },
     )
 
 
 def explain(given: Mapping[str, Any]) -> Reply:
-    """Open up a line of the bill, or name those that begin so.
-
-    Raises
-    ------
-    CostModelError
-        As the command line has it.
-    """
-    named = dict(given)
-    line = str(named.pop("line", "") or "")
+    """Open up a line of the bill, or name those that begin so."""
+    line = str(given.get("line") or "")
     if not line:
         raise cm.CostModelError(
             "line: missing; give the name of a line of the bill, or how several begin, such as tp."
         )
-    job, said = _with_usual_batch(_job_of(named))
+    job, assumed = _job_of({name: value for name, value in given.items() if name != "line"})
     found = cm.estimate(**job_keywords(job)).explain(line)
     if len(found) > _MOST_LINES:
         shown = ", ".join(each.name for each in found[:_MOST_LINES])
@@ -315,32 +242,31 @@ def explain(given: Mapping[str, Any]) -> Reply:
     opened = command("explain", job, ("--line", line))
     if len(found) > 1:
         totals = {each.name: float(each.total) for each in found}
-        return _reply([f"{len(found)} lines begin so; ask for one.", *said], opened, {"totals": totals})
-    (one,) = found.to_dict()["lines"]
-    shown_of = ("name", "total", "times", "each", "share", "source")
+        return _reply([f"{len(found)} lines begin so; ask for one.", *assumed], opened, {"totals": totals})
+    (only,) = found.to_dict()["lines"]
     steps = [
-        f"{step['name'] or 'each'} = {step['with_numbers']} = {step['value']:.4g}" for step in one["steps"]
+        f"{step['name'] or 'each'} = {step['with_numbers']} = {step['value']:.4g}" for step in only["steps"]
     ]
-    return _reply(said, opened, {**{name: one[name] for name in shown_of}, "steps": steps})
+    record = {name: only[name] for name in ("name", "total", "times", "each", "share", "source")}
+    return _reply(assumed, opened, {**record, "steps": steps})
 
 
-def _reply(sentences: Iterable[str], line: str, record: dict[str, Any]) -> Reply:
-    """Return sentences and numbers, with the command that answers the same."""
-    return Reply("\n".join(sentences) or line, {**record, "command": line})
-
-
+_SECOND = {
+    "first": {"type": "object", "description": "A job, as estimate takes it"},
+    "second": {"type": "object", "description": "What the second has otherwise"},
+}
 TOOLS = (
     Tool(
         "list",
         "Name what may be asked about: models, machines, recipes, and fields beyond those that schemas name.",
-        {"type": "object", "properties": {"what": {"enum": list(_LISTS)}}, "required": ["what"]},
+        _schema((), ("what",), what={"enum": list(_LISTS)}),
         list_names,
     ),
     Tool(
         "estimate",
         "Price one training step of an LLM on a GPU cluster: step time, MFU, memory per GPU, whether it fits, and the "
         "largest lines. Every other field of a job is taken too (list: fields).",
-        _schema((*_JOB, *_MORE), **_FILE),
+        _schema((*_JOB, "zero_stage", "switches"), **_FILE),
         estimate,
     ),
     Tool(
@@ -360,14 +286,7 @@ TOOLS = (
     Tool(
         "compare",
         "Lay the bills of two training jobs side by side: what moved, and by how much.",
-        {
-            "type": "object",
-            "properties": {
-                "first": {"type": "object", "description": "A job, as estimate takes it"},
-                "second": {"type": "object", "description": "What the second has otherwise"},
-            },
-            "required": ["first", "second"],
-        },
+        _schema((), ("first", "second"), **_SECOND),
         compare,
     ),
     Tool(

@@ -10,9 +10,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 import costmodel as cm
-from costmodel.app.answers import FIGURES
 from costmodel.app.asked import Texts, job_keywords
-from costmodel.app.state import VIEWS
+from costmodel.app.state import FIGURES, VIEWS
 from costmodel.base.units import format_seconds
 from costmodel.cli import main
 from costmodel.interop.answer import model_yaml
@@ -178,7 +177,7 @@ def test_nothing_is_wider_than_the_window_or_too_pale(visit):
 
 def test_every_figure_is_drawn_and_said(visit):
     page = visit({**JOB, "view": "figures"})
-    for name, (title, _) in FIGURES.items():
+    for name, title in FIGURES.items():
         field(page, "Figure").select_option(name)
         expect(page.locator("#figure")).to_have_attribute("aria-label", title)
         expect(page.locator("#figure .main-svg").first).to_be_visible()
