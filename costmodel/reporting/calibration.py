@@ -148,9 +148,10 @@ def step_remarks(found: StepCalibration) -> list[str]:
         text for step in found.steps if step.times is not None for text in log_remarks(step.name, step.times)
     ]
     remarks += far_off_remark([step.time_s / float(step.est.step_time_s) for step in found.steps])
-    if any(part.part == "constant" for part in found.parts):
-        sign = "add" if found.overhead_s >= 0 else "take off"
-        added = format_seconds(abs(found.overhead_s))
+    constants = [part.factor for part in found.parts if part.part == "constant"]
+    if constants:
+        sign = "add" if constants[0] >= 0 else "take off"
+        added = format_seconds(abs(constants[0]))
         remarks.append(f"Overhead: {sign} {added} a step; no profile or recipe is changed.")
     return remarks
 

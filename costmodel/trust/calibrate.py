@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of, rows_of
 from costmodel.base.errors import DataError
 from costmodel.base.units import read_quantity
 from costmodel.describe.hardware.cluster import Accelerator, Cluster
@@ -32,7 +32,6 @@ from costmodel.trust.calibration.kernel_fits import MAX_ERROR as KERNEL_ERROR
 from costmodel.trust.calibration.kernel_fits import KernelResult, fit_kernels
 from costmodel.trust.own_runs import OwnRun, logged, read_runs
 from costmodel.trust.site_fit import RunsCalibration, fit_site
-from costmodel.trust.step_residuals import PartFactor, constant_s, part_factors
 from costmodel.trust.step_times import step_times as step_times
 
 _LOG_ENDINGS = (".log", ".out", ".txt", ".gz", ".err")
@@ -40,9 +39,15 @@ _DEVICE = "nvidia-smi"
 """How memory that is given beside a step time is taken to be measured."""
 
 
-def _finite(value: Any) -> Any:
-    """Return a value as JSON has it: none for a number that is none."""
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+def _records(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows as JSON has them: none for a number that is none."""
+    return [
+        {
+            key: None if isinstance(value, float) and not np.isfinite(value) else value
+            for key, value in row.items()
+        }
+        for row in rows
+    ]
 
 
 def _refuse(problems: Sequence[object]) -> None:
@@ -101,11 +106,11 @@ class FabricCalibration(Answer):
                 run.size_bytes, run.time_s, price_run(run, self.cluster.tiers, self.fit.tiers), strict=True
             )
         ]
-        return {key: [row[key] for row in rows] for key in rows[0]}
+        return columns_of(rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fit as plain data."""
-        table, fit = self.columns(), self.fit
+        fit = self.fit
         return {
             "schema_version": 1,
             "cluster": self.cluster.name,
@@ -122,8 +127,8 @@ class FabricCalibration(Answer):
                 for index, fitted in fit.tiers.items()
             ],
             "held_out_error": float(fit.held_out["error"].mean()) if len(fit.held_out) else None,
-            "lines": [{key: _finite(value) for key, value in line._asdict().items()} for line in fit.lines],
-            "points": [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)],
+            "lines": _records([line._asdict() for line in fit.lines]),
+            "points": rows_of(self.columns()),
         }
 
     def files(self, path: str | Path) -> dict[Path, str]:
@@ -245,18 +250,12 @@ class KernelCalibration(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fitted kernels and their constants."""
-        rows = [
-            {
-                "section": one.section,
-                "name": one.name,
-                "points": one.points,
-                "error_before": _finite(one.before),
-                "held_out_error": one.held_out_error,
-                "constants": dict(one.block),
-            }
-            for one in self.results
-        ]
-        return {"schema_version": 1, "kernels": rows}
+        rows = _records(rows_of(self.columns()))
+        constants = [{"constants": dict(one.block)} for one in self.results]
+        return {
+            "schema_version": 1,
+            "kernels": [row | block for row, block in zip(rows, constants, strict=True)],
+        }
 
     def files(self, path: str | Path) -> dict[Path, str]:
         """Return the file of the new accelerator with its text.
@@ -314,6 +313,54 @@ def kernels(
     return KernelCalibration(device, accelerator, source, tuple(results), tuple(wrong), profile_path)
 
 
+class PartFactor(NamedTuple):
+    """One part of the step, and the factor on it alone that brings the model closest to what was measured.
+
+    Attributes
+    ----------
+    part : str
+        Where time is paid, or ``constant`` for a time added to every step.
+    share : float
+        Of the model's step times. [-]
+    factor : float
+        On the part; seconds for ``constant``.
+    error_left : float
+        Mean relative error of all steps with it. [-]
+    plausible : bool
+        Whether the part would change by less than half or double, a constant be a fifth of a step.
+    """
+
+    part: str
+    share: float
+    factor: float
+    error_left: float
+    plausible: bool
+
+
+def part_factors(steps: Sequence[OwnRun]) -> list[PartFactor]:
+    """Return what each part alone could explain, the best plausible one first: one that explains a step may miss the next."""
+    model = np.array([float(step.est.step_time_s) for step in steps])
+    measured = np.array([step.time_s for step in steps])
+    parts: dict[str, Any] = {}
+    for index, step in enumerate(steps):
+        for category, seconds in step.est.exposed_by("category").items():
+            parts.setdefault(category, np.zeros(len(steps)))[index] = float(seconds)
+    parts = {part: seconds for part, seconds in parts.items() if seconds.sum() >= 1e-3 * model.sum()}
+    found = []
+    for part, seconds in {**parts, "constant": np.ones(len(steps))}.items():
+        # Least squares on relative errors: how many times the part must be added.
+        weight = seconds / measured
+        more = float(np.sum(weight * (measured - model) / measured) / np.sum(weight * weight))
+        if part == "constant":
+            share, factor, plausible = float("nan"), more, abs(more) <= 0.2 * float(measured.min())
+        else:
+            share, factor = float(seconds.sum() / model.sum()), max(1.0 + more, 0.0)
+            plausible, more = 0.5 <= factor <= 2.0, factor - 1.0
+        error = float(np.abs((model + more * seconds) / measured - 1.0).mean())
+        found.append(PartFactor(part, share, factor, error, plausible))
+    return sorted(found, key=lambda one: (not one.plausible, one.error_left))
+
+
 @dataclass(frozen=True, repr=False)
 class StepCalibration(Answer):
     """Measured training steps against the model, and which part could explain the difference.
@@ -329,11 +376,6 @@ class StepCalibration(Answer):
     steps: tuple[OwnRun, ...]
     parts: tuple[PartFactor, ...]
 
-    @property
-    def overhead_s(self) -> float:
-        """Seconds that, added to every step, fit best. [s]"""
-        return constant_s(self.steps)
-
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a step."""
         model = [float(step.est.step_time_s) for step in self.steps]
@@ -348,14 +390,10 @@ class StepCalibration(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        table = self.columns()
-        rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
         return {
             "schema_version": 1,
-            "steps": [{key: _finite(value) for key, value in row.items()} for row in rows],
-            "explanations": [
-                {key: _finite(value) for key, value in one._asdict().items()} for one in self.parts
-            ],
+            "steps": _records(rows_of(self.columns())),
+            "explanations": _records([one._asdict() for one in self.parts]),
         }
 
 
@@ -377,17 +415,17 @@ def steps(
     CostModelError
         If a job or a quantity cannot be read.
     """
-    if isinstance(measured, Mapping):
-        found = [
-            OwnRun(name, est, float(time_s), memory_kind=_DEVICE) for name, (est, time_s) in measured.items()
-        ]
-    else:
-        found = [_measured(text) for text in measured]
-    for step in found:
-        if not step.time_s > 0:
-            raise DataError(f"{step.name}: step time: expected more than 0 s")
+    found = _given(measured) if isinstance(measured, Mapping) else [_measured(text) for text in measured]
     parts = tuple(one for one in part_factors(found) if overhead or one.part != "constant")
     return StepCalibration(tuple(found), parts)
+
+
+def _given(measured: Mapping[str, tuple[Estimate, float]]) -> list[OwnRun]:
+    """Return estimates with the seconds of a step as runs."""
+    for name, (_, time_s) in measured.items():
+        if not time_s > 0:
+            raise DataError(f"{name}: step time: expected more than 0 s")
+    return [OwnRun(name, est, float(time_s), memory_kind=_DEVICE) for name, (est, time_s) in measured.items()]
 
 
 def _measured(text: str) -> OwnRun:
@@ -437,11 +475,6 @@ def runs(
         If a file, a row or a field cannot be read.
     """
     if isinstance(measured, Mapping):
-        found = [OwnRun(name, est, float(time_s)) for name, (est, time_s) in measured.items()]
-        for run in found:
-            if not run.time_s > 0:
-                raise DataError(f"{run.name}: step time: expected more than 0 s")
-    else:
-        files = [measured] if isinstance(measured, str | Path) else measured
-        found = read_runs(files, job)
-    return fit_site(found, progress)
+        return fit_site(_given(measured), progress)
+    files = [measured] if isinstance(measured, str | Path) else measured
+    return fit_site(read_runs(files, job), progress)

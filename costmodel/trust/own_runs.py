@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +22,7 @@ from costmodel.describe.jobs.merge import (
 )
 from costmodel.describe.jobs.reading import read
 from costmodel.estimates.estimate import Estimate, estimate, estimate_job
-from costmodel.interop.text_file import read_text
-from costmodel.trust.memory_kinds import seen_memory_bytes
-from costmodel.trust.published_runs import REQUIRED_COLUMNS, job_of_row
+from costmodel.trust.published_runs import REQUIRED_COLUMNS, job_of_row, read_table, seen_by_kind
 from costmodel.trust.step_times import StepTimes, step_times
 
 NAMED = ("name", "id")
@@ -48,7 +44,7 @@ class OwnRun(NamedTuple):
     time_s, memory_bytes : float
         What was measured, nan where it was not. [s], [B]
     memory_kind : str
-        How memory was measured: see `costmodel.trust.memory_kinds`.
+        How memory was measured: see `seen_by_kind`.
     error : float
         Standard error of the time over it. [-]
     times : StepTimes, optional
@@ -66,7 +62,7 @@ class OwnRun(NamedTuple):
     @property
     def model_memory_bytes(self) -> float:
         """What the model expects of such a measurement of memory. [B]"""
-        return seen_memory_bytes(self.est.bill, self.memory_kind)
+        return float(seen_by_kind(self.est.bill, self.memory_kind))
 
 
 def read_runs(files: Sequence[str | Path], job: Mapping[str, Any] | None = None) -> list[OwnRun]:
@@ -115,44 +111,29 @@ def logged(name: str, est: Estimate, log: Path) -> OwnRun:
 
 
 def _of_table(file: Path, base: Mapping[str, Any]) -> list[OwnRun]:
-    """Return the rows of a table that were measured."""
-    text = read_text(file).text
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    reader = csv.DictReader(io.StringIO(lines), delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
-    try:
-        columns = [name for name in (reader.fieldnames or ()) if name is not None]
-    except csv.Error as error:
-        raise DataError(f"{file}: cannot read its head ({error})") from None
+    """Return the rows of a table that were measured, in the columns of the published runs or in fields of a job."""
+    columns, rows = read_table(file)
     published = all(name in columns for name in REQUIRED_COLUMNS)
     if not published:
         _require_known(file, columns)
     found = []
-    for row in _whole_rows(reader, file):
-        where = f"{file}: line {reader.line_num}"
-        said = {key.strip(): value.strip() for key, value in row.items() if value and value.strip()}
+    for line, row in rows:
+        cells = {key.strip(): value.strip() for key, value in row.items() if value.strip()}
         try:
-            run = (
-                _published(said)
-                if published
-                else _of_row(said, base, file.parent, f"{file.name}:{reader.line_num}")
-            )
+            time_s, memory, kind = measured_of(cells)
+            if not (np.isfinite(time_s) or np.isfinite(memory)) or cells.get("oom") == "true":
+                continue
+            if published:
+                est = estimate_job(job_of_row({**dict.fromkeys(REQUIRED_COLUMNS, ""), **cells}))
+            else:
+                est = _estimated(cells, base, file.parent)
         except CostModelError as error:
-            raise DataError(f"{where}: {error}") from None
-        if run is not None:
-            found.append(run)
+            raise DataError(f"{file}: line {line}: {error}") from None
+        name = next((cells[key] for key in NAMED if key in cells), f"{file.name}:{line}")
+        found.append(OwnRun(name, est, time_s, memory, kind))
     if not found:
         raise DataError(f"{file}: no row has a measured step time ({' or '.join(TIME[:2])}) or memory")
     return found
-
-
-def _whole_rows(reader: csv.DictReader[str], file: Path) -> Iterator[dict[str, str]]:
-    try:
-        for row in reader:
-            if None in row or None in row.values():
-                raise DataError(f"{file}: line {reader.line_num}: has more or fewer cells than the header")
-            yield row
-    except csv.Error as error:
-        raise DataError(f"{file}: line {reader.line_num}: {error}") from None
 
 
 def _require_known(file: Path, columns: Sequence[str]) -> None:
@@ -167,27 +148,13 @@ def _require_known(file: Path, columns: Sequence[str]) -> None:
         raise DataError(f"{file}: has no column of a measurement: {', '.join((*TIME[:2], *MEMORY[:2]))}")
 
 
-def _published(row: Mapping[str, str]) -> OwnRun | None:
-    """Return a row in the columns of the published runs, none where it was not measured."""
-    time_s, memory, kind = measured_of(row)
-    if row.get("oom") == "true" or not (np.isfinite(time_s) or np.isfinite(memory)):
-        return None
-    full = {**dict.fromkeys((*REQUIRED_COLUMNS, "source", "notes", "reference"), ""), **row}
-    return OwnRun(row.get("id", "row"), estimate_job(job_of_row(full)), time_s, memory, kind)
-
-
-def _of_row(row: Mapping[str, str], base: Mapping[str, Any], folder: Path, place: str) -> OwnRun | None:
-    """Return a row in the fields of a job, called by its place where it has no name; none where it was not measured."""
-    time_s, memory, kind = measured_of(row)
-    if not (np.isfinite(time_s) or np.isfinite(memory)):
-        return None
+def _estimated(row: Mapping[str, str], base: Mapping[str, Any], folder: Path) -> Estimate:
+    """Price a row in the fields of a job, over those of the job file that it names."""
     below = merge_jobs(base, read_job(folder / row["job"])) if "job" in row else base
     fields = {
         canonical(key): read(canonical(key), value) for key, value in row.items() if canonical(key) in FIELD
     }
-    est = estimate(**merge_jobs(below, fields))
-    name = next((row[key] for key in NAMED if key in row), place)
-    return OwnRun(name, est, time_s, memory, kind)
+    return estimate(**merge_jobs(below, fields))
 
 
 def _of_job_file(file: Path, base: Mapping[str, Any]) -> OwnRun:

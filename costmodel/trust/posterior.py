@@ -37,7 +37,7 @@ Of 2, 4, 8 and 16 the intervals of the other runs of a source score best with 4,
 MISFIT = 4.0
 """Scaled residual of a row that does not fit, nor says how far rows lie apart. [-]"""
 
-_MOST_ROUNDS, _MOST_STEPS, _BEST_PROBES = 6, 100, 1
+_MOST_ROUNDS, _MOST_STEPS = 6, 100
 _SETTLED = 1e-4
 
 
@@ -103,12 +103,10 @@ def posterior(
     if len(probes):
         points = np.stack(probes)
         odds = [
-            _log_density(
-                np.zeros((len(measured), 0)), measured - logs, priors, scale, tail, point - priors.center, 1.0
-            )
+            _log_density(measured - logs, priors, scale, tail, point - priors.center, 1.0)
             for point, logs in zip(points, model(points), strict=True)
         ]
-        begin += [points[index] for index in np.argsort(odds)[-_BEST_PROBES:]]
+        begin.append(points[int(np.argmax(odds))])
     ends = [_climbed(model, measured, priors, scale, tail, start) for start in begin]
     _, at, widening = max(ends, key=lambda end: end[0])
     predicted, slopes = _line(model, at)
@@ -144,9 +142,8 @@ def _climbed(
         at = found + priors.center
         if np.max(np.abs(step), initial=0.0) < _SETTLED:
             break
-    residual = measured - model(at[None])[0]
-    none = np.zeros((len(measured), 0))
-    return _log_density(none, residual, priors, scale, tail, at - priors.center, widening), at, widening
+    x, residual = at - priors.center, measured - model(at[None])[0]
+    return _log_density(residual, priors, scale, tail, x, widening), at, widening
 
 
 def left_out_errors(found: Posterior, measured: Array, priors: Priors, scale: Array, tail: float) -> Array:
@@ -177,7 +174,7 @@ def _most_probable(
 ) -> tuple[Array, float]:
     """Return the most probable x and the widening of a linear model."""
     ends = [_settled(slopes, target, priors, scale, tail, start) for start in starts]
-    return max(ends, key=lambda end: _log_density(slopes, target, priors, scale, tail, *end))
+    return max(ends, key=lambda end: _log_density(target - slopes @ end[0], priors, scale, tail, *end))
 
 
 def _starts(slopes: Array, target: Array, priors: Priors, scale: Array) -> list[Array]:
@@ -243,11 +240,11 @@ def _widening(
 
 
 def _log_density(
-    slopes: Array, target: Array, priors: Priors, scale: Array, tail: float, x: Array, widening: float
+    residual: Array, priors: Priors, scale: Array, tail: float, x: Array, widening: float
 ) -> float:
-    """Return the logarithm of the posterior's density, but for a constant."""
-    scaled = (target - slopes @ x[: slopes.shape[1]]) / (widening * scale)
-    of_rows = -0.5 * (tail + 1.0) * np.log1p(scaled**2 / tail).sum() - len(target) * np.log(widening)
+    """Return the logarithm of the posterior's density at x with these residuals, but for a constant."""
+    scaled = residual / (widening * scale)
+    of_rows = -0.5 * (tail + 1.0) * np.log1p(scaled**2 / tail).sum() - len(residual) * np.log(widening)
     apart = (x / priors.scale) ** 2
     finite = np.where(np.isfinite(priors.tail), priors.tail, 1.0)
     student = 0.5 * (finite + 1.0) * np.log1p(apart / finite)

@@ -1,4 +1,4 @@
-"""Published training runs: a row of a table of measurements to a job, cell by cell.
+"""Published training runs: a row of a table of measurements to a job, cell by cell, and what memory its measure shows.
 
 Columns are those of `tests/published/runs.csv` (documented in `notebooks/02_validation.ipynb`). ``recipe`` names the
 recipe, ``switches`` (JSON) what the run set otherwise, ``cluster`` the machine where its accelerator is in one only.
@@ -7,21 +7,26 @@ recipe, ``switches`` (JSON) what the run set otherwise, ``cluster`` the machine 
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodel.base import csv_text
-from costmodel.base.errors import CostModelError, DataError, shown
-from costmodel.base.files import refuse_endless
+from costmodel.base.errors import CostModelError, DataError, choices_hint, shown
+from costmodel.bill.lines import Bill, Seen, broadcast_sum
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import compose_cluster, list_profiles, load_cluster
 from costmodel.describe.hardware.slices import default_slice, slice_text
 from costmodel.describe.jobs.job import Job, make_job
 from costmodel.describe.models.model_families import model_from_dims
+from costmodel.interop.text_file import read_text
 
 Row = Mapping[str, str]
 
@@ -39,6 +44,29 @@ _SWITCH_COLUMNS = {
 }
 """Columns that are switches, read where a table has no column ``switches``."""
 
+_SEEN: Mapping[str, tuple[Seen, ...]] = {
+    "max_allocated": ("allocated",),
+    "max_reserved": ("allocated", "reserved"),
+    "nvidia-smi": ("allocated", "reserved", "device"),
+    "stated": ("allocated", "reserved"),
+    "": ("allocated", "reserved"),
+}
+"""Lines that a way of measuring memory sees; the empty one is what people state without saying how."""
+
+
+def seen_by_kind(bill: Bill, memory_kind: str) -> NDArray[np.float64]:
+    """Return the peak memory that a way of measuring would show for a bill, worst stage. [B]
+
+    Raises
+    ------
+    CostModelError
+        If memory is not measured so.
+    """
+    if memory_kind not in _SEEN:
+        raise CostModelError(f"memory_kind: {memory_kind!r} is unknown; {choices_hint(memory_kind, _SEEN)}")
+    lines = [line.bytes for line in bill.memory_lines if line.seen in _SEEN[memory_kind]]
+    return np.asarray(broadcast_sum(lines).max(axis=-1))
+
 
 def shipped_runs() -> Path:
     """Return the table of published runs that comes with the package, or lies in the checkout."""
@@ -47,39 +75,49 @@ def shipped_runs() -> Path:
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
-    """Read a table of runs.
+    """Read a table of published runs.
 
     Raises
     ------
     DataError
         If the file is missing, empty, or lacks a column; names what is missing.
     """
-    file = Path(path)
-    refuse_endless(file, DataError)
+    return [row for _, row in read_table(path, REQUIRED_COLUMNS)[1]]
+
+
+def read_table(
+    path: str | Path, needed: Sequence[str] = ()
+) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """Return the columns of a table (.csv, .tsv) and its rows with their lines.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, lacks a column or has no rows, or one has more or fewer cells than the header.
+    """
     try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            rows = list(_rows(csv.DictReader(stream), file))
-    except OSError as error:
-        raise DataError(f"{file}: cannot read the table ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{file}: not a UTF-8 CSV file") from None
+        text = read_text(path).text
+    except CostModelError as error:
+        raise DataError(str(error)) from None
+    lines = io.StringIO(text.replace("\r\n", "\n").replace("\r", "\n"))
+    reader = csv.DictReader(lines, delimiter="\t" if Path(path).suffix.lower() == ".tsv" else ",")
+    rows = []
+    try:
+        columns = [name for name in (reader.fieldnames or ()) if name is not None]
+        missing = [name for name in needed if name not in columns]
+        if missing:
+            raise DataError(
+                f"{path}: the table lacks the column {missing[0]!r} (needed: {', '.join(needed)})"
+            )
+        for row in reader:
+            if None in row or None in row.values():
+                raise DataError(f"{path}: line {reader.line_num}: has more or fewer cells than the header")
+            rows.append((reader.line_num, row))
     except csv.Error as error:
-        raise DataError(f"{file}: cannot read the table ({error})") from None
+        raise DataError(f"{path}: line {reader.line_num}: cannot read the table ({error})") from None
     if not rows:
-        raise DataError(f"{file}: no rows below the header")
-    return rows
-
-
-def _rows(reader: csv.DictReader[str], file: Path) -> Iterator[dict[str, str]]:
-    missing = [name for name in REQUIRED_COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise DataError(
-            f"{file}: the table lacks the column {missing[0]!r} (needed: {', '.join(REQUIRED_COLUMNS)})"
-        )
-    for row in reader:
-        if None in row.values() or None in row:
-            raise DataError(f"{file}: line {reader.line_num}: has more or fewer cells than the header")
-        yield row
+        raise DataError(f"{path}: no rows below the header")
+    return columns, rows
 
 
 @lru_cache(maxsize=4)
@@ -191,22 +229,16 @@ def _cluster_of_row(row: Row, gpus: int) -> Cluster:
     if row.get("cluster") or name in list_profiles("cluster"):
         return load_cluster(name)
     per_node, domain = _integer(row, "gpus_per_node"), _integer(row, "nvlink_domain")
-    return _composed(
-        name, per_node, domain, row.get("nic_gbit_per_gpu") or "", row.get("network") or "", gpus
-    )
-
-
-@lru_cache(maxsize=512)
-def _composed(
-    accelerator: str, per_node: int, domain: int, nic_gbit: str, network: str, gpus: int
-) -> Cluster:
-    """Compose the machine; a job inside one NVLink domain needs no network."""
+    nic_gbit, network = row.get("nic_gbit_per_gpu") or "", row.get("network") or ""
+    # A job inside one NVLink domain needs no network.
     inside = gpus <= max(per_node, domain)
     if not inside and not nic_gbit:
-        usual = [nic for nic in _table("usual_nics.csv") if accelerator.startswith(nic["accelerator"])]
+        usual = [nic for nic in _table("usual_nics.csv") if name.startswith(nic["accelerator"])]
         if not usual:
             raise CostModelError("nic_gbit_per_gpu is not given and the run spans nodes")
         nic_gbit = usual[-1]["nic_gbit_per_gpu"]
     kind = "none" if inside else (network if network not in ("", "none") else "ib")
-    rate = float(nic_gbit or 0) * 1e9 / 8
-    return compose_cluster(accelerator, min(per_node, gpus), min(domain, gpus), rate, kind, gpus)
+    return _composed(name, min(per_node, gpus), min(domain, gpus), float(nic_gbit or 0) * 1e9 / 8, kind, gpus)
+
+
+_composed = lru_cache(maxsize=512)(compose_cluster)

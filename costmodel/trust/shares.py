@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from costmodel.describe.hardware.hardware import load_accelerator
-from costmodel.trust.source_families import source_family
 
 LEAST_RUNS = 7
 """Runs that a generation, or a recipe on it, needs for a share of its own."""
@@ -36,6 +35,35 @@ HELD_BACK = ("korthikanti22", "deepseek-v3", "llama3", "megatron-moe-modelzoo")
 """Sources of the README's known runs: never used in a fit."""
 
 
+_FAMILY_STARTS = {
+    "dgxc-maxtext": "maxtext",
+    "dgxc-pax": "maxtext",
+    "megatron-bridge": "megatron-bridge",
+    "mbridge": "megatron-bridge",
+    "dgxc": "nemo",
+    "nemo-automodel": "nemo-automodel",
+    "nemo": "nemo",
+    "mlperf": "mlperf",
+    "vtrain": "vtrain",
+    "tpu-recipes": "maxtext",
+    "maxtext": "maxtext",
+    "torchtitan": "torchtitan",
+    "torchao": "torchtitan",
+}
+"""Start of a source's name -> its family; the first that fits. Other sources are families of their own."""
+
+
+def source_family(source: str) -> str:
+    """Return the family of a source: tables that are near-copies of one another, as of containers of one framework.
+
+    What a prediction is worth where nobody has measured shows only when all of a family are left out.
+
+    >>> source_family("megatron-bridge-26.04"), source_family("bloom")
+    ('megatron-bridge', 'bloom')
+    """
+    return next((family for start, family in _FAMILY_STARTS.items() if source.startswith(start)), source)
+
+
 class Share(NamedTuple):
     """A share of the passes that nothing explains, and what it was fitted to."""
 
@@ -52,14 +80,9 @@ Shares = Mapping[tuple[str, str], Share]
 
 
 def fitted_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with a time, with what their fit needs.
+    """Return the runs with a time of `Validation.judged`, with what their fit needs.
 
     `needed` is the logarithm of one plus the share with which the prediction would be what was measured.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        `Validation.judged`.
     """
     runs = runs.dropna(subset=["time_error"])
     devices = {name: load_accelerator(name) for name in set(runs.accelerator)}
@@ -92,30 +115,23 @@ def fit_shares(runs: pd.DataFrame) -> dict[tuple[str, str], Share]:
     """Return the shares of all kinds of devices, and of recipes on generations of them.
 
     None is below zero: a step takes no less than its parts, and a port would be busy for longer than the step lasts.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        As `fitted_runs` returns them.
     """
     used = runs[~runs.source.isin(HELD_BACK)]
     of_family = used.groupby("source_family").needed.transform("size")
     weights = np.minimum(of_family, SOURCE_WEIGHT) / of_family
-    kinds = {"gpu": used[used.is_gpu], "other": used[~used.is_gpu]}
-    kinds["other-stacks"] = used[used.is_gpu & used.own_stack]
-    groups = [*kinds.items(), *used.groupby("generation")]
+    groups = [("gpu", used[used.is_gpu]), ("other", used[~used.is_gpu])]
+    groups += [("other-stacks", used[used.is_gpu & used.own_stack]), *used.groupby("generation")]
     found: dict[tuple[str, str], Share] = {}
-    for on, group in groups:
+    for kind, group in groups:
         if len(group) >= LEAST_RUNS:
-            found["any", str(on)] = _share(weighted_median(group.needed, weights[group.index]), group)
+            found["any", str(kind)] = _share(weighted_median(group.needed, weights[group.index]), group)
     for (family, on), group in used.groupby(["family", "generation"]):
-        if len(group) < LEAST_RUNS:
-            continue
-        usual = float(np.log1p(found["any", str(on)].share))
-        sources = group.source_family.nunique()
-        believed = sources / (sources + 0.5) if sources > 1 else 0.5
-        own = weighted_median(group.needed, weights[group.index])
-        found[str(family), str(on)] = _share(usual + believed * (own - usual), group)
+        if len(group) >= LEAST_RUNS:
+            usual = float(np.log1p(found["any", str(on)].share))
+            sources = group.source_family.nunique()
+            believed = sources / (sources + 0.5) if sources > 1 else 0.5
+            own = weighted_median(group.needed, weights[group.index])
+            found[str(family), str(on)] = _share(usual + believed * (own - usual), group)
     return found
 
 
@@ -143,14 +159,9 @@ def errors_with(runs: pd.DataFrame, shares: Shares) -> pd.Series[float]:
 
 
 def left_out_errors(runs: pd.DataFrame, by: str = "source_family") -> pd.Series[float]:
-    """Return the errors of every run with shares that its group of `by` did not fit.
+    """Return the errors of every run with shares that its group did not fit.
 
-    Parameters
-    ----------
-    runs : DataFrame
-        As `fitted_runs` returns them.
-    by : str
-        source, source_family, or family (of the recipe, so that no run has a share of its own).
+    Groups are by source, source_family, or family (of the recipe, so that no run has a share of its own).
     """
     parts = [
         errors_with(group, fit_shares(runs[runs[by] != name])) for name, group in runs.groupby(by, sort=False)

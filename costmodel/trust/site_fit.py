@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,9 @@ from costmodel.describe.site import Site, make_belief, site_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.step.price import price
-from costmodel.trust.memory_kinds import seen_by_kind
 from costmodel.trust.own_runs import OwnRun
 from costmodel.trust.posterior import MISFIT, Posterior, Priors, left_out_errors, posterior, slopes_at
+from costmodel.trust.published_runs import seen_by_kind
 
 Array = NDArray[np.float64]
 
@@ -57,8 +57,12 @@ _NOISE = 0.02
 """Least scale of one step time: published repeats of a layout differ by as much between releases. [-]"""
 
 
+_UNITS = {"ms for s": 1000.0, "minutes for s": 60.0, "GB for B": 1e9, "GiB for B": 2.0**30}
+"""Mistakes of units, and what they multiply by."""
+
+
 class FactorMove(NamedTuple):
-    """A factor before and after the runs: center and spread of its natural logarithm, and the share that was told."""
+    """A factor before and after the runs: center and spread of its natural logarithm."""
 
     name: str
     scales: str
@@ -79,7 +83,7 @@ class FactorMove(NamedTuple):
 
 
 class RunFit(NamedTuple):
-    """One measurement of a run: predicted before, by all other rows, and by all; and whether it fits."""
+    """One measurement of a run: predicted before, by all other rows, and by all; and why it does not fit, "" where it does."""
 
     run: str
     what: Scaled
@@ -114,14 +118,36 @@ class Moved(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What was learned from one kind of figure."""
+    """What was learned from one kind of figure; `own` is the variance that each job has of its own, `before` a spread."""
 
-    what: Scaled
     names: tuple[str, ...]
     priors: Priors
+    own: Array
     found: Posterior
     fits: tuple[RunFit, ...]
-    own_variance: Array
+
+    def moves(self) -> Iterator[tuple[int, FactorMove]]:
+        """Yield the factors that the runs say something of, with their index."""
+        spreads = np.sqrt(np.diag(self.covariance()))
+        for index, name in enumerate(self.names):
+            factor, center = factors()[name], float(self.found.center[index])
+            before = float(np.hypot(self.priors.scale[index], np.sqrt(self.own[index])))
+            if factor.role.name in WIDER:
+                before = max(factor.spread, _LEAST_SCALE)
+            prior, spread = float(self.priors.center[index]), float(spreads[index])
+            moved = abs(center - prior) / self.priors.scale[index]
+            if 1.0 - spread / before > TOLD or moved > TOLD:
+                yield index, FactorMove(name, factor.scales, prior, before, center, spread)
+
+    def covariance(self) -> Array:
+        """Return the posterior's, with no constant of kernels less sure than it is shipped."""
+        known = [factors()[name] for name in self.names]
+        held = self.found.covariance + np.diag(self.own)
+        most = np.array(
+            [max(one.spread, _LEAST_SCALE) if one.role.name in WIDER else np.inf for one in known]
+        )
+        cut = np.minimum(most / np.sqrt(np.diag(held)), 1.0)
+        return np.asarray(held * np.outer(cut, cut))
 
 
 @dataclass(frozen=True, repr=False)
@@ -213,45 +239,31 @@ def fit_site(runs: Sequence[OwnRun], progress: Callable[[int, int], None] | None
         raise DataError("runs: expected at least one measured run")
     for run in runs:
         run.est.require_single(run.name)
-    kinds: tuple[Scaled, ...] = ("time", "memory")
-    made = [part for what in kinds if (part := _part(runs, what, progress)) is not None]
-    names: list[str] = []
-    centers: list[float] = []
-    tails: list[float] = []
-    prior: dict[str, tuple[float, float]] = {}
+    parts = {what: part for what in ("time", "memory") if (part := _part(runs, what, progress)) is not None}
     moves: list[FactorMove] = []
+    tails: list[float] = []
     blocks: list[Array] = []
-    for part in made:
-        covariance = _at_most_shipped(part.names, part.found.covariance + np.diag(part.own_variance))
-        kept = _told(part, covariance)
-        blocks.append(covariance[np.ix_(kept, kept)])
-        for index in kept:
-            name, center = part.names[index], float(part.found.center[index])
-            spread = float(np.sqrt(covariance[index, index]))
-            before = _before(part, index)
-            prior[name] = (float(part.priors.center[index]), before)
-            names.append(name)
-            centers.append(center)
-            tails.append(float("inf"))
-            moves.append(FactorMove(name, factors()[name].scales, *prior[name], center, spread))
-        for name, (before, after) in _of_layouts(runs, part).items():
-            prior[name] = (0.0, before)
-            names.append(name)
-            centers.append(0.0)
+    for what, part in parts.items():
+        told = list(part.moves())
+        kept = [index for index, _ in told]
+        moves += [move for _, move in told]
+        tails += [float("inf")] * len(told)
+        blocks.append(part.covariance()[np.ix_(kept, kept)])
+        for move in _of_layouts(runs, part) if what == "time" else ():
+            moves.append(move)
             tails.append(ROW_TAIL)
-            blocks.append(np.array([[after**2]]))
-            moves.append(FactorMove(name, factors()[name].scales, 0.0, before, 0.0, after))
-    fits = tuple(fit for part in made for fit in part.fits)
+            blocks.append(np.array([[move.spread**2]]))
+    fits = tuple(fit for part in parts.values() for fit in part.fits)
+    names, centers = [move.name for move in moves], [move.center for move in moves]
     belief = make_belief(names, centers, _diagonal(blocks), tails, "own runs")
+    prior = {move.name: (move.prior_center, move.prior_spread) for move in moves}
     site = Site(belief, "", prior, tuple(_said(run, fits) for run in runs))
-    return RunsCalibration(
-        tuple(runs), site, tuple(sorted(moves, key=lambda move: -max(move.told, abs(move.moved)))), fits
-    )
+    moves.sort(key=lambda move: -max(move.told, abs(move.moved)))
+    return RunsCalibration(tuple(runs), site, tuple(moves), fits)
 
 
 def _said(run: OwnRun, fits: Sequence[RunFit]) -> dict[str, Any]:
     """Return a run as the site file keeps it."""
-    of_run = [fit for fit in fits if fit.run == run.name]
     job = run.est.job
     said: dict[str, Any] = {
         "name": run.name,
@@ -259,11 +271,10 @@ def _said(run: OwnRun, fits: Sequence[RunFit]) -> dict[str, Any]:
         "cluster": job.cluster.name,
         "gpus": round(float(job.layout.gpus)),
     }
-    if np.isfinite(run.time_s):
-        said["step_time_s"] = float(f"{run.time_s:.5g}")
-    if np.isfinite(run.memory_bytes):
-        said["memory_bytes"] = float(f"{run.memory_bytes:.5g}")
-    return {**said, "fits": all(fit.fits for fit in of_run)}
+    for name, value in (("step_time_s", run.time_s), ("memory_bytes", run.memory_bytes)):
+        if np.isfinite(value):
+            said[name] = float(f"{value:.5g}")
+    return {**said, "fits": all(fit.fits for fit in fits if fit.run == run.name)}
 
 
 def _diagonal(blocks: Sequence[Array]) -> Array:
@@ -276,40 +287,15 @@ def _diagonal(blocks: Sequence[Array]) -> Array:
     return found
 
 
-def _before(part: _Part, index: int) -> float:
-    """Return the spread of a factor before the runs."""
-    name = part.names[index]
-    if factors()[name].role.name in WIDER:
-        return max(factors()[name].spread, _LEAST_SCALE)
-    return float(np.sqrt(part.priors.scale[index] ** 2 + part.own_variance[index]))
-
-
-def _at_most_shipped(names: Sequence[str], covariance: Array) -> Array:
-    """Return the same with no constant of kernels less sure than it is shipped."""
-    known = [factors()[name] for name in names]
-    most = np.array([max(one.spread, _LEAST_SCALE) if one.role.name in WIDER else np.inf for one in known])
-    cut = np.minimum(most / np.sqrt(np.diag(covariance)), 1.0)
-    return np.asarray(covariance * np.outer(cut, cut))
-
-
-def _told(part: _Part, covariance: Array) -> list[int]:
-    """Return the factors that the runs say something of."""
-    before = np.array([_before(part, index) for index in range(len(part.names))])
-    narrowed = 1.0 - np.sqrt(np.diag(covariance)) / before
-    moved = np.abs(part.found.center - part.priors.center) / part.priors.scale
-    return [int(index) for index in np.flatnonzero((narrowed > TOLD) | (moved > TOLD))]
-
-
-def _of_layouts(runs: Sequence[OwnRun], part: _Part) -> dict[str, tuple[float, float]]:
-    """Return the spread of single layouts before and after, of the classes that were measured."""
-    if part.what != "time":
-        return {}
+def _of_layouts(runs: Sequence[OwnRun], part: _Part) -> list[FactorMove]:
+    """Return the spread of single layouts before and after, of the classes whose steps were measured."""
     found = {}
     for run in runs:
         if np.isfinite(run.time_s):
-            name, scale = named("layout", classed(run.est.job)), row_scale(run.est)
-            found[name] = (factors()[name].spread, scale * part.found.widening)
-    return found
+            factor = factors()[named("layout", classed(run.est.job))]
+            after = row_scale(run.est) * part.found.widening
+            found[factor.name] = FactorMove(factor.name, factor.scales, 0.0, factor.spread, 0.0, after)
+    return list(found.values())
 
 
 def row_scale(est: Estimate) -> float:
@@ -354,13 +340,14 @@ def _part(runs: Sequence[OwnRun], what: Scaled, progress: Callable[[int, int], N
 
     if what == "time":
         scale = np.array([np.hypot(row_scale(run.est), run.error) for run in taken])
+        before = np.array([float(run.est.step_time_s) for run in taken])
     else:
         slopes = slopes_at(model, priors.center)
         scale = np.maximum(np.sqrt(slopes**2 @ own), _LEAST_SCALE)
         own = np.where((slopes != 0).any(axis=0), own, 0.0)
+        before = np.array([run.model_memory_bytes for run in taken])
     found = posterior(model, logs, priors, scale, ROW_TAIL, _probes(names, priors))
     held_out = left_out_errors(found, logs, priors, scale, ROW_TAIL)
-    before = np.array([_nominal(run, what) for run in taken])
     fits = tuple(
         RunFit(
             run.name,
@@ -374,7 +361,7 @@ def _part(runs: Sequence[OwnRun], what: Scaled, progress: Callable[[int, int], N
         )
         for row, run in enumerate(taken)
     )
-    return _Part(what, names, priors, found, fits, own if what == "memory" else np.zeros(len(names)))
+    return _Part(names, priors, own, found, fits)
 
 
 def _names(runs: Sequence[OwnRun], what: Scaled) -> tuple[str, ...]:
@@ -410,23 +397,11 @@ def prior_at_site(name: str) -> tuple[float, float, float]:
     return shipped.center, WIDER.get(role, 1.0), FAR_TAIL if role in FAR else shipped.tail
 
 
-def _nominal(run: OwnRun, what: Scaled) -> float:
-    """Return what the model says of a run without any."""
-    if what == "time":
-        return float(run.est.step_time_s)
-    return float(seen_by_kind(run.est.bill, run.memory_kind))
-
-
 def _probes(names: Sequence[str], priors: Priors) -> list[Array]:
     """Return points at which a fabric alone is far from its profile."""
-    found = []
-    for index, name in enumerate(names):
-        if factors()[name].role.name in FAR:
-            for times in _FAR_TIMES:
-                point = priors.center.copy()
-                point[index] += np.log(times)
-                found.append(point)
-    return found
+    far = [index for index, name in enumerate(names) if factors()[name].role.name in FAR]
+    step = np.eye(len(names))
+    return [priors.center + np.log(times) * step[index] for index in far for times in _FAR_TIMES]
 
 
 def _priced(run: OwnRun, names: Sequence[str], points: Array, what: Scaled) -> Array:
@@ -445,12 +420,7 @@ def _why(found: Posterior, row: int, names: Sequence[str], priors: Priors) -> st
         return ""
     ratio = float(np.exp(found.residual[row]))
     said = f"measured is {ratio:.3g} times what all factors together allow for"
-    for unit, factor in (
-        ("ms for s", 1000.0),
-        ("minutes for s", 60.0),
-        ("GB for B", 1e9),
-        ("GiB for B", 2.0**30),
-    ):
+    for unit, factor in _UNITS.items():
         if abs(abs(np.log(ratio)) - np.log(factor)) < 0.4:
             return f"{said}: a unit ({unit})?"
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -159,26 +159,23 @@ def step_times(logs: str | Path | Iterable[str | Path], est: Estimate | None = N
 
 def measured_steps(log: StepLog, est: Estimate | None = None) -> StepTimes:
     """Measure the step of a log that was read; see `step_times`."""
-    times = seconds_of(log, est)
+    times = _seconds_of(log, est)
     ours = _of_batch(log, est)
     warm = ~ours
     for segment in np.unique(log.segment):
         at = np.flatnonzero((log.segment == segment) & ours)
         warm[at[: warm_up_lines(times[at])]] = True
-    odd = _odd(times, warm)
+    # Lines far off the others.
+    level = float(np.median(times[~warm]))
+    far = max(_ODD_SPREADS * _spread(times[~warm]), LEAST_APART * level)
+    odd = ~warm & (np.abs(times - level) > far)
     steady = ~warm & ~odd
     running = steady | (odd & (log.event == 0))
     return StepTimes(log, times, steady, running, tuple(_reasons(log, times, ours, warm & ours, odd, steady)))
 
 
-def seconds_of(log: StepLog, est: Estimate | None) -> Array:
-    """Return the times of the steps of a log. [s]
-
-    Raises
-    ------
-    DataError
-        If the log has rates, and no job says how many tokens or samples a step has.
-    """
+def _seconds_of(log: StepLog, est: Estimate | None) -> Array:
+    """Return the times of the steps of a log; where it has rates, the job says how many tokens or samples a step has. [s]"""
     formula = UNITS[log.format.unit]
     terms: dict[str, Any] = {"value": log.value}
     if log.format.unit not in ("s", "ms"):
@@ -195,13 +192,7 @@ def seconds_of(log: StepLog, est: Estimate | None) -> Array:
 
 
 def _of_batch(log: StepLog, est: Estimate | None) -> Flags:
-    """Return which steps have the job's global batch; those whose line says nothing have.
-
-    Raises
-    ------
-    DataError
-        If none has.
-    """
+    """Return which steps have the job's global batch; those whose line says nothing have."""
     if est is None:
         return np.ones(len(log.number), dtype=bool)
     batch = float(est.job.global_batch)
@@ -239,14 +230,6 @@ def warm_up_lines(times: Array) -> int:
     level = float(np.median(tail))
     slow = times > level + max(_WARM_SPREADS * _spread(tail), LEAST_APART * level)
     return longest_run(slow[: min(len(times) // 2, MOST_WARM_UP)])
-
-
-def _odd(times: Array, warm: Flags) -> Flags:
-    """Return which lines are far off the others."""
-    rest = times[~warm]
-    level = float(np.median(rest))
-    far = max(_ODD_SPREADS * _spread(rest), LEAST_APART * level)
-    return np.asarray(~warm & (np.abs(times - level) > far))
 
 
 def _reasons(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,16 @@ import pandas as pd
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, shown
 from costmodel.describe.hardware.hardware import load_accelerator
-from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.trust.memory_kinds import seen_memory_bytes
+from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.published_runs import (
     Row,
     job_of_row,
     read_rows,
     recipe_of_row,
+    seen_by_kind,
     shipped_runs,
 )
-from costmodel.trust.shares import fitted_runs, left_out_errors
-from costmodel.trust.source_families import source_family
+from costmodel.trust.shares import fitted_runs, left_out_errors, source_family
 
 GROUPINGS = ("class", "family", "source", "accelerator", "axis")
 """What a summary can be by: class is dense or mixture of experts, generation and bits of the products; family
@@ -38,6 +36,9 @@ are tables of one framework (`source_family`)."""
 
 _BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "nvfp4": 4, "mxfp4": 4}
 """Bits of the products by precision; the others have 8."""
+
+_ONE_JOB = ("source", "model", "gpus", "global_batch")
+"""What layouts of one job share."""
 
 LEAST_FAMILIES = 5
 """Families of sources that a table needs for shares that leave one of them out."""
@@ -52,41 +53,22 @@ RESULT_COLUMNS = (
     "predicted_fits",
     "skipped_reason",
 )
-
-
-@dataclass(frozen=True)
-class Run:
-    """One published run, predicted beside measured; None where a side has no value."""
-
-    id: str
-    source: str
-    accelerator: str
-    framework: str
-    recipe: str
-    model: str
-    num_experts: int
-    gpus: int
-    global_batch: int
-    parallelism: str
-    precision: str
-    layout: str
-    use: str
-    quality: str
-    measured_step_time_s: float | None
-    predicted_step_time_s: float | None
-    measured_peak_memory_gib: float | None
-    predicted_peak_memory_gib: float | None
-    """As the run's way of measuring would show it."""
-    predicted_need_gib: float | None
-    """All that has to fit: on a GPU also the CUDA context and the buffers of communicators."""
-    predicted_unexplained_s: float | None
-    """Of the step what nothing explains."""
-    predicted_shared_s: float | None
-    """Of the step what that is a share of."""
-    oom: bool
-    predicted_fits: bool | None
-    skipped_reason: str
-
+PREDICTED = (
+    "predicted_step_time_s",
+    # As the run's way of measuring would show it; and all that has to fit.
+    "predicted_peak_memory_gib",
+    "predicted_need_gib",
+    # Of the step what nothing explains, and what that is a share of.
+    "predicted_unexplained_s",
+    "predicted_shared_s",
+    "predicted_fits",
+)
+RUN_COLUMNS = (
+    *("id", "source", "accelerator", "framework", "recipe", "model", "num_experts", "gpus", "global_batch"),
+    *("parallelism", "precision", "layout", "use", "quality", "measured_step_time_s"),
+    *("measured_peak_memory_gib", "oom", *PREDICTED, "skipped_reason"),
+)
+"""Columns of `Validation.runs`; a number is None where a side has no value."""
 
 _NUMBERS = (
     *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "seq_len", "q_lora_rank"),
@@ -97,8 +79,6 @@ _NUMBERS = (
 )
 """Columns of numbers, which may be empty."""
 
-_MOST = 1e12
-
 
 def _number(row: Row, column: str) -> float | None:
     """Return the number in a cell, None where there is none that could be meant."""
@@ -106,79 +86,63 @@ def _number(row: Row, column: str) -> float | None:
         number = float(row.get(column) or "nan")
     except ValueError:
         return None
-    return number if 0 <= number <= _MOST else None
+    return number if 0 <= number <= 1e12 else None
 
 
-def _unreadable(row: Row) -> str:
-    """Name the first cell that holds no number where one belongs, or nothing."""
+def price_row(row: Row) -> dict[str, Any]:
+    """Price one published run, in `RUN_COLUMNS`; one that cannot be priced carries the reason."""
+    predicted: dict[str, Any] = dict.fromkeys(PREDICTED)
     wrong = (name for name in _NUMBERS if row.get(name) and _number(row, name) is None)
-    return next((f"{name}: expected a number, got {shown(row[name])}" for name in wrong), "")
-
-
-def price_row(row: Row) -> Run:
-    """Price one published run; a row that cannot be priced carries the reason."""
-    estimate: Estimate | None = None
-    peak_gib: float | None = None
-    unexplained_s: float | None = None
-    shared_s: float | None = None
-    recipe, reason = "", _unreadable(row)
+    reason = next((f"{name}: expected a number, got {shown(row[name])}" for name in wrong), "")
+    recipe = ""
     try:
         recipe = recipe_of_row(row)
         if not reason:
-            estimate = estimate_job(job_of_row(row))
-            predicted = float(estimate.step_time_s)
-            if not np.isfinite(predicted) or predicted <= 0:
-                raise CostModelError(f"the model gives no usable step time ({predicted})")
-            peak_gib = seen_memory_bytes(estimate.bill, row.get("memory_kind") or "") / 2**30
-            line = next(one for one in estimate.bill.time_lines if one.name == "overhead.unexplained")
-            unexplained_s = float(line.exposed_seconds)
-            shared_s = float(np.subtract(line.terms["known_s"], line.terms["attention_s"]))
+            predicted = _predicted(row)
     except CostModelError as error:
-        estimate, peak_gib, reason = None, None, str(error)
-    return Run(
-        id=row["id"],
-        source=row["source"],
-        accelerator=row["accelerator"],
-        framework=row["framework"],
-        recipe=recipe,
-        model=row.get("model", ""),
-        num_experts=int(_number(row, "num_experts") or 0),
-        gpus=int(_number(row, "gpus") or 0),
-        global_batch=int(_number(row, "gbs") or 0),
-        parallelism=_axes(row),
-        precision=row["precision"],
-        layout=_layout(row),
-        use=row.get("use") or "time",
-        quality=row.get("quality") or "A",
-        measured_step_time_s=_number(row, "step_time_s"),
-        predicted_step_time_s=float(estimate.step_time_s) if estimate else None,
-        measured_peak_memory_gib=_number(row, "peak_memory_gib"),
-        predicted_peak_memory_gib=peak_gib,
-        predicted_need_gib=float(estimate.memory_bytes_per_gpu) / 2**30 if estimate else None,
-        predicted_unexplained_s=unexplained_s,
-        predicted_shared_s=shared_s,
-        oom=row.get("oom") == "true",
-        predicted_fits=bool(estimate.fits) if estimate else None,
-        skipped_reason=reason,
-    )
+        reason = str(error)
+    layout = ("tp", "pp", "vp", "cp", "ep", "mbs", "gbs", "seq_len", "zero_stage", "recompute", "switches")
+    axes = [axis for axis in ("tp", "pp", "vp", "cp", "ep") if (_number(row, axis) or 1) > 1]
+    axes += ["fsdp"] if row.get("zero_stage") == "3" else []
+    return {
+        "id": row["id"],
+        "source": row["source"],
+        "accelerator": row["accelerator"],
+        "framework": row["framework"],
+        "recipe": recipe,
+        "model": row.get("model", ""),
+        "num_experts": int(_number(row, "num_experts") or 0),
+        "gpus": int(_number(row, "gpus") or 0),
+        "global_batch": int(_number(row, "gbs") or 0),
+        "parallelism": "+".join(axes) or "dp only",
+        "precision": row["precision"],
+        # What two runs of a layout share: degrees, batch and knobs.
+        "layout": " ".join(f"{name}{row.get(name) or ''}" for name in layout),
+        "use": row.get("use") or "time",
+        "quality": row.get("quality") or "A",
+        "measured_step_time_s": _number(row, "step_time_s"),
+        "measured_peak_memory_gib": _number(row, "peak_memory_gib"),
+        "oom": row.get("oom") == "true",
+        **predicted,
+        "skipped_reason": reason,
+    }
 
 
-_LAYOUT_COLUMNS = (
-    *("tp", "pp", "vp", "cp", "ep", "mbs", "gbs", "seq_len", "zero_stage", "recompute", "switches"),
-)
-
-
-def _layout(row: Row) -> str:
-    """Return degrees, batch and knobs as one line: what two runs of a layout share."""
-    return " ".join(f"{name}{row.get(name) or ''}" for name in _LAYOUT_COLUMNS)
-
-
-def _axes(row: Row) -> str:
-    """Name the axes with a degree above one, as `tp+pp`."""
-    used = [axis for axis in ("tp", "pp", "vp", "cp", "ep") if (_number(row, axis) or 1) > 1]
-    if row.get("zero_stage") == "3":
-        used.append("fsdp")
-    return "+".join(used) or "dp only"
+def _predicted(row: Row) -> dict[str, Any]:
+    """Return what the model says of a run."""
+    est = estimate_job(job_of_row(row))
+    step_s = float(est.step_time_s)
+    if not np.isfinite(step_s) or step_s <= 0:
+        raise CostModelError(f"the model gives no usable step time ({step_s})")
+    line = next(one for one in est.bill.time_lines if one.name == "overhead.unexplained")
+    return {
+        "predicted_step_time_s": step_s,
+        "predicted_peak_memory_gib": float(seen_by_kind(est.bill, row.get("memory_kind") or "")) / 2**30,
+        "predicted_need_gib": float(est.memory_bytes_per_gpu) / 2**30,
+        "predicted_unexplained_s": float(line.exposed_seconds),
+        "predicted_shared_s": float(np.subtract(line.terms["known_s"], line.terms["attention_s"])),
+        "predicted_fits": bool(est.fits),
+    }
 
 
 def validate(
@@ -212,7 +176,7 @@ def validate(
         runs.append(price_row(row))
         if progress is not None:
             progress(done, len(rows))
-    return Validation(pd.DataFrame(runs, columns=[f.name for f in fields(Run)]))
+    return Validation(pd.DataFrame(runs, columns=list(RUN_COLUMNS)))
 
 
 class Validation(Answer):
@@ -236,13 +200,6 @@ class Validation(Answer):
     def columns(self) -> dict[str, list[Any]]:
         """Return a row per run in the columns of `RESULT_COLUMNS`."""
         return {name: self.runs[name].tolist() for name in RESULT_COLUMNS}
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row per run in the columns of `RESULT_COLUMNS`."""
-        return self.runs[list(RESULT_COLUMNS)]
-
-    results = to_frame
-    """The name that scripts knew before answers shared theirs."""
 
     @property
     def skipped(self) -> list[str]:
@@ -286,11 +243,7 @@ class Validation(Answer):
             scored = scored.assign(family=scored.source.map(source_family))
         if by == "class":
             scored = scored.assign(**{"class": run_classes(scored)})
-        groups = [("all", scored)] if by is None else scored.groupby(by)
-        return pd.DataFrame(
-            [{by or "rows": name, **_figures(group, f"{of}_error")} for name, group in groups],
-            columns=[by or "rows", *_figures(scored, f"{of}_error")],
-        )
+        return _table(by or "rows", [("all", scored)] if by is None else scored.groupby(by), f"{of}_error")
 
     @cached_property
     def left_out_errors(self) -> pd.Series[float]:
@@ -298,23 +251,27 @@ class Validation(Answer):
 
         Fitted to the runs of this table; none where it has fewer than `LEAST_FAMILIES`, which fit nothing.
         """
-        runs = self.judged.dropna(subset=["time_error"])
-        families = runs.source.map(source_family)
-        if families.nunique() < LEAST_FAMILIES:
+        runs = self._timed
+        if runs.source.map(source_family).nunique() < LEAST_FAMILIES:
             return pd.Series(dtype=float)
-        return left_out_errors(fitted_runs(self.judged))
+        return left_out_errors(fitted_runs(runs))
+
+    @property
+    def _timed(self) -> pd.DataFrame:
+        """Rows of quality A or B with a time on both sides."""
+        return self.judged.dropna(subset=["time_error"])
 
     def cells(self) -> pd.DataFrame:
         """Return the figures of `summary` by quality, A or B, as shipped and with the family of sources left out of the fit."""
-        fitted = self.judged.dropna(subset=["time_error"])
+        fitted = self._timed
         left = fitted.assign(time_error=self.left_out_errors)
-        rows = [
-            {"quality": f"{quality}, {name}", **_figures(group, "time_error")}
+        groups = [
+            (f"{quality}, {name}", group)
             for name, frame in (("as shipped", fitted), ("source left out", left))
             for quality, group in frame.groupby("quality")
             if group.time_error.notna().any()
         ]
-        return pd.DataFrame(rows, columns=["quality", *_figures(left, "time_error")])
+        return _table("quality", groups, "time_error")
 
     def noise_floor(self) -> pd.DataFrame:
         """Return how far apart two tables of a family measured one layout, in percent: dense, experts, all.
@@ -322,8 +279,8 @@ class Validation(Answer):
         Same model, accelerator, number of GPUs, precision, degrees and batch: what differs is the release of the
         framework. No model can be nearer to both.
         """
-        runs = self.judged.dropna(subset=["time_error"])
-        runs = runs.assign(family=runs.source.map(source_family), moe=runs.num_experts > 0)
+        families = self._timed.source.map(source_family)
+        runs = self._timed.assign(family=families, moe=self._timed.num_experts > 0)
         apart: list[tuple[bool, float]] = []
         for _, group in runs.groupby(["family", "model", "accelerator", "gpus", "precision", "layout"]):
             times = group.groupby("source").measured_step_time_s.median().to_numpy()
@@ -332,19 +289,12 @@ class Validation(Answer):
             apart += [(bool(group.moe.iloc[0]), float(gap)) for gap in gaps]
         frame = pd.DataFrame(apart, columns=["moe", "apart"])
         parts = {"dense": frame[~frame.moe], "moe": frame[frame.moe], "all": frame} if len(frame) else {}
-        return pd.DataFrame(
-            [
-                {
-                    "pairs": name,
-                    "count": len(part),
-                    "median_%": part.apart.median(),
-                    "p90_%": part.apart.quantile(0.9),
-                }
-                for name, part in parts.items()
-                if len(part)
-            ],
-            columns=["pairs", "count", "median_%", "p90_%"],
-        )
+        rows = [
+            (name, len(part), part.apart.median(), part.apart.quantile(0.9))
+            for name, part in parts.items()
+            if len(part)
+        ]
+        return pd.DataFrame(rows, columns=["pairs", "count", "median_%", "p90_%"])
 
     def out_of_memory(self) -> dict[str, float]:
         """Return how well `fits` tells runs that ran out of memory from runs that did not."""
@@ -365,31 +315,19 @@ class Validation(Answer):
 
         A group has one source, model, number of GPUs and batch, and at least `least` layouts.
         """
-        scored = self.judged.dropna(subset=["time_error"])
         found = []
-        for key, group in scored.groupby(["source", "model", "gpus", "global_batch"]):
-            if len(group) < least:
-                continue
-            measured, predicted = group.measured_step_time_s, group.predicted_step_time_s
-            chosen = float(measured.iloc[int(predicted.argmin())])
-            found.append(
-                {
-                    **dict(zip(("source", "model", "gpus", "global_batch"), key, strict=True)),
-                    "layouts": len(group),
-                    "spearman": float(measured.rank().corr(predicted.rank())),
-                    "regret": chosen / float(measured.min()) - 1.0,
-                }
-            )
-        return pd.DataFrame(
-            found, columns=["source", "model", "gpus", "global_batch", "layouts", "spearman", "regret"]
-        )
+        for key, group in self._timed.groupby(list(_ONE_JOB)):
+            if len(group) >= least:
+                measured, predicted = group.measured_step_time_s, group.predicted_step_time_s
+                regret = float(measured.iloc[int(predicted.argmin())]) / float(measured.min()) - 1.0
+                spearman = float(measured.rank().corr(predicted.rank()))
+                found.append((*key, len(group), spearman, regret))
+        return pd.DataFrame(found, columns=[*_ONE_JOB, "layouts", "spearman", "regret"])
 
     def pair_order(self, apart: float = 0.02) -> float:
         """Return the share of layout pairs of one job, measured `apart` or more, that are ordered right."""
         right = pairs = 0
-        for _, group in self.judged.dropna(subset=["time_error"]).groupby(
-            ["source", "model", "gpus", "global_batch"]
-        ):
+        for _, group in self._timed.groupby(list(_ONE_JOB)):
             m, p = group.measured_step_time_s.to_numpy(), group.predicted_step_time_s.to_numpy()
             i, j = np.triu_indices(len(group), 1)
             clear = np.abs(m[i] - m[j]) >= apart * np.minimum(m[i], m[j])
@@ -424,15 +362,13 @@ def _relative(predicted: pd.Series[float], measured: pd.Series[float]) -> pd.Ser
     return (predicted.astype(float) - measured.astype(float)) / measured.astype(float)
 
 
-def _figures(group: pd.DataFrame, column: str) -> dict[str, float]:
-    """Return the figures of one group of runs."""
-    error = group[column].dropna()
-    size = error.abs()
-    return {
-        "runs": len(group),
-        "skipped": int((group.skipped_reason != "").sum()),
-        "median_%": 100 * float(size.median()),
-        "mean_%": 100 * float(size.mean()),
-        "p90_%": 100 * float(size.quantile(0.9)),
-        "bias_%": 100 * float(error.mean()),
-    }
+def _table(by: str, groups: Iterable[tuple[Any, pd.DataFrame]], column: str) -> pd.DataFrame:
+    """Return the figures of groups of runs, a row each."""
+    rows = []
+    for name, group in groups:
+        error = group[column].dropna()
+        size = error.abs()
+        percent = (size.median(), size.mean(), size.quantile(0.9), error.mean())
+        skipped = int((group.skipped_reason != "").sum())
+        rows.append((name, len(group), skipped, *(100 * float(value) for value in percent)))
+    return pd.DataFrame(rows, columns=[by, "runs", "skipped", "median_%", "mean_%", "p90_%", "bias_%"])

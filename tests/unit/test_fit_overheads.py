@@ -17,8 +17,8 @@ from costmodel.trust.shares import (
     fitted_runs,
     left_out_errors,
     share_of,
+    source_family,
 )
-from costmodel.trust.source_families import source_family
 
 H100, A100, TPU, MI300X = "h100-sxm-80gb", "a100-sxm-80gb", "tpu-v5p", "mi300x"
 

@@ -116,5 +116,5 @@ def test_memory_of_a_device_in_use_holds_its_context_too():
     """`nvidia-smi` shows all that has to fit; what the allocator holds is less."""
     kinds = ("max_allocated", "max_reserved", "stated", "", "nvidia-smi")
     runs = [price_row({**GPU, "memory_kind": kind}) for kind in kinds]
-    allocated, reserved, stated, unsaid, device = (run.predicted_peak_memory_gib for run in runs)
-    assert allocated < reserved == stated == unsaid < device == pytest.approx(runs[0].predicted_need_gib)
+    allocated, reserved, stated, unsaid, device = (run["predicted_peak_memory_gib"] for run in runs)
+    assert allocated < reserved == stated == unsaid < device == pytest.approx(runs[0]["predicted_need_gib"])

@@ -9,14 +9,9 @@ from costmodel.trust.posterior import (
     MISFIT,
     WIDENING_ROWS,
     Priors,
-    _alone,
-    _information,
-    _log_density,
-    _most_probable,
-    _starts,
-    _widening,
     left_out_errors,
     posterior,
+    slopes_at,
     weight,
 )
 
@@ -112,14 +107,37 @@ def test_rows_that_lie_apart_widen_what_single_rows_are_off_by():
     )
 
 
-def test_the_scale_of_rows_counts_what_the_factors_took_by_hand():
-    """Two rows of one factor, 3 degrees of freedom: they tell 2 · 3/6 = 1 of it, half of which is the prior's."""
-    one = np.ones((2, 1))
-    found = _widening(one, np.array([1.0, -1.0]), priors(1.0), np.ones(2), 3.0, 1.0)
-    assert found == pytest.approx(np.sqrt((4 + 2) / (4 + 2 - 0.5)))  # each weighs 4 / (3 + 1)
-    # A row beyond four of its scales is no row of this kind.
-    assert _widening(np.ones((3, 1)), np.array([1.0, -1.0, 5.0]), priors(1.0), np.ones(3), 3.0, 1.0) == found
-    assert _widening(one, np.array([5.0, -5.0]), priors(1.0), np.ones(2), 3.0, 1.0) == 1.0
+@pytest.mark.parametrize("prior_tail", [np.inf, 3.0])
+def test_the_end_is_the_most_probable_of_all_points(prior_tail):
+    """The density written out, on a grid over the factor and the widening: no point of it is more probable."""
+    measured, scale, tail = np.array([0.2, 0.28, -0.05]), np.array([0.1, 0.05, 0.2]), 3.0
+    given = priors(0.15, tail=prior_tail)
+    found = solved(np.ones((3, 1)), measured, given, scale, tail)
+
+    def student(scaled, of):
+        return -0.5 * scaled**2 if np.isinf(of) else -0.5 * (of + 1.0) * np.log1p(scaled**2 / of)
+
+    x = np.linspace(-0.2, 0.5, 1401)[:, None]
+    rows = student((measured - x) / (found.widening * scale), tail).sum(axis=1)
+    best = x[int(np.argmax(rows + student(x[:, 0] / 0.15, prior_tail)))]
+    np.testing.assert_allclose(found.center, best, atol=1e-3)
+    # Where it ends the scale of rows balances: each counts by its weight, four more by 1.
+    squares = (weight(found.scaled, tail) * (measured - found.center) ** 2 / scale**2).sum()
+    information = (1.0 / scale**2).sum() * tail / (tail + 3.0)
+    used = information / (information + 0.15**-2)
+    width = np.sqrt((WIDENING_ROWS + squares) / (WIDENING_ROWS + 3.0 - used))
+    assert found.widening == pytest.approx(width, rel=1e-3)
+    # Fisher's information of a t of 3 is half of a normal's at a residual of none, less further out.
+    at_prior = 1.0 if np.isinf(prior_tail) else 0.75 * weight(found.center / 0.15, prior_tail)[0]
+    told = (weight(found.scaled, tail) * 0.5 / (found.widening * scale) ** 2).sum() + at_prior / 0.15**2
+    np.testing.assert_allclose(found.covariance, [[1.0 / told]], rtol=1e-6)
+
+
+def test_slopes_are_taken_to_both_sides():
+    def model(points):
+        return np.stack([points[:, 0] ** 2, points[:, 1]], axis=1)
+
+    np.testing.assert_allclose(slopes_at(model, np.array([3.0, 1.0])), [[6.0, 0.0], [0.0, 1.0]], atol=1e-9)
 
 
 def test_a_curved_model_is_met_where_it_is():
@@ -158,83 +176,10 @@ def test_what_hides_at_the_prior_is_found_from_a_probe():
     np.testing.assert_allclose(found.center, [1.5], atol=0.02)
 
 
-def normal(*scales):
-    return Priors(np.zeros(len(scales)), np.array(scales), np.full(len(scales), np.inf))
-
-
-def test_the_widening_of_rows_that_lie_apart():
-    """Two rows off by 1 and -1 and one by 9, which does not fit; the factor explains a part of one row's worth."""
-    residual, tail = np.array([1.0, -1.0, 9.0]), 3.0
-    slopes, scale = np.array([[1.0], [2.0], [5.0]]), np.array([1.0, 2.0, 1.0])
-    # Two slopes over scales of 1: 2 of information, halved by the tail; the prior's of scale 0.5 is 4.
-    told = 2.0 * 3.0 / 6.0
-    used = told / (told + 4.0)
-    squares = 2.0 * (4.0 / (3.0 + 1.0)) * 1.0
-    expected = np.sqrt((WIDENING_ROWS + squares) / (WIDENING_ROWS + 2.0 - used))
-    assert _widening(slopes, residual, normal(0.5), scale, tail, 1.0) == pytest.approx(expected, rel=1e-12)
-    # Twice as wide they count less, and the third is off by 4.5 still.
-    squares = 2.0 * (4.0 / (3.0 + 0.25))
-    expected = np.sqrt((WIDENING_ROWS + squares) / (WIDENING_ROWS + 2.0 - used))
-    assert _widening(slopes, residual, normal(0.5), scale, tail, 2.0) == pytest.approx(expected, rel=1e-12)
-    assert _widening(slopes, residual * 100, normal(0.5), scale, tail, 1.0) == 1.0
-
-
-def test_where_a_search_of_the_most_probable_begins():
-    """The prior; the way to the median row along the mean slope by variances; least squares."""
-    slopes, target = np.array([[1.0, 0.0], [1.0, 2.0]]), np.array([3.0, 5.0])
-    priors, scale = normal(1.0, 2.0), np.array([1.0, 0.5])
-    none, median, squares = _starts(slopes, target, priors, scale)
-    assert none.tolist() == [0.0, 0.0]
-    # Means 1 and 1 with variances 1 and 4: a reach of 5, so 4 is met by 0.8 and 3.2.
-    assert median.tolist() == pytest.approx([0.8, 3.2])
-    weights = np.diag([1.0, 4.0])
-    held = np.diag([1.0, 0.25])
-    assert squares.tolist() == pytest.approx(
-        (np.linalg.inv(slopes.T @ weights @ slopes + held) @ slopes.T @ weights @ target).tolist()
-    )
-    assert len(_starts(slopes[:0], target[:0], priors, scale[:0])) == 1
-
-
-def test_where_each_factor_alone_meets_most_rows():
-    """Rows ask 1, 2 and 6 of the first by weights 1, 1 and 3; one row of the second says nothing."""
-    slopes = np.array([[1.0, 0.0], [1.0, 0.0], [-3.0, 1.0], [0.0, 0.0]])
-    target = np.array([1.0, 2.0, -18.0, 50.0])
-    (found,) = _alone(slopes, target)
-    assert found.tolist() == [6.0, 0.0]
-    (even,) = _alone(slopes * [[1.0], [1.0], [1 / 3], [1.0]], target / [1, 1, 3, 1])
-    assert even.tolist() == [2.0, 0.0]
-
-
-@pytest.mark.parametrize("prior_tail", [np.inf, 1.0])
-def test_densities_and_information(prior_tail):
-    """Student's t of rows and prior written out; information is the curvature of the density where rows fit."""
-    slopes, target, scale, tail = np.array([[1.0], [0.5]]), np.array([0.2, 0.1]), np.array([0.1, 0.2]), 3.0
-    priors = Priors(np.zeros(1), np.array([0.5]), np.array([prior_tail]))
-    x, widening = np.array([0.3]), 1.3
-
-    def student(scaled, of):
-        return -0.5 * scaled**2 if np.isinf(of) else -0.5 * (of + 1.0) * np.log1p(scaled**2 / of)
-
-    rows = student((target - slopes[:, 0] * 0.3) / (1.3 * scale), tail).sum() - 2 * np.log(1.3)
-    width = -WIDENING_ROWS * (np.log(1.3) + 0.5 / 1.3**2)
-    expected = rows + width + student(0.3 / 0.5, prior_tail)
-    assert _log_density(slopes, target, priors, scale, tail, x, widening) == pytest.approx(
-        expected, rel=1e-12
-    )
-    none = np.zeros(1)
-    told = _information(slopes, np.zeros(2), scale, tail, none, priors)
-    # Fisher's of a t of 3: 4 / 6 of a normal's; 1 / 0.1^2 + 0.25 / 0.2^2 = 106.25; the prior's 4, which is that at its center.
-    assert told.tolist() == [[pytest.approx(106.25 * 4.0 / 6.0 + 4.0)]]
-
-
 def test_the_likeliest_of_several_ends():
-    """Five rows at 1 and two at 0 that all are sure of it: the five are right, wherever the search begins."""
-    slopes, target = np.ones((7, 1)), np.array([1.0] * 5 + [0.0] * 2)
-    args = slopes, target, normal(10.0), np.full(7, 0.01), 3.0
-    for starts in ([np.zeros(1), np.ones(1)], [np.ones(1), np.zeros(1)]):
-        x, _ = _most_probable(*args, starts)
-        assert x[0] == pytest.approx(1.0, abs=0.02)
-    found = posterior(lambda points: points @ np.ones((1, 7)), target, *args[2:])
+    """Five rows at 1 and two at 0 that all are sure of it: the five are right."""
+    target = np.array([1.0] * 5 + [0.0] * 2)
+    found = solved(np.ones((7, 1)), target, priors(10.0), 0.01, 3.0)
     assert found.center[0] == pytest.approx(1.0, abs=0.02)
     assert found.residual.tolist() == pytest.approx((target - found.center[0]).tolist(), abs=1e-9)
     assert found.scaled.tolist() == pytest.approx((found.residual / (found.widening * 0.01)).tolist())

@@ -5,8 +5,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.profile_schema import memory_problem
-from costmodel.describe.jobs.merge import MEMORY_KINDS, read_job
-from costmodel.trust import memory_kinds
+from costmodel.describe.jobs.merge import read_job
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-a100-hdr", "gpus": 64, "global_batch": 256, "seq_len": 4096}
 
@@ -82,4 +81,3 @@ def test_what_was_measured_is_no_field_of_the_job(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("gpus: 8\nmeasured: {step_time: 5.2s, memory_kind: stated}\n", encoding="utf-8")
     assert read_job(path) == {"gpus": 8}
-    assert MEMORY_KINDS == memory_kinds.MEMORY_KINDS

@@ -8,13 +8,14 @@ import pytest
 
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.hardware import load_link
+from costmodel.describe.jobs.merge import MEMORY_KINDS
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.trust.calibration import fabric_fit
 from costmodel.trust.calibration.fitting import Bound, fit, fit_pulled, thirds
 from costmodel.trust.calibration.kernel_csv import read_timings
-from costmodel.trust.memory_kinds import MEMORY_KINDS, seen_by_kind
-from costmodel.trust.source_families import source_family
+from costmodel.trust.published_runs import seen_by_kind
+from costmodel.trust.shares import source_family
 
 PEAKS = {"fp16": 1e15, "bf16": 1e15, "fp8": 2e15}
 

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from costmodel.trust.validation import Run, Validation
+from costmodel.trust.validation import RUN_COLUMNS, Validation
 
-NAMES = list(Run.__dataclass_fields__)
+NAMES = list(RUN_COLUMNS)
 ROW = {
     "source": "a",
     "accelerator": "h100-sxm-80gb",

@@ -16,7 +16,7 @@ import pandas as pd
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.estimates.priced_job import LARGE
 from costmodel.physics.run.distributions import student_quantile
-from costmodel.trust.source_families import source_family
+from costmodel.trust.shares import source_family
 
 LEAST_RUNS = 8
 """Runs that a band needs."""

@@ -46,8 +46,7 @@ from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.describe.odds import FitOdds
 from costmodel.step.placed_job import HIDING
 from costmodel.trust.published_runs import read_rows
-from costmodel.trust.shares import errors_with, fit_shares, fitted_runs, left_out_errors
-from costmodel.trust.source_families import source_family
+from costmodel.trust.shares import errors_with, fit_shares, fitted_runs, left_out_errors, source_family
 from costmodel.trust.validation import Validation, validate
 
 Array = NDArray[np.float64]

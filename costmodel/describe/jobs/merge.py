@@ -177,7 +177,7 @@ def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...],
 TIME = ("step_time", "step_time_s", "measured_step_time_s")
 MEMORY = ("memory", "peak_memory_gib", "measured_memory_bytes")
 MEMORY_KINDS = ("max_allocated", "max_reserved", "nvidia-smi", "stated", "")
-"""Ways of measuring memory, those of `costmodel.trust.memory_kinds`."""
+"""Ways of measuring memory, those of `costmodel.trust.published_runs.seen_by_kind`."""
 
 
 def read_measured(said: object, where: str) -> tuple[float, float, str]:
