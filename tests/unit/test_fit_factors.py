@@ -11,10 +11,8 @@ from factor_residuals import (
 from factor_runs import (
     known_variance,
     layout_parts,
-    layout_scale,
     left_over,
     of_role,
-    tail_of,
     variance_parts,
 )
 from fit_factors import (
@@ -23,13 +21,12 @@ from fit_factors import (
     fit_odds,
     odds_text,
     settled,
-    text,
     told_apart,
     unexplained,
 )
 
 from costmodel.base.yaml_files import parse_mapping
-from costmodel.describe.factors import factors, nearest
+from costmodel.describe.factors import nearest
 from costmodel.describe.hardware.hardware import load_accelerator
 
 RNG = np.random.default_rng(1)
@@ -66,20 +63,6 @@ def test_few_tables_take_what_all_say():
     # Root of the mean square of all four: one sweep alone agrees with constants fitted to it.
     assert found["collective.b.transfer"].scale == pytest.approx(np.sqrt(0.03 / 4), rel=0.3)
     assert "few" in found["collective.b.transfer"].source
-
-
-def test_a_single_table_counts_up_to_a_fence():
-    """Of middles at 1, 2, 3, 4 and 50 % the last counts as three robust deviations of 1 % from the middle one."""
-    rows = pd.DataFrame(
-        [
-            {"factor": "collective.a.transfer", "device": f"s{sweep}", "source": "s", "residual": middle}
-            for sweep, middle in enumerate((0.01, 0.02, 0.03, 0.04, 0.5))
-        ]
-    )
-    (found,) = collective_spreads(rows).values()
-    fence = 0.03 + 3 * 1.4826 * 0.01
-    wanted = np.sqrt((0.01**2 + 0.02**2 + 0.03**2 + 0.04**2 + fence**2) / 5)
-    assert found.scale == pytest.approx(wanted)
 
 
 def test_runs_tell_the_spreads_of_what_they_depend_on():
@@ -138,28 +121,12 @@ def test_layouts_differ_by_their_knobs_and_by_runs():
     assert found["ep"] == found["cp"] == pytest.approx(np.sqrt((found["tp"] ** 2 + found["pp"] ** 2) / 2))
 
 
-def test_the_scale_of_layouts_is_that_of_what_was_drawn():
-    rows = layouts(effect=0.0, noise=0.04)
-    scale, count = layout_scale(rows, tail=float("inf"))
-    assert count == 1000
-    assert scale == pytest.approx(0.04, rel=0.05)
-    assert layout_scale(rows.iloc[:2], tail=3.0) == (0.0, 0)
-
-
 def test_what_is_left_holds_as_many_runs_as_it_should():
     residual = 0.08 * RNG.standard_normal(4000)
     known = np.full(4000, 0.05**2)
     left = left_over(residual, known, 0.5, float("inf"))
     assert left.scale == pytest.approx(np.sqrt(0.08**2 - 0.05**2), rel=0.06)
     assert left_over(residual, np.full(4000, 0.2**2), 0.5, 3.0).scale < 1e-3
-
-
-def test_tails_are_told_by_quantiles():
-    from scipy.special import stdtrit
-
-    middles = (np.arange(20_001) + 0.5) / 20_001
-    assert tail_of(stdtrit(3.0, middles)) == 3.0
-    assert tail_of(stdtrit(30.0, middles)) == 30.0
 
 
 OFFERED = load_accelerator("h100-sxm-80gb").memory_bytes / 2**30
@@ -243,44 +210,6 @@ def test_a_class_is_centered_on_the_bill_and_few_families_have_a_part_of_its_sca
     assert scale("hopper-dense") ** 2 == pytest.approx((8 * 0.12**2 + 3 * of_all**2) / 11, rel=0.1)
 
 
-def test_elsewhere_than_on_gpus_a_class_leans_on_its_like():
-    """Forty runs of one TPU and eight that agree by chance: the latter are hardly believed."""
-    kinds = [("h100-sxm-80gb", 400, 0.2), ("tpu-v5p", 40, 0.06), ("tpu-v6e", 8, 0.0)]
-    rows = [
-        {
-            "accelerator": accelerator,
-            "num_experts": 0,
-            "is_gpu": accelerator.startswith("h100"),
-            "class": "any-dense",
-            "source": accelerator,
-            "source_family": accelerator,
-            "model": "m",
-            "gpus": 8,
-            "global_batch": run,
-            "residual": spread * (2.0 * (run + 0.5) / runs - 1.0),
-        }
-        for accelerator, runs, spread in kinds
-        for run in range(runs)
-    ]
-    time = pd.DataFrame(rows).assign(**{"time:unexplained": 1.0})
-    said = unexplained(
-        Runs(time, time.residual, pd.DataFrame(), pd.DataFrame()), {"matmul.hopper.16-bit": 0.0}, float("inf")
-    )
-
-    def scale(name):
-        return np.hypot(said[f"unexplained.{name}"].spread, said[f"layout.{name}"].spread)
-
-    # The middle 80 % of evenly spaced residuals reach 0.8 of their ends, 1.2816 scales of a normal distribution.
-    of_v5 = 0.8 * 0.06 / 1.2816
-    residual = np.abs(time.residual[~time.is_gpu].to_numpy())
-    weights = np.repeat([40**-0.25, 8**-0.25], [40, 8])
-    order = np.argsort(residual)
-    inside = np.cumsum(weights[order]) / weights.sum()
-    of_all = residual[order][np.searchsorted(inside, 0.8)] / 1.2816
-    assert scale("tpu-v6-dense") ** 2 == pytest.approx((1 * 0.0 + 3 * of_all**2) / 4, rel=0.1)
-    assert scale("tpu-v5-dense") ** 2 == pytest.approx((5 * of_v5**2 + 3 * of_all**2) / 8, rel=0.1)
-
-
 def test_kernels_that_nobody_timed_settle_with_the_runs_that_depend_on_them():
     lent = {
         f"{role}.other.{bits}": Said(0.0, 0.2, float("inf"), 0, "apart")
@@ -297,26 +226,6 @@ def test_kernels_that_nobody_timed_settle_with_the_runs_that_depend_on_them():
     # Seven runs in 8 bits are too few, none has grouped products, and what is timed stays.
     assert set(found) == {"matmul.tpu-v5.16-bit"}
     assert found["matmul.tpu-v5.16-bit"].spread == pytest.approx(0.2 / 4)
-
-
-def test_the_file_says_what_was_found():
-    said = parse_mapping(
-        text(
-            {"launch": Said(0.0, 0.1, float("inf"), 7, "runs"), "room.other": Said(-0.1, 0.2, 3.0, 9, "x: y")}
-        ),
-        "factors.yaml",
-        example="launch: {}",
-    )
-    assert said["launch"] == {
-        "center": 0.0,
-        "spread": 0.1,
-        "tail": float("inf"),
-        "points": 7,
-        "source": "runs",
-    }
-    assert said["room.other"]["source"] == "x: y"
-    assert set(said["room.other"]) == {"center", "spread", "tail", "points", "source"}
-    assert {"launch", "room.other"} <= set(factors())
 
 
 def test_factors_that_runs_cannot_tell_apart_have_one_spread():

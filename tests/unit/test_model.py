@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from costmodel.base.errors import ModelConfigError
-from costmodel.describe.models.dense_model import dense_model
 from costmodel.describe.models.mixers import OtherHeads
 from costmodel.describe.models.model import make_model
 from costmodel.describe.models.model_families import model_from_dims
@@ -59,18 +58,6 @@ def test_every_preset_loads_and_says_where_it_is_from():
 )
 def test_names_in_use_mean_the_preset(given, preset):
     assert load_model(given) is load_model(preset)
-
-
-def test_no_two_presets_share_a_name_without_punctuation():
-    from costmodel.describe.models.model_files import _aliases, _plain
-
-    names = [*list_models(), *_aliases()]
-    plain = {_plain(name) for name in names}
-
-    assert len(plain) >= len(list_models())
-    assert set(_aliases().values()) <= set(list_models())
-    presets = {_plain(name) for name in list_models()}
-    assert not presets & {_plain(alias) for alias in _aliases()}
 
 
 @pytest.mark.parametrize(
@@ -183,11 +170,6 @@ def test_kinds_of_layers_in_order():
     assert [(kind.is_moe, kind.window) for kind in both.layer_kinds()] == [(False, 8), (True, 0)]
 
 
-def test_a_model_cannot_be_changed():
-    with pytest.raises(ValueError, match="frozen"):
-        load_model("llama3-8b").num_layers = 1
-
-
 def test_generic_dense_model_is_near_its_size_and_splits_well():
     for billions in (0.5, 1, 3, 7, 13, 30, 70, 100, 175, 405, 1000, 20000):
         model = load_model(f"dense-{billions}b")
@@ -200,13 +182,6 @@ def test_generic_dense_model_is_near_its_size_and_splits_well():
             assert 64 <= model.hidden_size / model.num_layers <= 320
 
 
-def test_generic_dense_model_of_8b_has_the_shape_of_llama3():
-    ours, llama = dense_model(8.03e9), load_model("llama3-8b")
-
-    for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_size", "vocab_size"):
-        assert getattr(ours, field) == getattr(llama, field)
-
-
 # Columns as tables of published runs carry them (numbers arrive as floats, gaps as NaN): parameters in billions, model,
 # layers, width, heads, KV heads, head width, MLP width, whether it is gated, vocabulary, tied, attention.
 TABLE = """
@@ -216,6 +191,7 @@ TABLE = """
 176.247271424 bloom-176b    70   14336  112  112 128 57344  False 250880  True  mha
 179.522565120 falcon-180b   80   14848  232  8  64  59392   False 65024   nan   gqa
 140.630071296 mixtral-8x22b 56   6144   48   8  128 nan     True  32768   False gqa
+116.829156672 gpt-oss-120b  36   2880   64   8   64  nan     True  201088  False gqa
 671.0264192   deepseek-v3   61   7168   128  128 192 18432  True  129280  False mla
 """
 NAMED = (
@@ -225,6 +201,8 @@ NAMED = (
 NO_EXPERTS = dict.fromkeys(("top_k", "num_experts", "expert_ffn", "first_dense_layers"), math.nan)
 ROUTED = {
     "mixtral-8x22b": {"num_experts": 8, "top_k": 2, "expert_ffn": 16384, "shared_expert_ffn": 0}
+    | {"first_dense_layers": 0, "moe_layer_freq": 1},
+    "gpt-oss-120b": {"num_experts": 128, "top_k": 4, "expert_ffn": 2880, "shared_expert_ffn": 0}
     | {"first_dense_layers": 0, "moe_layer_freq": 1},
     "deepseek-v3": {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
     | {"v_head_dim": 128, "num_experts": 256, "top_k": 8, "expert_ffn": 2048, "shared_expert_ffn": 2048}
@@ -250,37 +228,6 @@ def test_a_model_from_the_columns_of_a_table():
         counted = num_params(model_from_dims(**fields)) / 1e9
         # Korthikanti et al. 2022, Table 3, prints five digits of the first.
         assert counted == pytest.approx(float(billions), rel=2e-5 if billions == "22.074" else 1e-12), line
-
-
-def test_a_table_row_of_a_preset_is_the_preset():
-    preset = load_model("gpt-oss-120b")
-
-    row = model_from_dims(
-        model="gpt-oss-120b",
-        layers=36,
-        hidden=2880,
-        heads=64,
-        kv_heads=8,
-        head_dim=64,
-        ffn=2880,
-        gated_mlp=True,
-        vocab=201088,
-        tied_embeddings=False,
-        seq_len=4096,
-        attention="gqa",
-        num_experts=128,
-        top_k=4,
-        expert_ffn=2880,
-        shared_expert_ffn=0,
-        first_dense_layers=0,
-        moe_layer_freq=1,
-        mtp_layers=0,
-    )
-
-    # A table of runs has no base of a rotation and no epsilon.
-    told = {"rope_theta": preset.rope_theta, "norm_epsilon": preset.norm_epsilon}
-    same = {"source": preset.source, "ffn_size": 0, **told}
-    assert row.model_copy(update=same) == preset
 
 
 def test_a_row_without_a_dimension_is_refused_by_name():

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from statistics import median
 
 import pytest
 
@@ -12,7 +11,6 @@ from costmodel.describe.hardware.hardware import check_file, load_cluster, profi
 from costmodel.describe.hardware.prices import given_price, price_note, price_text, with_price
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.jobs.short_form import command_text, short_form
-from costmodel.whole_run.run import run_of
 
 JOB = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192, "layout": "tp2", "tokens": 1e12}
 PRICED = [
@@ -107,13 +105,6 @@ def test_a_given_price_stays_with_the_job():
     assert "price_usd_per_gpu_hour" not in short_form(cm.estimate(**JOB).job)
 
 
-def test_dollars_follow_the_price_and_a_range_is_said():
-    cheap, dear = (cm.run(**JOB, price=price) for price in (1.5, 3.0))
-    assert dear.dollars == pytest.approx(2 * cheap.dollars)
-    assert cheap.price_note == "given"
-    assert "lists from" in cm.run(**JOB).price_note
-
-
 def test_the_price_of_the_profile_given_as_a_price_changes_no_dollar():
     changes = {"failures_per_node_day": 1.0}
     listed = cm.run(**JOB, changes=changes)
@@ -136,24 +127,6 @@ def test_dollars_say_what_the_ends_of_the_lists_would_cost():
     assert said.endswith(f"where it costs ${low:,.0f} to ${high:,.0f}")
     assert "dollars at $2.95 a GPU-hour throughout" in run.grids()[2].note
     assert cm.run(**JOB, price=2.0).dollars_at_list_prices is None
-
-
-# What clouds list on demand for an hour, by the sources of the profiles.
-LISTS = {
-    "hgx-b200-ndr": (5.0, 6.0, 6.79, 8.6),
-    "hgx-b300-xdr": (6.0, 7.4, 7.89),
-    "gb200-nvl72-ndr": (4.54, 10.5),
-    "mi325x-roce400": (2.0, 2.25, 2.98),
-    "mi355x-roce400": (2.59, 2.95, 8.6),
-}
-
-
-def test_machines_are_compared_at_the_median_of_their_lists():
-    for name, lists in LISTS.items():
-        cluster = load_cluster(name)
-        assert cluster.price_usd_per_gpu_hour == pytest.approx(median(lists), abs=0.01), name
-        low, high = cluster.price_range_usd_per_gpu_hour
-        assert (low <= min(lists), high) == (True, max(lists)), name
 
 
 def test_machines_side_by_side_show_the_price_at_which_they_cost_the_same():
@@ -198,29 +171,6 @@ def test_prices_from_the_command_line(capsys):
     assert record["dollars"] == pytest.approx(2.0 * record["gpu_hours"])
     assert main([*words.split(), "--price", "p4x=2"]) == 2
     assert capsys.readouterr().err.startswith("Error: price_usd_per_gpu_hour: unknown cluster 'p4x'")
-
-
-def test_a_run_of_an_estimate_takes_a_price_by_cluster_too():
-    est = cm.estimate(**JOB)
-    assert run_of(est, 1e12, price_usd_per_gpu_hour={"dgx-h100-ndr": 1.0}).price_usd_per_gpu_hour == 1.0
-
-
-@pytest.mark.parametrize(
-    ("named", "cluster"),
-    [
-        *(("mi300x", "mi300x-roce400"), ("trn2", "trn2-efa"), ("gb200", "gb200-nvl72-ndr")),
-        # Several have these: the vendor's reference machine.
-        *(
-            ("h100", "dgx-h100-ndr"),
-            ("H100x8", "dgx-h100-ndr"),
-            ("a100", "dgx-a100-hdr"),
-            ("h200", "dgx-h200-ndr"),
-        ),
-        *(("v100", "dgx-v100-edr"), ("h100-sxm-80gb", "dgx-h100-ndr"), ("NVIDIA H100 SXM", "dgx-h100-ndr")),
-    ],
-)
-def test_an_accelerator_names_its_cluster(named, cluster):
-    assert load_cluster(named).name == cluster
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from costmodel.base.errors import CostModelError, LayoutError, RecipeError
 from costmodel.describe.jobs.changes import Change, with_layout, with_switch
 from costmodel.describe.jobs.layout_text import (
     difference_text,
-    job_names,
-    job_numbers,
     layout_text,
 )
 from costmodel.describe.jobs.merge import (
@@ -19,9 +17,7 @@ from costmodel.describe.jobs.merge import (
     read_job,
     with_stragglers,
 )
-from costmodel.describe.jobs.packing import make_packing
 from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
-from costmodel.describe.jobs.tuning import PARTS, make_tuning
 from costmodel.describe.recipe import switch_text
 
 PLAIN = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 4096}
@@ -126,12 +122,6 @@ def test_everything_else_is_said():
     }
 
 
-def test_all_targets_of_an_adapter_are_the_default():
-    every = {**ADAPTED, "lora_targets": "all"}
-    assert "lora_targets" not in short_form(job(**every))
-    assert "base_dtype" not in short_form(job(**{**every, "base_dtype": "bf16"}))
-
-
 def test_stages_written_out_and_chosen_schedules():
     written = job(**PLAIN, pp=2, pipeline_layout="Et*15|t*17L")
     assert short_form(written)["pipeline_layout"] == "Et*15|t*17L"
@@ -206,35 +196,6 @@ def test_a_difference_in_words():
     other = job(**{**PLAIN, "cluster": "dgx-h200-ndr"})
     assert difference_text(other, job(**PLAIN)).startswith("cluster dgx-h200-ndr (here dgx-h100-ndr)")
     assert difference_text(ours, ours) == "the same"
-
-
-def test_numbers_and_names_of_a_job():
-    numbers = {name: float(value) for name, value in job_numbers(job(**TURNED)).items()}
-    assert numbers == {
-        "gpus": 64,
-        "tp": 4,
-        "cp": 1,
-        "pp": 2,
-        "dp": 8,
-        "vp": 2,
-        "ep": 1,
-        "etp": 1,
-        "micro_batch": 2,
-        "zero_stage": 3,
-        "shard_group": 4,
-        "recompute": 1,
-        "schedule": numbers["schedule"],
-        "sequence_parallel": 1,
-        "global_batch": 64,
-        "seq_len": 4096,
-    }
-    assert job_names(job(**TURNED)) == {
-        "model": "llama3-8b",
-        "cluster": "dgx-h100-ndr",
-        "recipe": "megatron-core",
-        "precision": "fp8-delayed",
-        "optimizer": "muon",
-    }
 
 
 def test_one_switch_changed():
@@ -329,58 +290,3 @@ def test_what_places_ranks():
         placement({"gpus": 64, "tp": 4, "pp": 2, "dp": 4})
     with pytest.raises(CostModelError, match="job: gpus missing"):
         placement({"tp": 4})
-
-
-def test_spans_of_packed_documents():
-    """1,000 tokens on average, spread by a half: 1,000 (1 + 1/4); never more than the sequence."""
-    packing = make_packing(1000, 0.5, 4096)
-    assert float(packing.span(4096)) == pytest.approx(1250, rel=1e-12)
-    assert float(packing.span(1024)) == pytest.approx(1024, rel=1e-12)
-    assert make_packing(0, 0, 4096).span(4096) == 4096
-    assert make_packing(4096, 0.0, 4096).mean == 4096
-    with pytest.raises(CostModelError, match="4,097 tokens of a document are more than seq_len 4,096"):
-        make_packing(4097, 0.0, 4096)
-    with pytest.raises(CostModelError, match="packed_spread: needs packed_len"):
-        make_packing(0, 0.1, 4096)
-
-
-def test_what_a_tuning_says_back():
-    lora = make_tuning(8, "q, v-proj", "nf4")
-    assert lora.fields == {"lora_rank": 8, "lora_targets": "q,v", "base_dtype": "nf4", "frozen": ""}
-    assert (lora.frozen, lora.whole, lora.magnitudes, lora.computes_in) == (PARTS, False, False, True)
-    assert lora.base_bytes == pytest.approx(0.5 + 0.127 / 8)
-    some = make_tuning(frozen="layers")
-    assert some.fields == {
-        "lora_rank": 0,
-        "lora_targets": "",
-        "base_dtype": "bf16",
-        "frozen": "attention,mixer,mlp,router,experts",
-    }
-    assert (some.computes_in, some.base_bytes) == (False, 2.0)
-    assert make_tuning(8, base_dtype="fp8").base_bytes == 1.0
-    assert make_tuning().whole
-    assert make_tuning(8, "dora").lora_targets == (
-        "q",
-        "k",
-        "v",
-        "o",
-        "gate",
-        "up",
-        "down",
-        "mixer",
-        "magnitude",
-    )
-    assert make_tuning(8, "dora").magnitudes
-    assert make_tuning(8, "mlp qkv").lora_targets == ("gate", "up", "down", "qkv")
-    for wrong in ((8, "qkv,q"), (8, "fc1,up"), (8, "fc1,gate")):
-        with pytest.raises(CostModelError, match="both name its input"):
-            make_tuning(*wrong)
-    for fields, said in (
-        ({"lora_targets": "q"}, "lora_targets: needs lora_rank"),
-        ({"lora_rank": 8, "frozen": "head"}, "frozen: with lora_rank"),
-        ({"base_dtype": "nf4"}, "base_dtype: 'nf4' is for frozen weights"),
-        ({"lora_rank": 8, "lora_targets": "quark"}, "lora_targets: 'quark' is unknown"),
-        ({"frozen": "heat"}, "frozen: 'heat' is unknown"),
-    ):
-        with pytest.raises(CostModelError, match=said):
-            make_tuning(**fields)
