@@ -12,12 +12,12 @@ from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.merge import read_job
 from costmodel.describe.models.model import make_model
+from costmodel.describe.models.model_files import shipped_models
 from costmodel.describe.schemas import schema_kinds
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "costmodel" / "describe" / "data"
 SHIPPED = {
-    "model": sorted(p for p in (DATA / "models").glob("*.yaml") if "aliases" not in p.name),
     "recipe": sorted((DATA / "recipes").glob("*.yaml")),
     "hardware": sorted((ROOT / "hardware_profiles").glob("*/*.yaml")),
 }
@@ -37,6 +37,9 @@ def test_every_kind_has_a_schema_and_every_shipped_file_meets_it():
         for path in paths:
             content = json.loads(json.dumps(YAML(typ="safe").load(path.read_text()), default=str))
             assert not list(validator.iter_errors(content)), path
+    validator = Draft202012Validator(cm.schema("model"))
+    for name, row in shipped_models().items():
+        assert not list(validator.iter_errors({key: row[key] for key in row.keys() - {"also"}})), name
 
 
 JOB = """model: llama3-8b
