@@ -218,6 +218,6 @@ def budget(
     import costmodel as cm
 
     asked = merged_job(given, complete=False)
-    if samples_per_prompt is not None:
+    if samples_per_prompt:
         asked["samples_per_prompt"] = samples_per_prompt
     return cm.budget(**asked)
