@@ -1,36 +1,33 @@
-"""One line of a table of nccl-tests: its numbers, and whether they hold together."""
+"""One line of a table of nccl-tests: its numbers, and whether they hold together; the JSON of ``-J`` as such lines."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 NUMBER = re.compile(r"^[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)\S*$", re.I)
 
 _TYPES = {
-    "int8",
-    "uint8",
-    "char",
-    "int32",
-    "int",
-    "uint32",
-    "int64",
-    "uint64",
-    "half",
-    "float16",
-    "float",
-    "double",
-    "bfloat16",
-    "bf16",
-    "fp16",
-    "fp32",
-    "f8e4m3",
-    "f8e5m2",
-    "fp8_e4m3",
-    "fp8_e5m2",
+    *(
+        "int8",
+        "uint8",
+        "char",
+        "int32",
+        "int",
+        "uint32",
+        "int64",
+        "uint64",
+        "half",
+        "float16",
+        "float",
+        "double",
+    ),
+    *("bfloat16", "bf16", "fp16", "fp32", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"),
 }
+_MEASURED = ["time", "algbw", "busbw", "#wrong"]
 
 
 class Row(NamedTuple):
@@ -51,6 +48,14 @@ def looks_like_row(words: Sequence[str]) -> bool:
     return len(words) >= 3 and words[1].isdigit() and words[2] in _TYPES
 
 
+def default_columns(count: int) -> list[str]:
+    """Return the columns of a table without its head, by their number."""
+    head = ["size", "count", "type", "redop", "root"]
+    if count in (11, 12):
+        head = head[: count - 8]
+    return [*head, *_MEASURED, *([] if count == 9 else _MEASURED)]
+
+
 def read_row(number: int, words: Sequence[str], columns: Sequence[str]) -> Row | str:
     """Return the numbers of a row, or what is wrong with it."""
     names = list(columns) or default_columns(len(words))
@@ -58,7 +63,7 @@ def read_row(number: int, words: Sequence[str], columns: Sequence[str]) -> Row |
         return f"the head of the table ({' '.join(names[-4:])}) has no columns time, algbw and busbw"
     if not re.fullmatch(r"[-+]?\d+", words[0]):
         return f"size: expected a whole number of bytes; got {words[0]!r}"
-    if len(words) == len(names) - 1 and "redop" in names and not _is_word(words[names.index("redop")]):
+    if len(words) == len(names) - 1 and "redop" in names and NUMBER.match(words[names.index("redop")]):
         # Tests that reduce nothing left the column blank until 2.13.
         names = [name for name in names if name != "redop"]
     size = float(words[0])
@@ -74,75 +79,29 @@ def read_row(number: int, words: Sequence[str], columns: Sequence[str]) -> Row |
         places["in-place time"] = names.index("time", first + 1)
     numbers = {}
     for name, at in places.items():
-        numbers[name], problem = _number(name, words[at], may_be_zero="time" not in name or size == 0)
-        if problem:
-            return problem
-    problem = _rate_problem(size, words[first], numbers["algbw"], words[first + 1])
-    if problem:
-        return problem
+        may_be_zero = "time" not in name or size == 0
+        try:
+            value = numbers[name] = float(words[at])
+        except ValueError:
+            return f"{name}: expected a number without a unit; got {words[at]!r}"
+        if not math.isfinite(value):
+            return f"{name}: expected a finite number; got {words[at]}"
+        if value < 0.0 or (value == 0.0 and not may_be_zero):
+            return f"{name}: expected {'at least' if may_be_zero else 'more than'} 0; got {words[at]}"
+    if size:
+        rate, digits = size / numbers["time"] / 1e3, len(words[first].partition(".")[2])
+        # What rounding of the two allows.
+        allowed = 0.006 + rate * (0.01 + 0.51 * 10.0**-digits / numbers["time"])
+        if abs(rate - numbers["algbw"]) > allowed:
+            return f"{size:.0f} B in {words[first]} us is {rate:.4g} GB/s, but algbw says {words[first + 1]}: mixed units?"
     wrong = words[first + 3] if len(words) > first + 3 and names[first + 3] != "time" else "0"
-    return Row(
-        number,
-        size,
-        numbers["time"],
-        numbers["algbw"],
-        numbers["busbw"],
-        numbers.get("in-place time", math.nan),
-        _count(wrong),
-        words[names.index("redop")] if "redop" in names else "",
-    )
-
-
-def _is_word(text: str) -> bool:
-    """Whether a cell names a reduction instead of being a number or a root."""
-    return not NUMBER.match(text)
-
-
-def _number(name: str, text: str, *, may_be_zero: bool) -> tuple[float, str]:
-    """Return a number and what is wrong with it."""
     try:
-        value = float(text)
+        count = float(wrong)
     except ValueError:
-        return 0.0, f"{name}: expected a number without a unit; got {text!r}"
-    if not math.isfinite(value):
-        return 0.0, f"{name}: expected a finite number; got {text}"
-    if value < 0.0 or (value == 0.0 and not may_be_zero):
-        return 0.0, f"{name}: expected {'at least' if may_be_zero else 'more than'} 0; got {text}"
-    return value, ""
-
-
-def _rate_problem(size: float, time_text: str, algbw: float, algbw_text: str) -> str:
-    """Say if size over time is not the bandwidth beside it, within what rounding allows."""
-    if size == 0:
-        return ""
-    time_us = float(time_text)
-    rate = size / time_us / 1e3
-    digits = len(time_text.partition(".")[2])
-    if abs(rate - algbw) <= 0.006 + rate * (0.01 + 0.51 * 10.0**-digits / time_us):
-        return ""
-    return f"{size:.0f} B in {time_text} us is {rate:.4g} GB/s, but algbw says {algbw_text}: mixed units?"
-
-
-def _count(text: str) -> float:
-    """Read #wrong; what was not checked counts as right."""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
-
-
-def default_columns(count: int) -> list[str]:
-    """Return the columns of a table without its head, by their number."""
-    measured = ["time", "algbw", "busbw", "#wrong"]
-    heads = {
-        13: ["size", "count", "type", "redop", "root"],
-        12: ["size", "count", "type", "redop"],
-        11: ["size", "count", "type"],
-        9: ["size", "count", "type", "redop", "root"],
-    }
-    if count in (11, 12, 13):
-        return [*heads[count], *measured, *measured]
-    return [*heads[9], *measured] if count == 9 else [*heads[13], *measured, *measured]
+        count = 0.0  # what was not checked counts as right
+    redop = words[names.index("redop")] if "redop" in names else ""
+    in_place = numbers.get("in-place time", math.nan)
+    return Row(number, size, numbers["time"], numbers["algbw"], numbers["busbw"], in_place, count, redop)
 
 
 def bus_factor(primitive: str, ranks: float) -> float:
@@ -155,27 +114,69 @@ def bus_factor(primitive: str, ranks: float) -> float:
 def ranks_by_ratio(primitive: str, rows: Sequence[Row]) -> int | None:
     """Return the number of ranks that the largest bandwidths tell, none if they do not."""
     best = max(rows, key=lambda row: row.algbw)
-    algbw, busbw = best.algbw, best.busbw
     passes = 2.0 if primitive == "all_reduce" else 1.0
-    if primitive in ("broadcast", "reduce", "send_recv") or algbw < 1.0:
+    if primitive in ("broadcast", "reduce", "send_recv") or best.algbw < 1.0:
         return None
-    gap = passes - busbw / algbw
+    gap = passes - best.busbw / best.algbw
     if gap <= 0:
         return None
     ranks = passes / gap
-    doubt = ranks * ranks * 0.006 / algbw / passes
+    doubt = ranks * ranks * 0.006 / best.algbw / passes
     return round(ranks) if doubt < 0.3 and abs(ranks - round(ranks)) < 0.3 and ranks > 1.5 else None
 
 
 def guess_primitive(rows: Sequence[Row], ranks: int) -> str:
     """Tell the collective by its ratio of bandwidths and its reduction, empty if two are possible."""
     best = max(rows, key=lambda row: row.algbw)
-    if best.algbw < 1.0:
+    if best.algbw < 1.0 or best.redop in ("", "none"):
         return ""
     ratio = best.busbw / best.algbw
-    reduces = best.redop not in ("", "none")
-    if reduces and ratio > 1.02:
+    if ratio > 1.02:
         return "all_reduce"
-    if reduces and ratio < 0.995 and ranks != 2:
-        return "reduce_scatter"
-    return ""
+    return "reduce_scatter" if ratio < 0.995 and ranks != 2 else ""
+
+
+def lines_of_json(text: str) -> list[str] | None:
+    """Return what the tests would have printed in place of the JSON of ``-J``; None if the text is no such JSON.
+
+    Keys of NVIDIA/nccl-tests 0fdb00a3, ``src/util.cu`` (file version 2).
+    """
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(raw, dict) or not isinstance(raw.get("results"), list):
+        return None
+
+    def listed(holder: Any, name: str) -> list[Any]:
+        found = holder.get(name) if isinstance(holder, dict) else None
+        return found if isinstance(found, list) else []
+
+    program = "".join(map(str, listed(raw, "args")[:1])).rsplit("/", 1)[-1]
+    devices = (entry for entry in listed(raw.get("config"), "devices") if isinstance(entry, dict))
+    return [
+        *([f"# Collective test starting: {program}"] if program.endswith("_perf") else []),
+        *(
+            f"# Rank {entry.get('rank')} Group {entry.get('group', 0)} Pid {entry.get('pid', 0)} on "
+            f"{entry.get('hostname')} device {entry.get('device', 0)} [{entry.get('device_hex') or '0x0'}] "
+            f"{entry.get('device_info', '')}"
+            for entry in devices
+        ),
+        *(str(line) for line in listed(raw, "env") if str(line).startswith("NCCL_ALGO=")),
+        f"# {' '.join(default_columns(13))}",
+        *(row for entry in raw["results"] if isinstance(entry, dict) and (row := _row_of_json(entry))),
+        "# Out of bounds values : 0 OK",
+    ]
+
+
+def _row_of_json(entry: Mapping[str, Any]) -> str:
+    """Return one line of the table, empty if it has no measurement."""
+    out, inside = entry.get("out_of_place"), entry.get("in_place")
+    out = out if isinstance(out, dict) else inside if isinstance(inside, dict) else {}
+    cells = [entry.get(name) for name in ("size", "count", "type")]
+    cells += [entry.get("redop") or "none", entry.get("root", -1)]
+    for half in (out, inside if isinstance(inside, dict) else out):
+        wrong = half.get("nwrong")
+        cells += [half.get("time", half.get("cpu_time")), half.get("alg_bw"), half.get("bus_bw")]
+        cells.append("N/A" if wrong is None else wrong)
+    return " ".join(str(cell).strip() for cell in cells) if all(cell is not None for cell in cells) else ""

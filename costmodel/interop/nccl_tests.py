@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.nccl_json import lines_of_json
 from costmodel.interop.nccl_rows import (
     NUMBER,
     Row,
     bus_factor,
     guess_primitive,
+    lines_of_json,
     looks_like_row,
     ranks_by_ratio,
     read_row,
@@ -93,20 +93,10 @@ class LogProblem(NamedTuple):
 
 
 class LogSweep(NamedTuple):
-    """One table of a log.
+    """One table of a log, where it starts, and what ran on how many GPUs of how many hosts (0: the log does not say).
 
-    Attributes
-    ----------
-    file, line : str, int
-        Where the table starts.
-    primitive, algorithm : str
-        The collective, and ``auto`` or the algorithm that NCCL_ALGO forced.
-    ranks, nodes : int
-        GPUs, and hosts that they sit in; 0 hosts where the log does not say.
-    gpu, version : str
-        As the log has them, empty where it does not.
-    size_bytes, time_s, in_place_time_s : Array
-        The full buffer [B]; out-of-place and in-place [s], nan where not printed.
+    `algorithm` is ``auto`` or the one that NCCL_ALGO forced; sizes are those of the full buffer [B], times out of place
+    and in place [s], nan where not printed.
     """
 
     file: str
@@ -136,6 +126,11 @@ class Log(NamedTuple):
     notes: tuple[LogProblem, ...]
 
 
+def _joined(logs: Sequence[Log]) -> Log:
+    """Return several logs as one."""
+    return Log(*(tuple(item for part in parts for item in part) for parts in zip(*logs, strict=True)))
+
+
 @dataclass
 class _Table:
     """A table while it is read."""
@@ -155,29 +150,13 @@ class _Table:
 def read_logs(paths: Iterable[str | Path], *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
     """Read several logs; see `read_log`."""
     logs = [read_log(path, collective=collective, ranks=ranks, nodes=nodes) for path in paths]
-    return Log(
-        tuple(sweep for log in logs for sweep in log.sweeps),
-        tuple(problem for log in logs for problem in log.problems),
-        tuple(note for log in logs for note in log.notes),
-    )
+    return _joined([*logs, Log((), (), ())])
 
 
 def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
-    """Read one log.
+    """Read one log: a file that cannot be read is a problem, too.
 
-    Parameters
-    ----------
-    path : path
-        A text file.
-    collective : str, optional
-        What was run, where neither the log nor its name says.
-    ranks, nodes : int, optional
-        GPUs and hosts, where the list of devices is missing.
-
-    Returns
-    -------
-    log : Log
-        Nothing is raised: a file that cannot be read is a problem, too.
+    The collective that ran, GPUs and hosts are given where neither the log nor its name says.
     """
     file = Path(path).name
     try:
@@ -196,13 +175,12 @@ def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: i
 
 def read_log_text(text: str, file: str, *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
     """Read the text of one log, or the JSON that the tests write with ``-J``; see `read_log`."""
+    streams = _streams(text)
     if text.lstrip().startswith("{"):
         lines = lines_of_json(text)
         if lines is None:
             return Log((), (LogProblem(file, 0, "is JSON, but not what nccl-tests write with -J"),), ())
         streams = {"": list(enumerate(lines, start=1))}
-    else:
-        streams = _streams(text)
     logs = []
     for name, numbered in streams.items():
         if name and not any(_tells(line) for _, line in numbered):
@@ -211,14 +189,7 @@ def read_log_text(text: str, file: str, *, collective: str = "", ranks: int = 0,
         for number, line in numbered:
             reader.take(number, line)
         logs.append(reader.finish())
-    whole = [log for log in logs if log.sweeps] or logs[:1]
-    if len(whole) == 1:
-        return whole[0]
-    return Log(
-        tuple(sweep for log in whole for sweep in log.sweeps),
-        tuple(problem for log in whole for problem in log.problems),
-        tuple(note for log in whole for note in log.notes),
-    )
+    return _joined([log for log in logs if log.sweeps] or logs[:1])
 
 
 def _streams(text: str) -> dict[str, list[tuple[int, str]]]:
@@ -266,19 +237,20 @@ class _Reader:
         """Keep a problem."""
         self.problems.append(LogProblem(self.file, line, text))
 
+    def note(self, line: int, text: str) -> None:
+        """Keep what is worth knowing."""
+        self.notes.append(LogProblem(self.file, line, text))
+
     def take(self, number: int, raw: str) -> None:
         """Read one line."""
         line = _TIMESTAMP.sub("", raw.strip())
         if _FAILED.search(line):
             self.wrong(number, f"the test failed: {line[:80]}")
             return
-        for pattern, key in ((_FORCED, "algorithm"), (_VERSION, "version")):
-            found = pattern.search(line)
-            if found:
-                value = next(group for group in found.groups() if group)
-                setattr(
-                    self.table, key, _FORCED_NAMES.get(value.lower(), "auto") if key == "algorithm" else value
-                )
+        if forced := _FORCED.search(line):
+            self.table.algorithm = _FORCED_NAMES.get(forced[1].lower(), "auto")
+        if version := _VERSION.search(line):
+            self.table.version = version[1] or version[2]
         if line.startswith("#"):
             self.comment(number, line)
             return
@@ -333,29 +305,21 @@ class _Reader:
         table = self.table
         table.line = table.line or number
         row = read_row(number, words, table.columns)
-        if isinstance(row, Row):
-            problem = _place_problem(row, table.rows)
-            if not problem and row.size == 0:
-                self.notes.append(LogProblem(self.file, number, "size 0 (fewer bytes than ranks), left out"))
-            elif not problem:
-                table.rows.append(row)
-        else:
-            problem = row
+        problem = row if isinstance(row, str) else _place_problem(row, table.rows)
         if problem:
             table.bad_rows += 1
             self.wrong(number, problem)
+        elif isinstance(row, Row) and row.size:
+            table.rows.append(row)
+        else:
+            self.note(number, "size 0 (fewer bytes than ranks), left out")
 
     def close(self, *, keep: bool = False) -> None:
         """End a table and turn it into a sweep; `keep` what its run said about devices."""
         table = self.table
-        self.table = _Table(
-            program=table.program,
-            algorithm=table.algorithm,
-            version=table.version,
-            hosts=table.hosts if keep else {},
-            devices=table.devices if keep else {},
-            gpu=table.gpu if keep else "",
-        )
+        self.table = replace(table, line=0, columns=[], rows=[], bad_rows=0)
+        if not keep:
+            self.table = replace(self.table, hosts={}, devices={}, gpu="")
         self.tables += 1
         if not table.rows:
             if not table.bad_rows:
@@ -364,26 +328,22 @@ class _Reader:
         primitive = self.primitive_of(table)
         if not primitive:
             return
-        count = self.ranks_of(table, primitive)
-        if not count:
-            return
-        sizes = np.array([row.size for row in table.rows])
-        hosts = _hosts_of(table, count)
-        self.sweeps.append(
-            LogSweep(
+        if count := self.ranks_of(table, primitive):
+            rows = table.rows
+            sweep = LogSweep(
                 self.file,
                 table.line,
                 primitive,
                 table.algorithm,
                 count,
-                self.nodes or hosts,
+                self.nodes or _hosts_of(table, count),
                 table.gpu,
                 table.version,
-                sizes,
-                np.array([row.time_us for row in table.rows]) * 1e-6,
-                np.array([row.in_place_us for row in table.rows]) * 1e-6,
+                np.array([row.size for row in rows]),
+                np.array([row.time_us for row in rows]) * 1e-6,
+                np.array([row.in_place_us for row in rows]) * 1e-6,
             )
-        )
+            self.sweeps.append(sweep)
 
     def primitive_of(self, table: _Table) -> str:
         """Return the collective of a table: as given, as the log says, as its name says, by its columns."""
@@ -414,13 +374,8 @@ class _Reader:
         """Return the ranks of a table, checked against the ratio of its two bandwidths."""
         listed = self.ranks or _listed(table)
         if not self.ranks and len(table.hosts) < listed:
-            self.notes.append(
-                LogProblem(
-                    self.file,
-                    table.line,
-                    f"the list of devices is abridged ({len(table.hosts)} of {listed}); ranks are the highest and one",
-                )
-            )
+            abridged = f"the list of devices is abridged ({len(table.hosts)} of {listed})"
+            self.note(table.line, f"{abridged}; ranks are the highest and one")
         line, last = table.rows[0].line, max(table.rows, key=lambda row: row.algbw)
         told = ranks_by_ratio(primitive, table.rows)
         if not listed:

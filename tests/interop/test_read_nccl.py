@@ -5,7 +5,7 @@ import json
 import pytest
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.nccl_json import lines_of_json
+from costmodel.interop.nccl_rows import lines_of_json
 from costmodel.interop.reading import read as read_file
 
 HEAD = "# nThread 1 nGpus 1 minBytes 1048576 maxBytes 67108864 step: 4(factor) warmup iters: 5 iters: 20\n"
