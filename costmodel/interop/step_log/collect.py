@@ -10,6 +10,7 @@ import re
 from array import array
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,34 +44,13 @@ _HELD = ("number", "value", "at", "batch", "segment", "event")
 
 
 class StepLog(NamedTuple):
-    """The steps of a log, one entry a line that was kept.
+    """The steps of a log of some format, an entry a line that was kept.
 
-    Attributes
-    ----------
-    name : str
-        Of the file or files.
-    format : LogFormat
-        How they are printed.
-    number : ndarray
-        Of the step. [-]
-    value : ndarray
-        In the unit of the format.
-    at : ndarray
-        Time on the log's own clock, nan where the line has none. [s]
-    batch : ndarray
-        Sequences of the step, 0 where the line does not say. [-]
-    segment : ndarray
-        Counts starts: 0 until the number of the step first fell back. [-]
-    event : ndarray
-        Bits of `EVENTS` since the line before, and `SKIPPED`.
-    lines, steps : int
-        Lines read, and lines of steps among them. [-]
-    repeated : int
-        Lines of steps that another rank, or a progress bar, had printed before. [-]
-    last_step : int
-        Steps of the whole run, 0 where the log does not say. [-]
-    memory_bytes : dict
-        Largest peak by what it counts: max_allocated, max_reserved. [B]
+    Numbers and values of steps, the latter in the format's unit; the time on the log's own clock, nan where the line has
+    none [s]; sequences, 0 where it does not say; starts so far, counted where the number of the step falls back; bits of
+    `EVENTS` since the line before, and `SKIPPED`. Then lines read, lines of steps among them, those that another rank or
+    a progress bar had printed before, the steps of the whole run (0: unknown), and the largest peaks of memory by what
+    they count, max_allocated and max_reserved [B].
     """
 
     name: str
@@ -255,12 +235,7 @@ def _clock_s(line: str) -> float:
 
 
 def read_step_log(paths: Iterable[str | Path]) -> StepLog:
-    """Read the steps of one log, or of the pieces that it was rotated into, the oldest first.
-
-    Parameters
-    ----------
-    paths : iterable of path
-        Texts in any common encoding, also gzipped.
+    """Read the steps of one log, or of the pieces that it was rotated into, the oldest first; also gzipped.
 
     Raises
     ------
@@ -270,13 +245,11 @@ def read_step_log(paths: Iterable[str | Path]) -> StepLog:
     files = [Path(path) for path in paths]
     if not files:
         raise DataError("log: expected a file")
-    name = shown(str(files[0])) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    collector = StepCollector(name)
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    collector = StepCollector(f"{shown(str(files[0]))}{more}")
     for file in files:
         splitter = LineSplitter(shown(str(file)))
-        for chunk in chunks_of(file):
-            for line in splitter.feed(chunk):
+        for chunk in chain(chunks_of(file), [b""]):
+            for line in splitter.feed(chunk, last=not chunk):
                 collector.take(line)
-        for line in splitter.feed(b"", last=True):
-            collector.take(line)
     return collector.found()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -26,29 +25,14 @@ BYTES = {"MiB": 2.0**20, "GiB": 2.0**30, "GB": 1e9}
 """Of the units of memory."""
 
 
-@dataclass(frozen=True)
-class LogFormat:
-    """One way in which a framework prints its steps, or a peak of memory.
+class LogFormat(NamedTuple):
+    """One way in which a framework prints its steps, or a peak of memory: a row of ``formats.csv``.
 
-    Attributes
-    ----------
-    name, title : str
-        Key of the table, and the framework as people call it; of memory what it counts.
-    mark : str
-        Words that every such line has: looked for before anything else.
-    value : re.Pattern
-        Its groups, added up, are the value in `unit`.
-    unit : str
-        A key of `UNITS`, of memory one of `BYTES`.
-    number : re.Pattern, optional
-        Number of the step in the first group that takes part, in the second one the steps of the whole run;
-        none where a line has no number.
-    batch : re.Pattern, optional
-        Sequences of the step, where the line says so.
-    skipped : re.Pattern, optional
-        Steps since the line before whose update was skipped, as after an overflow of the loss scale.
-    source : str
-        Who prints it, and where.
+    Every such line has the words of `mark`, looked for before anything else. The groups of `value`, added up, are the
+    value in `unit`, a key of `UNITS`, or of `BYTES` for memory. `number` finds the step in the first group that takes
+    part, and in the second one the steps of the whole run; `batch` the sequences of the step; `skipped` the steps since
+    the line before whose update was skipped, as after an overflow of the loss scale. Where a line has no such number
+    the pattern is None.
     """
 
     name: str
@@ -64,26 +48,16 @@ class LogFormat:
 
 def _read(kind: str) -> tuple[LogFormat, ...]:
     """Return the rows of steps or of memory."""
-
-    def pattern(text: str) -> re.Pattern[str] | None:
-        return re.compile(text) if text else None
-
     table = (files("costmodel.interop.step_log") / "formats.csv").read_text(encoding="utf-8")
-    return tuple(
-        LogFormat(
-            row["name"],
-            row["title"],
-            row["mark"],
-            re.compile(row["value"].replace("<number>", _NUMBER)),
-            row["unit"],
-            pattern(row["number"]),
-            pattern(row["batch"]),
-            pattern(row["skipped"]),
-            row["source"],
-        )
-        for row in csv.DictReader(table.splitlines())
-        if row["of"] == kind
-    )
+    found = []
+    for row in csv.DictReader(table.splitlines()):
+        if row.pop("of") == kind:
+            value = re.compile(row.pop("value").replace("<number>", _NUMBER))
+            patterns = {
+                name: re.compile(row[name]) if row[name] else None for name in ("number", "batch", "skipped")
+            }
+            found.append(LogFormat(**{**row, **patterns}, value=value))  # type: ignore[arg-type]
+    return tuple(found)
 
 
 FORMATS = _read("step")
