@@ -1,18 +1,13 @@
 """Tables that cannot forget: choices of a recipe are those of their registry, and each does something."""
 
-import dataclasses
-
 import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.bill.lines import PHASES
-from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS, OPEN_KERNELS, AttentionKind
-from costmodel.describe.jobs.fields import OBJECTIVES, RECOMPUTE_POLICIES
-from costmodel.describe.precision import PRECISIONS, Precision
+from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS, OPEN_KERNELS
 from costmodel.describe.switch_table import DTYPE_BYTES, SWITCHES
-from costmodel.estimates import mesh, trace
-from costmodel.physics.network.expert_dispatch import DISPATCHERS, Dispatcher
+from costmodel.estimates import mesh
+from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.network.gradient_compression import METHODS
 from costmodel.step import compute, context
 from costmodel.step.anatomy import operators
@@ -35,22 +30,6 @@ def test_words_of_switches_are_those_of_their_registry():
     dtypes = [switch for switch in SWITCHES.values() if switch.name.endswith("_dtype")]
     assert len(dtypes) == 4
     assert {switch.choices for switch in dtypes} == {tuple(DTYPE_BYTES)}
-
-
-def test_no_field_of_a_record_has_a_default():
-    for record in (AttentionKind, Dispatcher):
-        for field in dataclasses.fields(record):
-            assert field.default is dataclasses.MISSING, field.name
-            assert field.default_factory is dataclasses.MISSING, field.name
-
-
-def test_every_field_of_a_precision_is_said():
-    for name, field in Precision.model_fields.items():
-        assert field.is_required() or name == "cast_as_measured"
-    for name, found in PRECISIONS.items():
-        assert found.name == name
-        # What is quantised is cast.
-        assert (found.input_bytes < 2) == (found.cast_bytes > 0)
 
 
 def test_open_choices_are_settled_by_the_device():
@@ -102,12 +81,3 @@ def test_an_unknown_member_is_one_line():
             cm.estimate(model="llama3-8b", layout="tp1", **asked, **SMALL)
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-def test_what_follows_the_pipeline_are_phases():
-    assert set(trace._ONCE_ORDER) < set(PHASES)
-
-
-def test_policies_and_objectives():
-    assert RECOMPUTE_POLICIES == ("none", "selective", "full")
-    assert len(set(OBJECTIVES)) == len(OBJECTIVES) == 8

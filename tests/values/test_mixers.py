@@ -9,7 +9,9 @@ from round_jobs import (
     QUIET,
     SMALL,
     TABLE_PARAMS,
+    counts,
     each_us,
+    exposed_us,
     memory,
     moved_us,
     near,
@@ -165,32 +167,78 @@ def test_a_selective_scan_runs_on_vector_units():
     )
 
 
-def test_all_operators_of_a_gated_delta_rule():
-    """3,088 columns in, a convolution of 2,048 channels, gates of 16, a gated norm of 1,024, 1,024 out."""
-    forward = {
-        name.removesuffix(".forward").removeprefix("compute.mixer."): us
-        for name, us in each_us(priced(DELTA), "compute.mixer").items()
-        if name.endswith("forward")
+# Kernels that only move bytes, and their kernels: bytes of all of an operator's elements, forward and backward.
+NORMED = ((6 * MIB, 1), (12 * MIB, 2))
+MOVED = {
+    # A convolution of 2,048 channels; decay and strength of 8 heads; a gated norm of 1,024.
+    "gated-delta": {
+        "conv": ((8 * MIB, 1), (12 * MIB, 1)),
+        "gates": ((12 * T * 16, 1), (16 * T * 16, 1)),
+        "gated_norm": NORMED,
+    },
+    "kimi-delta": {
+        "conv": ((12 * MIB, 1), (18 * MIB, 1)),
+        "gates": ((6 * MIB, 1), (10 * MIB, 1)),
+        "gated_norm": NORMED,
+    },
+    "lightning": {"activation": ((12 * MIB, 1), (18 * MIB, 1)), "gated_norm": NORMED},
+    "mamba": {"conv": ((8 * MIB, 1), (12 * MIB, 1))},
+    "mamba-2": {"conv": ((12 * MIB, 1), (18 * MIB, 1)), "gated_norm": ((12 * MIB, 1), (24 * MIB, 2))},
+    "short-convolution": {
+        "gate_in": ((6 * MIB, 1), (10 * MIB, 1)),
+        "conv": ((4 * MIB, 1), (6 * MIB, 1)),
+        "gate_out": ((6 * MIB, 1), (10 * MIB, 1)),
+    },
+    # With a gate alone; with three norms of time steps, B and C: 96 wide.
+    "mamba-2 without a norm": {
+        "conv": ((12 * MIB, 1), (18 * MIB, 1)),
+        "gate": ((12 * MIB, 1), (20 * MIB, 1)),
+    },
+    "mamba with inner norms": {
+        "conv": ((8 * MIB, 1), (12 * MIB, 1)),
+        "inner_norms": ((4 * T * 96, 3), (12 * T * 96, 1)),
+    },
+}
+# What is kept of a token beside its input and the residual, 2 x 1,024 in bf16 each.
+KEPT = {
+    # Columns, convolution, normed output; the scan's own, and in fp32 decay and strength.
+    "gated-delta": 2 * (3088 + 2048 + 1024) + 8 * (2 * 128 + 2 * 64 + 8),
+    # Two gates go through 128; two matrices a chunk, and the gates' running sum in fp32.
+    "kimi-delta": 2 * (3080 + 2 * (128 + 1024) + 3072 + 1024) + 8 * (2 * 128 + 4 * 64 + 4 * 128 + 4),
+    "lightning": 2 * (4096 + 3072 + 1024 + 1024),
+    "mamba": 2 * (4096 + 2048 + 96 + 2048 + 2048),
+    # Steps of 32 heads and their sum in fp32.
+    "mamba-2": 2 * (5152 + 3072 + 2048 + 2048) + 8 * 32,
+    "short-convolution": 2 * (3072 + 3 * 1024),
+    "mamba-2 without a norm": 2 * (5152 + 3072 + 2048 + 2048) + 8 * 32,
+    "mamba with inner norms": 2 * (4096 + 2048 + 96 + 2048 + 2048),
+}
+CASES = {
+    **BY_KIND,
+    "mamba-2 without a norm": {**MAMBA2, "norm": False},
+    "mamba with inner norms": {**MAMBA, "inner_norms": True},
+}
+
+
+@pytest.mark.parametrize("kind", MOVED)
+def test_what_moves_bytes_and_what_is_kept(kind):
+    est = priced(CASES[kind])
+    around = {"norm": ((4 * MIB, 1), (12 * MIB, 2)), "residual": ((6 * MIB, 1), (0, 0))}
+    products = (".in", ".out", "_down", "_up")
+    moved = {
+        name: us
+        for name, us in each_us(est, "compute.mixer").items()
+        if not name.rpartition(".")[0].endswith(products) and ".scan." not in name and "backward_" not in name
     }
-    assert forward == near(
+    assert moved == near(
         {
-            "norm": moved_us(4 * MIB),
-            "in": product_us(T, 3088, 1024),
-            "conv": moved_us(4 * 2 * MIB),
-            "gates": moved_us(12 * T * 16),
-            "scan": scan_us(*SCANS["gated-delta"][0], 0.7),
-            "gated_norm": moved_us(6 * MIB),
-            "out": product_us(T, 1024, 1024),
-            "residual": moved_us(6 * MIB),
+            f"compute.mixer.{name}.{way}": moved_us(*each)
+            for name, ways in {**around, **MOVED[kind]}.items()
+            for way, each in zip(("forward", "backward"), ways, strict=True)
+            if each[1]
         }
     )
-
-
-def test_what_a_gated_delta_rule_keeps():
-    """bf16: its input and the residual, 3,088 columns, the convolution, the normed output; and what the scan keeps."""
-    kept = 2 * MIB * (1 + 1) + 2 * T * (3088 + 2048 + 1024) + T * 8 * (2 * 128 + 2 * 64 + 8)
-    est = priced(DELTA)
-    assert memory(est, "activation.mixer") == near({"activation.mixer": 4 * kept})
+    assert memory(est, "activation.mixer") == near({"activation.mixer": 4 * (4 * MIB + T * KEPT[kind])})
 
 
 def test_tensor_ranks_share_heads():
@@ -319,18 +367,16 @@ def test_model_flops_and_state(kind):
     assert float(model_flops_per_token(model, T)) == near(3 * (2 * weights + 4 * COUNTS[kind][0]))
 
 
-def test_a_short_convolution_waits_for_its_neighbours_tokens():
-    """Gates of 6 bytes an element, the convolution of 4; context ranks send two tokens in bf16."""
-    each = each_us(priced(CONVOLUTION), "compute.mixer")
-    assert each["compute.mixer.in.forward"] == near(product_us(T, 3072, 1024))
-    assert each["compute.mixer.gate_in.forward"] == near(moved_us(6 * MIB))
-    assert each["compute.mixer.conv.forward"] == near(moved_us(4 * MIB))
-    assert each["compute.mixer.gate_out.backward"] == near(moved_us(10 * MIB))
-    sent = sent_bytes(priced(CONVOLUTION, gpus=2, layout="cp2"), "cp.")
-    assert sent == near({f"cp.mixer.conv.neighbour.{way}": 2 * 2 * 1024 for way in ("forward", "backward")})
-    # Input and residual, 3,072 columns, what either gate and the convolution write.
-    kept = 2 * MIB * (1 + 1) + 2 * T * (3072 + 3 * 1024)
-    assert memory(priced(CONVOLUTION), "activation.mixer") == near({"activation.mixer": 4 * kept})
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_short_convolution_waits_for_its_neighbours_tokens(recompute):
+    """Context ranks send two tokens in bf16, in every pass of every micro-batch; nothing hides it."""
+    est = priced(CONVOLUTION, gpus=2, layout="cp2", global_batch=3, recompute=recompute)
+    ways = ("forward", "recompute", "backward") if recompute == "full" else ("forward", "backward")
+    sent = {f"cp.mixer.conv.neighbour.{way}": 2 * 2 * 1024 for way in ways}
+    assert sent_bytes(est, "cp.") == near(sent)
+    assert counts(est, "cp.") == near(dict.fromkeys(sent, 3 * 4))
+    assert exposed_us(est, "cp.") == each_us(est, "cp.")
+    assert sent_bytes(priced(CONVOLUTION, gpus=2, layout="tp2"), "cp.") == {}
 
 
 @pytest.mark.parametrize("sizes", ALL, ids=lambda sizes: sizes["kind"])

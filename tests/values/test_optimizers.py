@@ -1,7 +1,5 @@
 """What each optimizer keeps, moves, multiplies and sends, by hand."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from round_jobs import (
@@ -26,7 +24,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError, RecipeError
 from costmodel.bill.formula import inputs_of
 from costmodel.describe.jobs.job import make_job
-from costmodel.describe.optimizers import OPTIMIZERS, Optimizer
+from costmodel.describe.optimizers import OPTIMIZERS
 from costmodel.estimates.savings import memory_savings
 from costmodel.interop.draft import optimizer_of
 from costmodel.step.anatomy.operator_parts import Given
@@ -349,12 +347,6 @@ def test_preconditioned_gradients_are_gathered_in_fp32():
     """Twice the bytes of Muon's for the same matrices."""
     soap, muon = (sent_bytes(price(optimizer=name, **TWO), "optimizer.gather") for name in ("soap", "muon"))
     assert soap == near({name: 2 * size for name, size in muon.items()})
-
-
-def test_no_field_of_a_record_has_a_default():
-    for field in dataclasses.fields(Optimizer):
-        assert field.default is dataclasses.MISSING, field.name
-        assert field.default_factory is dataclasses.MISSING, field.name
 
 
 def test_records():

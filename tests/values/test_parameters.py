@@ -8,7 +8,6 @@ from round_jobs import CLUSTER, LATENT, MOE, QUIET, SMALL, TABLE_PARAMS, memory,
 import costmodel as cm
 from costmodel.describe.models.model import make_model
 from costmodel.describe.models.model_files import list_models, load_model
-from costmodel.step.anatomy.operator_parts import PATHS, ParamBlock
 from costmodel.step.anatomy.params import (
     embedding_param_blocks,
     head_param_blocks,
@@ -174,14 +173,6 @@ def test_what_a_model_does_not_have_is_no_block(name):
     model = cm.load_model(name)
     blocks = [block for kind in model.layer_kinds() for block in layer_param_blocks(model, kind)]
     assert all(block.count > 0 for block in blocks)
-
-
-@pytest.mark.parametrize(
-    ("part", "leaf", "name"),
-    [("norm", "", "norm"), ("norm", "input", "norm.input"), ("head", "", PATHS["head"])],
-)
-def test_names_of_blocks(part, leaf, name):
-    assert ParamBlock(part, leaf, 1.0, "replicated").name == name
 
 
 # Of every block: how it is sharded, whether tokens are multiplied with it, and weights side by side where several.
