@@ -154,25 +154,23 @@ def bill_rows(est: PricedJob) -> list[dict[str, Any]]:
     return rows
 
 
-_RECORDED = {
-    "time": ("phase", "count", "bytes", "seconds", "exposed_seconds", "tier"),
-    "memory": ("bytes",),
-    "host": ("bytes",),
-}
-
 _NUMBERS = ("count", "bytes", "seconds", "exposed_seconds")
+_HELD = ("name", "axis", "category", "bytes", "formula", "terms", "source")
+"""What is said of a line of memory; of a line of time more."""
+_SPENT = ("name", "axis", "category", "phase", *_NUMBERS, "tier", "formula", "terms", "source")
 
 
-def line_records(est: PricedJob, bill: str) -> list[dict[str, Any]]:
-    """Return every line of a bill of one layout as plain data; `tier` is none where no fabric is used."""
+def line_records(est: PricedJob) -> dict[str, list[dict[str, Any]]]:
+    """Return every line of one layout as plain data, by its bill; `tier` is none where no fabric is used."""
     est.require_single("lines")
-    columns = ("name", "axis", "category", *_RECORDED[bill], "formula", "terms", "source")
-    records = [{name: row[name] for name in columns} for row in bill_rows(est) if row["bill"] == bill]
-    for record in records:
+    found: dict[str, list[dict[str, Any]]] = {"time": [], "memory": [], "host": []}
+    for row in bill_rows(est):
+        record = {name: row[name] for name in (_SPENT if row["bill"] == "time" else _HELD)}
         record |= {name: float(record[name]) for name in _NUMBERS if name in record}
         if "tier" in record:
             record["tier"] = None if record["tier"] == NONE else str(record["tier"])
-    return records
+        found[row["bill"]].append(record)
+    return found
 
 
 def _flat(value: ArrayLike, shape: tuple[int, ...]) -> list[Any]:

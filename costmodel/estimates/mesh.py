@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import LayoutError
 from costmodel.base.words import DEVICE, errors_called
 from costmodel.describe.jobs.fields import PLACE_FIELDS
@@ -84,16 +84,13 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
     )
     sequence = float(layout.sequence_parallel) > 0
     tp_comm = "all-gather + reduce-scatter of activations" if sequence else "all-reduce of activations"
-    held: list[tuple[str, Group, str]] = []
-    for axis in order:
-        if axis == "tp":
-            held.append(("tp", mesh.tp, tp_comm))
-        elif axis == "cp":
-            held.append(("cp", mesh.cp, _CP_COMM[recipe.overlap.cp_method]))
-        elif axis == "pp":
-            held.append(("pp", mesh.pp, "send/recv of activations"))
-        else:
-            held += _data_axes(layout, mesh.dp, mesh.grad)
+    dense = {
+        "tp": [("tp", mesh.tp, tp_comm)],
+        "cp": [("cp", mesh.cp, _CP_COMM[recipe.overlap.cp_method])],
+        "pp": [("pp", mesh.pp, "send/recv of activations")],
+        "dp": _data_axes(layout, mesh.dp, mesh.grad),
+    }
+    held = [row for axis in order for row in dense[axis]]
     if float(layout.ep * layout.etp) > 1:
         held += [
             ("ep", mesh.ep, DISPATCHERS[recipe.moe.moe_dispatcher].description),
@@ -208,19 +205,14 @@ class RankTable(Answer):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row an axis."""
-        return {
-            "dim": [group.dim for group in self.groups],
-            "coordinate": [group.coordinate for group in self.groups],
-            "ranks": [" ".join(map(str, group.ranks)) for group in self.groups],
-        }
+        return columns_of([{**row._asdict(), "ranks": " ".join(map(str, row.ranks))} for row in self.groups])
 
 
 class MeshTable(Answer):
     """Each axis of a layout: its factor, its groups, the link they meet on and what they send."""
 
     def __init__(self, rows: Sequence[MeshRow], device: str = DEVICE) -> None:
-        self.rows = tuple(rows)
-        self._device = device
+        self.rows, self._device = tuple(rows), device
 
     @property
     def device_word(self) -> str:
@@ -258,15 +250,12 @@ class MeshTable(Answer):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row an axis."""
-        return {
-            "dim": [row.dim for row in self.rows],
-            "factor": [row.factor for row in self.rows],
-            "groups": [row.groups for row in self.rows],
-            "link": [row.link or "none" for row in self.rows],
-            "bandwidth_bytes_per_s": [row.bandwidth_bytes_per_s for row in self.rows],
-            "members_per_domain": [" ".join(str(m) for m in row.members) for row in self.rows],
-            "comm": [row.comm or "none" for row in self.rows],
-        }
+        rows = [row._asdict() for row in self.rows]
+        for row in rows:
+            members = " ".join(str(count) for count in row.pop("members"))
+            row |= {"members_per_domain": members, "comm": row.pop("comm") or "none"}
+            row["link"] = row["link"] or "none"
+        return columns_of(rows)
 
 
 @shows(PLACE_FIELDS)

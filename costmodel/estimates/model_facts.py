@@ -107,6 +107,9 @@ def model_facts(model: str | Model, *, seq_len: int = DEFAULT_SEQ_LEN) -> ModelF
     return ModelFacts(load_model(model) if isinstance(model, str) else model, seq_len)
 
 
+_LISTED = ["num_layers", "hidden_size", "num_heads", "num_kv_heads", "attention", "num_experts", "vocab_size"]
+
+
 def models_table() -> Listing:
     """List the shipped models with their exact parameter counts."""
     models = [load_model(name) for name in list_models()]
@@ -114,12 +117,6 @@ def models_table() -> Listing:
         "name": [model.name for model in models],
         "num_params": [num_params(model) for model in models],
         "num_active_params": [num_active_params(model) for model in models],
-        "num_layers": [model.num_layers for model in models],
-        "hidden_size": [model.hidden_size for model in models],
-        "num_heads": [model.num_heads for model in models],
-        "num_kv_heads": [model.num_kv_heads for model in models],
-        "attention": [model.attention for model in models],
-        "num_experts": [model.num_experts for model in models],
-        "vocab_size": [model.vocab_size for model in models],
+        **{name: [getattr(model, name) for model in models] for name in _LISTED},
     }
     return Listing("models", table)

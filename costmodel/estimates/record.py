@@ -36,6 +36,7 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         layouts = [{key: _json_value(value) for key, value in row.items()} for row in rows]
         return {**head, "layouts": layouts, "sources": source_record(est.job)}
     tokens, price = est.job.tokens, est.job.cluster.price_usd_per_gpu_hour
+    lines = line_records(est)
     return {
         **head,
         "inputs": input_record(est.job),
@@ -60,9 +61,9 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
         "fits": bool(est.fits),
         "fits_probability": float(est.fits_probability),
         "worst_stage": est.worst_stage,
-        "lines": line_records(est, "time"),
-        "memory_lines": line_records(est, "memory"),
-        "host_lines": line_records(est, "host"),
+        "lines": lines["time"],
+        "memory_lines": lines["memory"],
+        "host_lines": lines["host"],
         "mesh": mesh_records(mesh_of(est)),
         "warnings": list(warnings),
         "sources": source_record(est.job),

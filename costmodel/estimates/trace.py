@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import LayoutError
 from costmodel.bill.lines import TimeLine
 from costmodel.describe.jobs.job import Job
@@ -289,25 +289,22 @@ class Trace(Answer):
             time, and how far simulation and bill are apart.
         """
         events: list[dict[str, Any]] = []
+
+        def label(what: str, stage: int, thread: int, name: str, index: int) -> None:
+            event = {"ph": "M", "pid": stage, "tid": thread}
+            events.append({**event, "name": f"{what}_name", "args": {"name": name}})
+            events.append({**event, "name": f"{what}_sort_index", "args": {"sort_index": index}})
+
         used = {(piece.stage, piece.stream) for piece in self.timeline.slices}
         for stage in range(self.timeline.stages):
-            events.append(_named("process", stage, 0, f"stage {stage}"))
-            events.append(_sorted("process", stage, 0, stage))
+            label("process", stage, 0, f"stage {stage}", stage)
             for thread, stream in enumerate(STREAMS):
                 if (stage, stream) in used:
-                    events.append(_named("thread", stage, thread, stream))
-                    events.append(_sorted("thread", stage, thread, thread))
+                    label("thread", stage, thread, stream, thread)
         events += [_event(piece) for piece in self.timeline.slices]
-        events += [
-            {
-                "ph": "C",
-                "name": "memory",
-                "pid": point.stage,
-                "ts": 1e6 * point.time_s,
-                "args": {"GiB": point.held_bytes / 2**30},
-            }
-            for point in self.timeline.memory
-        ]
+        for stage, time_s, held_bytes in self.timeline.memory:
+            gib = {"GiB": held_bytes / 2**30}
+            events.append({"ph": "C", "name": "memory", "pid": stage, "ts": 1e6 * time_s, "args": gib})
         job, devices = self.job, f"{self.job.cluster.accelerator.called}s"
         about = {
             "job": f"{job.model.name} on {float(job.layout.gpus):.0f} {devices} of {job.cluster.name}, recipe {job.recipe.name}",
@@ -325,7 +322,7 @@ class Trace(Answer):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return all slices as columns."""
-        return {field: [getattr(piece, field) for piece in self.timeline.slices] for field in Slice._fields}
+        return columns_of([piece._asdict() for piece in self.timeline.slices])
 
 
 def trace(est: Estimate) -> Trace:
@@ -347,20 +344,6 @@ def trace(est: Estimate) -> Trace:
         If the estimate holds many layouts.
     """
     return Trace(est.job, step_timeline(est))
-
-
-def _named(what: str, stage: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": f"{what}_name", "pid": stage, "tid": thread, "args": {"name": name}}
-
-
-def _sorted(what: str, stage: int, thread: int, index: int) -> dict[str, Any]:
-    return {
-        "ph": "M",
-        "name": f"{what}_sort_index",
-        "pid": stage,
-        "tid": thread,
-        "args": {"sort_index": index},
-    }
 
 
 def _event(piece: Slice) -> dict[str, Any]:

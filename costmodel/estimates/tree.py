@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.bill.lines import TimeLine
 from costmodel.estimates.priced_job import PricedJob
 
@@ -126,11 +126,15 @@ class StepTree(Answer):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the tree as columns, a row a part."""
-        rows = tree_rows(self.root)
-        return {
-            "depth": [depth for depth, *_ in rows],
-            "name": [part.name for _, part, *_ in rows],
-            "count": [part.times for _, part, *_ in rows],
-            "each_s": [part.each_s for _, part, *_ in rows],
-            "seconds": [seconds for _, _, seconds, _ in rows],
-        }
+        return columns_of(
+            [
+                {
+                    "depth": depth,
+                    "name": part.name,
+                    "count": part.times,
+                    "each_s": part.each_s,
+                    "seconds": seconds,
+                }
+                for depth, part, seconds, _ in tree_rows(self.root)
+            ]
+        )

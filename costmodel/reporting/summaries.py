@@ -109,7 +109,7 @@ def largest_time(est: Estimate) -> list[tuple[str, float]]:
 def largest_memory(est: Estimate) -> list[tuple[str, float]]:
     """Return bytes of the worst stage by line, optimizer states together, largest first."""
     found: dict[str, float] = {}
-    for record in line_records(est, "memory"):
+    for record in line_records(est)["memory"]:
         name = ".".join(record["name"].split(".")[:3])
         found[name] = found.get(name, 0.0) + record["bytes"]
     return sorted(found.items(), key=lambda item: -item[1])

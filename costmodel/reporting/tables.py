@@ -241,7 +241,7 @@ def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
             return [label, "", "", *costs, ""]
         return [label, lines[0]["category"], f"{lines[0]['count']:,.0f}", *costs, lines[0]["tier"] or ""]
 
-    records = [r for r in line_records(est, "time") if r["seconds"] > 0 or r["exposed_seconds"] != 0]
+    records = [r for r in line_records(est)["time"] if r["seconds"] > 0 or r["exposed_seconds"] != 0]
     records.sort(key=lambda line: (-line["exposed_seconds"], -line["seconds"]))
     rows: list[list[str]] = []
     keys: list[str] = []
@@ -277,7 +277,7 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     stages = float(est.job.layout.pp)
     where = f" of stage {est.worst_stage} (of 0 … {stages - 1:.0f}), the worst" if stages > 1 else ""
     sums = [("memory per GPU", total), (f"{est.job.cluster.accelerator.name} offers", have)]
-    records = [record for record in line_records(est, "memory") if record["bytes"] > 0]
+    records = [record for record in line_records(est)["memory"] if record["bytes"] > 0]
     least = 0.0 if every_line else SMALL_SHARE * total
     return _held_grid(f"Memory bill{where}", "Of the GPU >", records, sums, have, least)
 
@@ -285,7 +285,7 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
 def host_grid(est: Estimate) -> Grid:
     """Return what the GPUs of a host keep in its memory, against what it has."""
     sums = [("memory per host", float(est.host_memory_bytes))]
-    records = line_records(est, "host")
+    records = line_records(est)["host"]
     return _held_grid("Memory of a host", "Of the host >", records, sums, est.host_memory_capacity_bytes, 0.0)
 
 

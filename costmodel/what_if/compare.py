@@ -240,7 +240,7 @@ def _labels(given: Sequence[str], count: int) -> tuple[str, ...]:
 
 def _differences(bill: str, key: str, estimates: Sequence[Estimate]) -> list[LineDifference]:
     """Match the lines of the jobs' bills by name, in the order in which they first appear."""
-    jobs = [{record["name"]: record for record in line_records(est, bill)} for est in estimates]
+    jobs = [{record["name"]: record for record in line_records(est)[bill]} for est in estimates]
     found = []
     for name in dict.fromkeys(name for job in jobs for name in job):
         records = [job.get(name) for job in jobs]

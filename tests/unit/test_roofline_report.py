@@ -1,13 +1,9 @@
 """Rooflines as tables: operators and axes lie where sums of their own put them."""
 
-import json
-
 import pytest
 from famous_jobs import JOBS, famous
 
 import costmodel as cm
-from costmodel.base.answer import to_json
-from costmodel.base.errors import CostModelError
 from costmodel.estimates.roofline import axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import batch_for_efficiency, data_parallel_intensity
 
@@ -110,23 +106,3 @@ def test_advice_follows_the_regime():
     inside = {row.axis: row for row in axis_rows(famous("llama3-405b"))}
     assert inside["tp"].advice == "hide more of it: tp_overlap"
     assert inside["pp"].advice == "leave it"
-
-
-@pytest.mark.parametrize("name", list(JOBS))
-def test_tables_columns_and_records(name):
-    est = famous(name)
-    found = cm.roofline(est)
-    roofs, operators, tiers, axes = found.grids()
-    assert len(roofs.rows) == len(est.job.cluster.accelerator.peak_flops_per_s)
-    assert len(tiers.rows) == len(est.job.cluster.tiers)
-    assert 0 < len(operators.rows) < len(found.grids(every_operator=True)[1].rows)
-    record = json.loads(to_json(found.to_dict()))
-    assert len(record["axes"]) == len(axes.rows)
-    table = found.columns()
-    assert table["kind"].count("operator") == len(record["operators"])
-    assert all("Critical batch" in said or "Context parallelism" in said for said in found.remarks())
-
-
-def test_many_layouts_are_refused():
-    with pytest.raises(CostModelError, match="layouts"):
-        operator_rows(cm.estimate(model="llama3-8b", gpus=64, tp=[1, 2], global_batch=64, seq_len=8192))

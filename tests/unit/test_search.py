@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.base.divisors import divisors
 from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import make_job
-from costmodel.describe.jobs.layout import layout_problems, make_layout, torus_problem
-from costmodel.describe.jobs.reading import read_codes
+from costmodel.describe.jobs.layout import layout_problems, make_layout
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import schedule_at, valid
 from costmodel.physics.pipeline.stages import plan_stages
-from costmodel.planning.best import pareto_indices, smallest_indices
+from costmodel.planning.best import pareto_indices
 from costmodel.planning.request import make_question
 from costmodel.planning.search import price_slab, priced_parts, rows_of, space_of
-from costmodel.planning.space import REASONS, build_space
+from costmodel.planning.space import build_space
 from costmodel.step.price import price, price_unsharded
 
 GPT3 = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 512, "global_batch": 768, "seq_len": 2048}
@@ -212,22 +210,6 @@ def test_best_top_and_front_are_those_of_all_layouts():
     assert list(zip(found.kept.front["step_time_s"], found.kept.front["memory_bytes"], strict=True)) == front
 
 
-def test_chunks_do_not_change_the_answer():
-    question = make_question(**SMALL)
-    from costmodel.planning.search import Tally
-
-    kept = []
-    for chunk in (500, 2**20):
-        tally = Tally()
-        for part in priced_parts(question, chunk=chunk):
-            assert np.prod(part.slab.shape) <= max(chunk, np.prod(part.slab.shape[:3]))
-            tally.add(question, part, 30)
-        kept.append(tally.kept)
-    for name in kept[0].top:
-        np.testing.assert_allclose(kept[0].top[name], kept[1].top[name], rtol=1e-12)
-    np.testing.assert_allclose(kept[0].front["memory_bytes"], kept[1].front["memory_bytes"], rtol=1e-12)
-
-
 @pytest.mark.parametrize("size", [0, 1, 50, 5000, 20000])
 def test_front_against_brute_force(size):
     rng = np.random.default_rng(size)
@@ -238,10 +220,6 @@ def test_front_against_brute_force(size):
     assert len(found) == len(front)
     assert set(zip(score[found].tolist(), memory[found].tolist(), strict=True)) == front
     assert np.all(np.diff(score[found]) > 0)
-
-
-def test_smallest_indices():
-    assert sorted(smallest_indices(np.array([3.0, 1.0, 2.0]), 2).tolist()) == [1, 2]
 
 
 def test_constraints_hold():
@@ -316,13 +294,6 @@ def test_why_not_and_advice():
     assert all(sentence.endswith(".") for sentence in said)
 
 
-def test_read_values_and_divisors():
-    assert read_codes("schedule", "1f1b, gpipe") == (2.0, 3.0)
-    assert read_codes("sequence_parallel", "true") == (1.0,)
-    assert read_codes("tp", [4, 2]) == (2.0, 4.0)
-    assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
-
-
 def test_stage_make_ups_cover_every_stage():
     kinds = [0] * 3 + [1] * 58
     for pp in (1, 2, 16, 30, 61):
@@ -347,11 +318,3 @@ def test_every_rule_of_layouts_has_its_words_in_a_plan(gpus):
     assert found.rejected["expert_ffn_not_divisible"] > 0
     told = [row[0] for grid in found.grids() for row in grid.rows]
     assert any("etp does not divide the width of the experts" in str(cell) for cell in told)
-
-
-def test_no_rule_of_layouts_is_without_words():
-    job = cm.estimate(model="mixtral-8x7b", gpus=8, global_batch=8, seq_len=4096, layout="ep8").job
-    codes = {one.code for one in layout_problems(job.layout, job.model, 8, 4096)}
-    codes.add(torus_problem(job.layout, job.cluster, job.axis_order).code)
-    assert len(codes) > 10
-    assert codes <= set(REASONS)

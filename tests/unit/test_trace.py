@@ -1,6 +1,5 @@
 """Traces: valid trace events, tracks without partial overlap, and the bill's step time and memory."""
 
-import json
 from collections import defaultdict
 from itertools import pairwise
 
@@ -9,8 +8,7 @@ import pytest
 from famous_jobs import JOBS, famous
 
 import costmodel as cm
-from costmodel.base.errors import CostModelError
-from costmodel.estimates.trace import STREAMS, step_timeline
+from costmodel.estimates.trace import step_timeline
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import schedule_code
 
@@ -47,41 +45,6 @@ CASES["experts"] = lambda: cm.estimate(
 def priced(request):
     est = CASES[request.param]()
     return est, step_timeline(est)
-
-
-def check_event(event):
-    """Hold an event to the trace event format: phases, fields, their kinds."""
-    common = {"ph": str, "name": str, "pid": int}
-    fields = {
-        "M": {**common, "tid": int, "args": dict},
-        "X": {**common, "tid": int, "cat": str, "cname": str, "ts": float, "dur": float, "args": dict},
-        "C": {**common, "ts": float, "args": dict},
-    }[event["ph"]]
-    assert event.keys() == fields.keys()
-    for name, kind in fields.items():
-        assert type(event[name]) is kind, (name, event)
-    if event["ph"] == "M":
-        assert event["name"] in {"process_name", "process_sort_index", "thread_name", "thread_sort_index"}
-    if event["ph"] == "X":
-        assert event["ts"] >= 0
-        assert event["dur"] >= 0
-    if event["ph"] == "C":
-        assert all(type(value) is float for value in event["args"].values())
-
-
-def test_the_file_is_a_valid_trace_that_ends_with_the_step(priced):
-    est, _ = priced
-    trace = json.loads(cm.trace(est).to_json())
-    assert trace.keys() == {"traceEvents", "displayTimeUnit", "otherData"}
-    events = trace["traceEvents"]
-    for event in events:
-        check_event(event)
-    end_us = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
-    assert end_us == pytest.approx(1e6 * float(est.step_time_s), rel=1e-6)
-    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
-    assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} == named
-    stages = {e["pid"] for e in events if e["name"] == "process_name"}
-    assert stages == set(range(int(est.job.layout.pp))) == {e["pid"] for e in events if e["ph"] == "C"}
 
 
 def test_slices_of_a_track_never_overlap(priced):
@@ -159,21 +122,3 @@ def test_what_is_hidden_is_drawn_beside_compute():
     hidden = [piece for piece in timeline.slices if piece.name.endswith("(hidden)")]
     assert hidden
     assert all(piece.stream == "dp" and piece.end_s <= timeline.pipeline_s * (1 + 1e-9) for piece in hidden)
-
-
-def test_table_and_columns():
-    found = cm.trace(of_schedule("1f1b"))
-    timeline, (grid,) = found.timeline, found.grids()
-    assert len(grid.rows) == 4
-    assert "Schedule 1f1b" in grid.note
-    columns = found.columns()
-    assert set(columns["stream"]) <= set(STREAMS)
-    assert len(columns["name"]) == len(timeline.slices)
-    idle = timeline.idle_s()
-    assert np.all(idle >= -1e-9)
-    assert idle.max() < timeline.pipeline_s
-
-
-def test_many_layouts_are_refused():
-    with pytest.raises(CostModelError, match="layouts"):
-        step_timeline(cm.estimate(model="llama3-8b", gpus=64, tp=[1, 2], global_batch=64, seq_len=8192))

@@ -59,31 +59,9 @@ def test_trials_are_different_parallel_layouts_the_pick_first():
     assert never.chosen() == [0, 2]
 
 
-def test_what_explains_less_than_a_tenth_decides_nothing():
-    """Two candidates change places; of the factors one moves with them, one the other way, one without them."""
-    times = np.asarray([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [2.0, 1.0]])
-
-    def decides(**logs):
-        factors = {name: np.exp(np.asarray(values, dtype=float))[:, None] for name, values in logs.items()}
-        odds = Odds(np.arange(2), times, times, np.isfinite(times), factors, (0, 1))
-        return odds.trial(1, 0).settles
-
-    without = [1, 1, -1, -1]
-    assert decides(without=without) == ""
-    assert decides(without=without, against=[1, -1, 1, -1]) == "against"
-    # Correlations, squared: 3.6² / (4 · 41.68) = 0.08 and 4.4² / (4 · 40.84) = 0.12.
-    assert decides(less=[4, 2.2, -2.2, -4]) == ""
-    assert decides(more=[4.1, 1.9, -1.9, -4.1]) == "more"
-
-
 def test_within_the_noise_of_the_best_is_the_best():
     found = odds_of([[1.0, 1.0 + 0.9 * NOISE], [1.0, 1.0 + 1.1 * NOISE]])
     assert found.best.tolist() == [[True, True], [True, False]]
-
-
-def test_two_per_cent_are_noise():
-    """The median between two releases of a framework."""
-    assert odds_of([[1.0, 1.0199, 1.0201]]).best.tolist() == [[True, True, False]]
 
 
 def test_a_trial_says_from_where_to_where():

@@ -17,13 +17,12 @@ from costmodel.planning.choices import (
     _CONDITIONS,
     _FREE,
     Choice,
-    _conditions,
     _overlaps_experts,
     choices_of,
     starts,
 )
 from costmodel.planning.request import make_question
-from costmodel.planning.search import Pass, Tally, space_of
+from costmodel.planning.search import Pass, space_of
 from costmodel.step.price import price
 
 DENSE = {"model": "llama3-70b", "gpus": 512, "global_batch": 1024, "seq_len": 8192}
@@ -217,21 +216,6 @@ def test_every_layout_of_every_pass_is_counted():
         assert not broken("megatron", est.job)
 
 
-def test_the_best_placements_of_a_pass_are_remembered():
-    question = make_question(**SPARSE, choose=False)
-    tally = Tally()
-    best = np.inf
-    one = Pass(0, question.jobs[0], space_of(question, question.jobs[0]).slabs, 0)
-    for part in one.parts(chunk=20_000):
-        tally.add(question, part, 10)
-        fits = np.broadcast_to(part.fits(question.limit_bytes(question.jobs[0])), part.slab.shape)
-        best = min(best, float(np.min(part.step_time_s, where=fits, initial=np.inf)))
-    assert tally.placements[0]["score"].min() == tally.best_score[0] == best
-    narrowed = space_of(question, question.jobs[0], tally.placements[0]).slabs
-    kept = {tuple(row) for slab in narrowed for row in zip(*slab.placements.values(), strict=True)}
-    assert kept == set(zip(*(tally.placements[0][knob] for knob in narrowed[0].placements), strict=True))
-
-
 def test_plans_with_choices_are_emitted():
     found = cm.plan(**SPARSE, switches={"ep_overlap": True, "moe_dispatcher": "deep-ep"}, pp=1, tp=1, cp=1)
     text = cm.emit(found.best, "megatron")
@@ -273,30 +257,6 @@ def test_what_was_searched_and_held_is_said(capsys):
     out = capsys.readouterr().out
     assert "Searched" in out
     assert "All other settings: defaults of megatron-core" in out
-
-
-@pytest.mark.parametrize("switches", [dict([pair]) for pair in _FREE])
-def test_choices_of_less_start_everywhere(switches):
-    job = dense()
-    placed = make_layout(gpus=job.layout.gpus, tp=8, pp=4)
-    assert starts(job, (Choice(switches),), placed).all()
-
-
-def test_a_choice_without_a_condition_is_an_error():
-    job = dense()
-    with pytest.raises(KeyError, match="pipelined-twice"):
-        starts(job, (Choice({"tp_overlap": "pipelined-twice"}),), make_layout(gpus=512, tp=8))
-
-
-def test_choices_of_less_need_nothing():
-    """Every layout starts without an overlap or graphs, also of a scope."""
-    for switches in (
-        {"tp_overlap": "none"},
-        {"ep_overlap": False},
-        {"cuda_graphs": False, "cuda_graph_scope": "all"},
-    ):
-        assert _conditions(sparse(), Choice(switches)) == []
-    assert len(_conditions(sparse(), Choice({"ep_overlap": True, "cuda_graphs": False}))) == 1
 
 
 @pytest.mark.parametrize(("micro_batch", "fine"), [(2, True), (4, True), (8, False)])

@@ -10,8 +10,6 @@ from round_jobs import CLUSTER, MOE, QUIET, SMALL, TABLE_PARAMS, cluster_file, m
 import costmodel as cm
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.describe.odds import odds
-from costmodel.planning.advice import _alternatives
-from costmodel.planning.best import best_rows, pareto_indices
 from costmodel.planning.search import Part, space_of
 
 N = 4 * (15 * 2**20 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
@@ -196,51 +194,6 @@ def test_the_best_of_each_value():
     assert found.num_fit == len(frame)
 
 
-def test_the_fastest_of_all_parts_of_a_search():
-    """Schedules that share ranks in another way are priced apart."""
-    found = plan(
-        {**SMALL, "num_layers": 8, "vocab_size": 1024},
-        free=("vp", "schedule", "pp"),
-        gpus=4,
-        global_batch=16,
-        kept=500,
-    )
-    frame = found.to_frame()
-    assert len(frame) == found.num_fit
-    assert found.fastest_without_memory_limit_s == near(frame.step_time_s.min())
-    assert {"1f1b", "zb-v"} <= set(frame.schedule)
-    alone = [float(found.estimate_of(found.kept.top, row).step_time_s) for row in range(len(frame))]
-    assert frame.step_time_s.tolist() == near(alone)
-
-
-def test_front():
-    """Ties keep the first; a point that is no faster and no smaller is not on it."""
-    score, size = np.array([3.0, 1.0, 2.0, 2.0, 1.0]), np.array([1.0, 3.0, 2.0, 4.0, 3.0])
-    assert pareto_indices(score, size).tolist() == [1, 2, 0]
-    rng = np.random.default_rng(3)
-    score, size = rng.integers(0, 400, 20_000) / 4.0, rng.integers(0, 400, 20_000) / 4.0
-    size = np.maximum(size, 100 - score)
-    expected = []
-    least = np.inf
-    for at in np.lexsort((np.arange(score.size), size, score)):
-        if size[at] < least:
-            expected.append(int(at))
-            least = size[at]
-    assert pareto_indices(score, size).tolist() == expected
-
-
-def test_best_rows_in_order():
-    columns = {
-        "score": np.array([2.0, 1.0, 1.0, 1.0, *([9.0] * 30)]),
-        "memory_bytes": np.array([1.0, 5.0, 4.0, 4.0, *([1.0] * 30)]),
-        "tp": np.array([1.0, 1.0, 2.0, 1.0, *([1.0] * 30)]),
-    }
-    best = best_rows(columns, 4)
-    assert best["score"].tolist() == [1.0, 1.0, 1.0, 2.0]
-    assert best["memory_bytes"].tolist() == [4.0, 4.0, 5.0, 1.0]
-    assert best["tp"].tolist() == [1.0, 2.0, 1.0, 1.0]
-
-
 @pytest.mark.parametrize(
     ("framework", "stages"), [("megatron", [0, 1]), ("torchtitan", [3]), ("deepspeed", [0, 1, 2, 3])]
 )
@@ -390,26 +343,6 @@ def test_no_part_of_a_search_is_larger_than_asked():
             parts = [part.shape[3] for part in slab.parts(most)]
             assert max(parts) <= most // policies
             assert sum(parts) <= placements
-
-
-@pytest.mark.parametrize("objective", ["step-time", "gpu-hours"])
-def test_values_of_knobs_are_scored_as_layouts_are(objective):
-    """The best value of every knob is that of the best layout."""
-    found = plan(free=("tp", "micro_batch"), gpus=[4, 8], objective=objective)
-    for knob in ("tp", "micro_batch"):
-        assert min(found.by_value[knob].values()) == near(float(found.kept.top["score"].min()))
-
-
-def test_advice_tells_the_values_on_both_sides():
-    """The chosen tp of 2 between 1, the smallest, and 4; the next but one is not told."""
-    found = SimpleNamespace(
-        kept=SimpleNamespace(top={"tp": np.asarray([2.0])}),
-        pick=0,
-        pick_score=1.0,
-        by_value={"tp": {1.0: 1.5, 2.0: 1.0, 4.0: 2.0, 8.0: 3.0}},
-    )
-    said = _alternatives(found, "tp")
-    assert said == "; the best with tp 1 is 50.0% slower, the best with tp 4 is 100.0% slower"
 
 
 def test_degrees_that_a_layout_leaves_out_are_one_whatever_the_question_tries():

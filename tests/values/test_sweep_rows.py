@@ -2,13 +2,11 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from round_jobs import QUIET, SMALL, cluster_file, memory, model_file, price
+from round_jobs import QUIET, SMALL, cluster_file, model_file
 
 import costmodel as cm
-from costmodel.base.units import format_bytes
-from costmodel.planning.advice import _memory_without_pipeline, why_not
+from costmodel.planning.advice import why_not
 from costmodel.planning.machines import Machine
 from costmodel.planning.sweep import scaled_cluster
 from costmodel.whole_run.run import step_power_w
@@ -58,18 +56,6 @@ def test_links_outside_the_innermost_are_scaled():
         for tier, old in zip(faster.tiers, whole.tiers, strict=True)
     ]
     assert rates == [1.0, 3.0]
-
-
-def test_what_the_states_of_all_stages_would_take():
-    """Two stages of other sizes: what the larger one holds, instead of both."""
-    est = price({**SMALL, "num_layers": 3}, gpus=2, layout="pp2", global_batch=4)
-    held = np.zeros(2)
-    for name, size in memory(est).items():
-        if name.startswith("state."):
-            held = held + np.asarray(size)
-    assert held[0] != held[1]
-    said = f" ({format_bytes(held.max())} a GPU instead of {format_bytes(held.sum())})"
-    assert _memory_without_pipeline(est) == said
 
 
 def test_a_layout_that_is_not_of_as_many_gpus():

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 import costmodel as cm
-from costmodel.estimates.savings import _more_chunks, _other_orders, time_savings
+from costmodel.estimates.savings import time_savings
 
 LLAMA = {
     "model": "llama3-405b",
@@ -97,16 +97,3 @@ def test_what_does_not_fit_is_said():
 def test_what_the_framework_does_not_start_is_left_out(changed, without):
     flags = " ".join(one.flags for one in time_savings(cm.estimate(**{**SMALL, **changed})))
     assert not [flag for flag in without if flag in flags]
-
-
-def test_places_of_the_head_count_among_the_chunks():
-    """32 layers and a head worth eight on four stages: ten places each; 40 chunks are more than there are layers."""
-    asked = {**SMALL, "pp": 4, "switches": {"head_as_layer": 8, "embedding_as_layer": False}}
-    assert [flags for flags, _ in _more_chunks(cm.estimate(**asked).job)] == ["--vp 2", "--vp 5"]
-    assert [flags for flags, _ in _more_chunks(cm.estimate(**SMALL, pp=8).job)] == ["--vp 2", "--vp 4"]
-
-
-def test_orders_that_experts_do_not_start_with():
-    experts = {**SMALL, "model": "qwen3-30b-a3b", "pp": 2, "tp": 4}
-    assert [flags for flags, _ in _other_orders(cm.estimate(**experts, ep=4).job)]
-    assert not [flags for flags, _ in _other_orders(cm.estimate(**experts, ep=8).job)]

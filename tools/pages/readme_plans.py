@@ -93,7 +93,7 @@ class Planned(NamedTuple):
         assert self.used is not None
         groups: dict[str, list[float]] = {}
         for index, est in enumerate((self.found.best, self.used)):
-            for line in line_records(est, "time"):
+            for line in line_records(est)["time"]:
                 groups.setdefault(line["name"], [0.0, 0.0])[index] += line["exposed_seconds"]
         step_s = float(self.found.best.step_time_s)
         # What makes less than half a per cent of the step of difference stands in one row.

@@ -367,7 +367,7 @@ def _assumptions(est: Estimate) -> list[Grid]:
     switches = {name: str(value) for name, value in input_record(est.job)["switches"].items()}
     inputs.pop("switches")
     tier = {"Tier": lambda line: line["tier"] or "–"}
-    lines = [line for line in line_records(est, "time") if line["seconds"] > 0]
+    lines = [line for line in line_records(est)["time"] if line["seconds"] > 0]
     grids = [
         pairs("Inputs, after defaults", ("Input", "Value"), inputs),
         pairs(f"Switches of recipe {est.job.recipe.name}", ("Switch", "Value"), switches),
