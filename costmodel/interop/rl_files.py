@@ -244,7 +244,7 @@ def _verl_training(
 def _verl_settings(file: TextFile, given: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], bool]:
     """Return verl's settings as tables in tables, and whether Megatron trains."""
     words: list[str] = []
-    before, table, _ = file.text.partition("actor_rollout_ref:")
+    before, table, _ = file.text.replace('"', "").partition("actor_rollout_ref:")
     raw: dict[str, Any] = {}
     if table and "actor_rollout_ref." not in before:
         raw = parse_yaml(file.text, file.name)

@@ -48,6 +48,16 @@ JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batc
             "torchtitan: adapters on a base in nf4 are not written; they are for accelerate, axolotl",
         ),
         (
+            "nemo",
+            {"lora_rank": 8, "base_dtype": "nf4"},
+            "Megatron-Bridge: adapters on a base in nf4 are not written; they are for accelerate, axolotl",
+        ),
+        (
+            "axolotl",
+            {"lora_rank": 8, "lora_targets": "qkv", "zero_stage": 3, "recipe": "torchtitan"},
+            "Axolotl has no layer for the lora target 'qkv'; it has those of q, k, v, o, gate, up, down",
+        ),
+        (
             "megatron",
             {"model": "nemotron-h-56b", "layout": "tp4 pp2", "pipeline_layout": "Et*59|t*59L"},
             "Megatron-LM's models with state spaces take no pipeline layout; leave out pipeline_layout",

@@ -3,11 +3,9 @@
 import pytest
 
 import costmodel as cm
-from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.interop.emit import emit
 from costmodel.interop.nemo import import_nemo
-from costmodel.interop.read_megatron_yaml import read_bridge
 from costmodel.interop.text_file import TextFile
 from costmodel.interop.trainers import read
 
@@ -73,43 +71,6 @@ def test_megatron_bridge(targets, scheme, modules):
     back = import_nemo(text)
     again = cm.estimate(**back.estimate_keywords(cluster="dgx-h100-ndr"))
     assert float(again.step_time_s) == pytest.approx(float(est.step_time_s), rel=1e-12)
-
-
-def test_a_run_of_megatron_bridge_says_its_adapters():
-    text = """
-model: {num_layers: 4, hidden_size: 256, num_attention_heads: 4, seq_length: 512, vocab_size: 1024}
-train: {micro_batch_size: 1, global_batch_size: 8}
-peft: {_target_: megatron.bridge.peft.dora.DoRA, dim: 16, target_modules: ['*.linear_qkv', linear_fc2]}
-"""
-    found = read_bridge(TextFile(text, "run_config.yaml"), {"gpus": 8})
-    assert (found.job["lora_rank"], found.job["lora_targets"]) == (16, "linear_qkv,linear_fc2,magnitude")
-    assert not [warning for warning in found.warnings if "dora" in warning]
-    with pytest.raises(CostModelError, match=r"peft\.dim: expected a whole number, got 'many'"):
-        read_bridge(TextFile(text.replace("dim: 16", "dim: many"), "run_config.yaml"), {"gpus": 8})
-
-
-@pytest.mark.parametrize(
-    ("framework", "more", "said"),
-    [
-        ("megatron", {"lora_rank": 8}, "in bf16 are not written; they are for nemo, accelerate, axolotl"),
-        (
-            "nemo",
-            {"lora_rank": 8, "base_dtype": "nf4"},
-            "in nf4 are not written; they are for accelerate, axolotl",
-        ),
-        ("axolotl", {"frozen": "embedding"}, "freezes parts in a training script"),
-        (
-            "axolotl",
-            {"lora_rank": 8, "lora_targets": "qkv", "zero_stage": 3},
-            "no layer for the lora target 'qkv'",
-        ),
-    ],
-)
-def test_what_is_not_written_is_one_line(framework, more, said):
-    with pytest.raises(CostModelError, match="emit: ") as caught:
-        emit(priced(framework, **more), framework)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
