@@ -46,8 +46,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a configuration."""
     raw = parse_yaml(file.text, file.name)
     said = Values(_KEYS, raw)
-    draft = draft_under(own_head(file.text), given)
-    draft.ignored += said.unread()
+    draft = draft_under(own_head(file.text), given, said)
     chosen, kind = draft["recipe"], str(said["kind"]).upper()
     draft.put(gpus=said["gpus"], precision=said["precision"])
     if kind == "DEEPSPEED":

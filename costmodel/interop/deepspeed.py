@@ -49,7 +49,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
         raise FrameworkConfigError(
             "deepspeed: no key of a DeepSpeed configuration, such as zero_optimization or train_batch_size"
         )
-    draft = Draft(given)
+    draft = Draft(given, said)
     auto = [said.key(name) for name in ("micro_batch", "accumulation", "global_batch", "zero_stage")]
     auto = [key for key in auto if key in said.unsaid]
     if draft["precision"] is None and not said["bf16"] and not said["fp16"]:
@@ -92,7 +92,6 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
         "zero_optimization.stage": given.get("zero_stage"),
     }
     draft.missing += [key for key in auto if known[key] is None]
-    draft.ignored += said.unread()
     return draft
 
 
@@ -151,8 +150,8 @@ def _offloads(said: Values, part: str) -> bool:
 
 def _take_unpriced(said: Values, draft: Draft) -> None:
     """Say what has no price, and read the optimizer."""
-    swaps = "nvme" in (said["offload_optimizer"], said["offload_param"])
-    draft.warnings += [text for text in said.unpriced() if swaps or not text.startswith("aio: ")]
+    if "nvme" not in (said["offload_optimizer"], said["offload_param"]):
+        draft.warnings = [text for text in draft.warnings if not text.startswith("aio: ")]
     if _offloads(said, "param"):
         draft.facts["offload_param"] = True
         draft.warnings.append(

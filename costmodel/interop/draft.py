@@ -9,6 +9,7 @@ from typing import Any
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.optimizers import OPTIMIZERS
 from costmodel.interop.framework import Imported, fields_of, tokens_of
+from costmodel.interop.keys import Values
 
 # Optimizers without case, dashes, underscores and what says who wrote the kernel.
 _OPTIMIZERS = {
@@ -44,16 +45,19 @@ def optimizer_of(name: str, *, sgd: str = "sgd") -> str | None:
 
 
 class Draft:
-    """A job while it is read: what is given beside the file stands, then what was said of it first."""
+    """A job while it is read: what is given beside the file stands, then what was said of it first.
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    Keys of the file that nobody knows, and those without a price, are told of whatever its reader does.
+    """
+
+    def __init__(self, given: Mapping[str, Any], said: Values | None = None) -> None:
         self.job = {name: value for name, value in fields_of(given).items() if value is not None}
         self.notes: list[str] = []
-        self.warnings: list[str] = []
+        self.warnings: list[str] = said.unpriced() if said else []
         self.facts: dict[str, Any] = {}
         self.missing: list[str] = []
         """Names of what is missing beside fields."""
-        self.ignored: list[str] = []
+        self.ignored: list[str] = [*said.unread()] if said else []
         self.more: dict[str, Any] = {}
         """Other parts of the answer, as `Imported` has them."""
 

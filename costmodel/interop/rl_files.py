@@ -46,7 +46,7 @@ def read_nemo_rl(file: TextFile, given: Mapping[str, Any]) -> Imported:
         bases = _NEMO.more["bases"]
         own = _merged(_merged(bases["all"], bases.get(kind, {})), own)
     said = Values(_NEMO, resolved(own), "NeMo-RL")
-    limit, turns = said["max_total_len"], said["turns"]
+    limit = said["max_total_len"]
     packs = said["packing"] or said["dynamic"]
     room = said["packed_tokens"] if said["packing"] else said["dynamic_tokens"]
     _take_model(said["model"], draft)
@@ -79,10 +79,6 @@ def read_nemo_rl(file: TextFile, given: Mapping[str, Any]) -> Imported:
         )
     longest = min(said["max_new_tokens"] or limit, said["max_model_len"] or limit, limit)
     _take_lengths(draft, longest, limit)
-    if turns > 1:
-        draft.warnings.append(
-            f"{said.key('turns')}: environments of several turns have no price; answers are priced as one turn"
-        )
     return _answer(said, draft)
 
 
@@ -179,10 +175,6 @@ def read_verl(file: TextFile, given: Mapping[str, Any]) -> Imported:
     )
     if said["reward_model"]:
         _take_model(said["reward_path"], draft, "reward_model")
-    if said["turns"]:
-        draft.warnings.append(
-            f"{said.key('turns')}: several turns have no price; answers are priced as one turn"
-        )
     return _answer(said, draft)
 
 

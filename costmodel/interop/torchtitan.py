@@ -72,7 +72,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
 def _imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     """Read a job file's content."""
     said = Values(_KEYS, raw, "torchtitan")
-    draft = Draft(given)
+    draft = Draft(given, said)
     draft.put(recipe=_RECORD.recipe, **{axis: said[axis] for axis in ("tp", "cp", "pp", "ep", "etp")})
     ranks = _take_data_ranks(said, draft)
     draft.put(**_batch_of(said, draft["pp"], ranks))
@@ -87,14 +87,8 @@ def _imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     _take_optimizer(said, draft)
     if said["cpu_offload"]:
         draft.facts["offload_param"] = True
-        draft.warnings.append(
-            "training.enable_cpu_offload: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
-        )
-    if said["model"].lower() == "flux":
-        draft.warnings.append("flux is a diffusion model: no model here is like it")
     draft.put_switches(_switches_of(said, draft))
     draft.put_steps(said["steps"])
-    draft.ignored += said.unread()
     return draft.answer()
 
 
@@ -252,10 +246,6 @@ def _take_optimizer(said: Values, draft: Draft) -> None:
         name = next((each for each in listed if each and not each.lower().startswith("adam")), "AdamW")
     # Functions of the registry: default_adamw, _dist_muon_optimizer.
     draft.put_optimizer(re.sub(r"^_*(?:default_)?|_optimizers?$", "", name))
-    if said["steps_in_backward"]:
-        draft.warnings.append(
-            "the optimizer steps inside the backward pass: gradients are priced as kept until its end"
-        )
 
 
 _CLASSES = {"fp8-current": "Float8LinearConverter", "mxfp8": "MXFP8LinearConverter"}

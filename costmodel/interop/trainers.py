@@ -52,7 +52,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job of LLaMA-Factory, ms-swift or Axolotl, with the DeepSpeed JSON beside it."""
     raw = parse_yaml(file.text, file.name)
     said, head = Values(_KEYS, raw), own_head(file.text)
-    draft = draft_under(head, given)
+    draft = draft_under(head, given, said)
     chosen, axolotl = draft["recipe"], "base_model" in raw
     draft.put(micro_batch=said["micro_batch"] or 1, seq_len=said["seq_len"])
     _take_model(str(said["model"] or ""), draft)
@@ -80,7 +80,6 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     take_tuning(said, str(said["tuner"] or "full"), draft)
     _take_unpriced(said, draft)
     draft.put_optimizer(str(said["optimizer"]))
-    draft.ignored += said.unread()
     if named := said["deepspeed"]:
         if not chosen:
             take_kernels(said, _EAGER_RECIPE, draft)
@@ -102,9 +101,9 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     return draft.answer()
 
 
-def draft_under(head: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
+def draft_under(head: Mapping[str, Any], given: Mapping[str, Any], said: Values) -> Draft:
     """Return a draft with what our own first comment says and no key does; a model only where it is known."""
-    draft = Draft(given)
+    draft = Draft(given, said)
     draft.put(recipe=head.get("recipe"), model=known_model(head["model"]) if "model" in head else None)
     return draft
 
@@ -169,19 +168,11 @@ def _take_epochs(said: Values, draft: Draft) -> None:
 
 def _take_unpriced(said: Values, draft: Draft) -> None:
     """Warn of what has no price: among it training that is more than two passes of one model, or less than all of it."""
-    draft.warnings += said.unpriced()
     bits = () if draft["lora_rank"] else ("bits", "in_4bit", "in_8bit")
     draft.warnings += [f"{said.key(field)}: has no price" for field in bits if said[field]]
     if "cut_cross_entropy" in str(said["plugins"]):
         draft.warnings.append(
             "plugins: the loss of cut_cross_entropy is priced by --set cross_entropy=chunked"
-        )
-    for field in ("reward_model", "process_reward_model"):
-        if said[field] is True:
-            draft.warnings.append(f"{field}: priced as a language model, with its whole head")
-    if said["activation_offloading"] or said["recomputation"] in ("offload", "offload_disk"):
-        draft.warnings.append(
-            "activation_offloading: kept inputs lie on the GPU here; price the host by --set offload_activations=<share>"
         )
 
 

@@ -2,7 +2,8 @@
 
 A table has four parts. ``fields`` gives each key that is used a name of ours: ``name: [kind, default, key, older
 keys]``, where a kind may be a table of the words that a value takes. ``unpriced`` names keys that change time or memory
-and have no price, with the sentence that says so: ``key: sentence``, or ``key: [values that change nothing, sentence]``.
+and have no price, with the sentence that says so: ``key: sentence``, ``key: [values that change nothing, sentence]``, or
+``key: {value: sentence}``.
 ``irrelevant`` lists, by reason, patterns of keys that change neither; one covers what stands below its key, but no name
 that says by itself that it changes what is priced (``stops.yaml``), unless it ends in ``**``. Other parts are the
 program's own words. A key that stands nowhere is named by its reader, or stops it.
@@ -51,7 +52,7 @@ class KeyTable:
 
     program: str
     fields: Mapping[str, Field]
-    unpriced: Mapping[str, str | list[Any]]
+    unpriced: Mapping[str, Any]
     irrelevant: Mapping[str, str]
     unsaid: str
     more: Mapping[str, Any]
@@ -290,9 +291,12 @@ class Values:
         stated = self._stated()
         for key, said in self.table.unpriced.items():
             value = stated.get(key)
+            word = str(value).lower()
+            if isinstance(said, dict):
+                said = {str(key).lower(): sentence for key, sentence in said.items()}.get(word, "")
             harmless, sentence = said if isinstance(said, list) else ([], said)
             off = isinstance(value, dict) and value.get("enabled") is False
-            if is_on(value) and not off and str(value).lower() not in map(str, harmless):
+            if is_on(value) and not off and sentence and word not in map(str, harmless):
                 found.append(f"{key}: {sentence.replace('{value}', str(value))}")
         return found
 
