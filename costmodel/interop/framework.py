@@ -128,6 +128,12 @@ _NEEDED: Mapping[str, Callable[[Job], bool]] = {
 _LENGTHS = ("--train-iters", "train.train_iters", "training.steps", "num_epochs")
 
 
+def comments_of(framework: Framework, job: Job, back: Imported, word: str) -> list[str]:
+    """Return comments on switches of the recipe that a configuration has no `word` for, and on what it leaves to its user."""
+    lost = [f"# no {word} for the recipe's {switch}" for switch in unsaid_switches(job, back)]
+    return [*lost, *(f"# left to you: {what}" for what in left_of(framework, job))]
+
+
 def left_of(framework: Framework, job: Job) -> list[str]:
     """Return what a job's configuration leaves to its user: what it has none of, or says itself, is not left."""
     left = []
@@ -210,20 +216,14 @@ def own_head(text: str) -> dict[str, Any]:
 def require_launched(job: Job, framework: Framework) -> None:
     """Refuse a schedule, a precision or an optimizer that a framework does not have."""
     _require_trained(job, framework)
-    schedule = schedule_at(job.layout.schedule).name
-    if schedule not in framework.schedules:
-        allowed = ", ".join(name for name in framework.schedules if name != "none") or "pp 1"
-        raise FrameworkConfigError(f"emit: {framework.title} has no schedule {schedule}; plan with {allowed}")
-    if job.precision.name not in framework.precisions:
-        raise FrameworkConfigError(
-            f"emit: {framework.title} has no precision {job.precision.name}; "
-            f"plan with {', '.join(framework.precisions)}"
-        )
-    if job.optimizer.name not in framework.optimizers:
-        raise FrameworkConfigError(
-            f"emit: {framework.title} has no optimizer {job.optimizer.name}; "
-            f"plan with {', '.join(framework.optimizers)}"
-        )
+    for what, name, there in (
+        ("schedule", schedule_at(job.layout.schedule).name, framework.schedules),
+        ("precision", job.precision.name, framework.precisions),
+        ("optimizer", job.optimizer.name, framework.optimizers),
+    ):
+        if name not in there:
+            allowed = ", ".join(word for word in there if word != "none") or "pp 1"
+            raise FrameworkConfigError(f"emit: {framework.title} has no {what} {name}; plan with {allowed}")
     overlap = job.recipe.overlap
     if np.any(job.layout.cp > 1) and overlap.cp_method != "ulysses" and overlap.cp_slices != "zigzag":
         raise FrameworkConfigError(

@@ -14,11 +14,10 @@ from costmodel.interop.assertions.megatron_arguments import MODULES, connections
 from costmodel.interop.framework import (
     FrameworkConfigError,
     base_recipe,
+    comments_of,
     counts_of,
-    left_of,
     require_same_model,
     steps_of,
-    unsaid_switches,
 )
 from costmodel.interop.keys import Flags
 from costmodel.interop.megatron_job import DEFAULT_RECIPE, MEGATRON, read_flags
@@ -68,8 +67,7 @@ def emit_megatron(job: Job) -> str:
         f"# model {job.model.name}, cluster {job.cluster.name}, recipe {job.recipe.name}",
         f"# flags of {launched_by('megatron', job.recipe.launches).release}",
     ]
-    notes += [f"# no flag for the recipe's {switch}" for switch in unsaid_switches(job, back)]
-    notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
+    notes += comments_of(_RECORD, job, back, "flag")
     unknown = ["--rotary-base"] if job.model.position == "rope" and not job.model.rope_theta else []
     unknown += [] if job.model.norm_epsilon else ["--norm-epsilon"]
     if _crosses_streams(job):

@@ -16,11 +16,10 @@ from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
     base_recipe,
+    comments_of,
     counts_of,
-    left_of,
     model_reference,
     own_head,
-    unsaid_switches,
 )
 from costmodel.interop.keys import Flags, unknown_keys, words_of
 from costmodel.interop.megatron import layout_arguments, optimizer_flags, recipe_arguments
@@ -65,8 +64,7 @@ def emit_nemo(job: Job) -> str:
     text = "\n".join([head, *lines]) + "\n"
     back = import_nemo(text, model=job.model, recipe=base_recipe(job, _RECORD.recipe))
     notes = [f"# keys of {launched_by('nemo', job.recipe.launches).release}"]
-    notes += [f"# no key for the recipe's {switch}" for switch in unsaid_switches(job, back)]
-    notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
+    notes += comments_of(_RECORD, job, back, "key")
     if job.tuning.lora_rank:
         notes.append(f"# left to you: a finetune recipe with peft_scheme={scheme}")
     return "\n".join([head, *notes, *lines]) + "\n"

@@ -26,13 +26,12 @@ from costmodel.interop.framework import (
     Imported,
     base_recipe,
     changed_switches,
+    comments_of,
     counts_of,
     data_degrees,
     known_model,
-    left_of,
     own_head,
     steps_of,
-    unsaid_switches,
 )
 from costmodel.interop.keys import Values, key_table
 from costmodel.interop.text_file import TextFile, parse_json
@@ -297,8 +296,7 @@ def emit_torchtitan(job: Job) -> str:
         f"# settings of {_RECORD.release}",
         "# saved as costmodel_job.py: torchrun … -m torchtitan.train --module costmodel_job --config job",
     ]
-    notes += [f"# no setting for the recipe's {switch}" for switch in unsaid_switches(job, back)]
-    notes += [f"# left to you: {what}" for what in left_of(_RECORD, job)]
+    notes += comments_of(_RECORD, job, back, "setting")
     function = ["def job() -> Trainer.Config:", *(f"    {line}" for line in body)]
     return "\n".join([*notes, *imports, "", "", *function]) + "\n"
 

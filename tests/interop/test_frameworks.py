@@ -105,6 +105,39 @@ def test_nemo_overrides():
     assert values["ddp.grad_reduce_in_fp32"] == "true"
 
 
+def test_messages_of_stages_overlap_only_where_each_rank_has_several():
+    """Megatron-Core refuses overlapped messages outside the interleaved schedule."""
+    job = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "global_batch": 64, "seq_len": 4096}
+    for layout, switches, overlaps in (
+        ("pp4 vp2", {}, True),
+        ("pp4", {}, False),
+        ("pp4 vp2", {"pp_overlap": False}, False),
+    ):
+        est = cm.estimate(**job, layout=layout, recipe="megatron-bridge", switches=switches)
+        text = emit(est, "nemo")
+        assert f"model.overlap_p2p_comm={str(overlaps).lower()}\n" in text
+        assert f"model.batch_p2p_comm={str(not overlaps).lower()}\n" in text
+
+
+def test_shards_are_those_of_data_beside_context():
+    """Eight ranks share states, two of context in four of data: two replicas of four shards."""
+    job = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "global_batch": 16, "seq_len": 8192}
+    est = cm.estimate(**job, layout="cp2", zero_stage=3, shard_group=8, recipe="torchtitan", recompute="full")
+    text = emit(est, "torchtitan")
+    assert "data_parallel_replicate_degree=2," in text
+    assert "data_parallel_shard_degree=4," in text
+    ring = cm.estimate(
+        **job,
+        layout="cp2",
+        zero_stage=3,
+        shard_group=8,
+        recipe="torchtitan",
+        recompute="full",
+        switches={"cp_method": "ring"},
+    )
+    assert "dp_replicate_size: 2\n" in emit(ring, "axolotl")
+
+
 def test_megatron_script_with_comments_and_defaults():
     text = """
     # a comment

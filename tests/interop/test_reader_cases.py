@@ -7,8 +7,10 @@ import pytest
 from texts import read_as
 
 from costmodel.base.errors import CostModelError
-from costmodel.base.yaml_files import read_mapping
+from costmodel.base.yaml_files import document_text, read_mapping
 from costmodel.describe.recipe import load_recipe
+from costmodel.interop.reading import kind_of
+from costmodel.interop.text_file import TextFile
 from costmodel.step.anatomy.params import num_params
 
 CASES = read_mapping(Path(__file__).with_name("reader_cases.yaml"), example="read:")
@@ -64,6 +66,16 @@ def test_what_is_read(base):
     for _, more, expected, *given in cases:
         found = found_on(base, more, *given)
         assert {key: value_of(found, key) for key in expected} == expected, more
+
+
+def test_the_kind_is_told_by_the_content():
+    for name, base in CASES["bases"].items():
+        as_json = base["kind"] in ("hf", "deepspeed", "torchtitan")
+        text = base.get("text") or (json.dumps if as_json else document_text)(base["content"])
+        suffix = "txt" if "text" in base else "json" if as_json else "yaml"
+        assert kind_of(TextFile(text, f"file.{suffix}")) == base["kind"], name
+    flags = "model: x\nmicro_batch_size: 1\nnum_layers: 2\nhidden_size: 8\ntensor_model_parallel_size: 2\n"
+    assert kind_of(TextFile(flags, "f.yaml")) == "megatron-yaml"
 
 
 def test_what_has_no_price_is_said():
