@@ -78,7 +78,7 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
                 about=[short_layout(kept, row) for row in range(len(kept["rank"]))],
                 hover=hover,
             ),
-            Curve(label="", x=memory, y=step, colour=COLOURS[0], steps=True),
+            Curve(x=memory, y=step, colour=COLOURS[0], steps=True),
             Dots(
                 label="front: nothing is both faster and leaner",
                 x=memory,
@@ -127,7 +127,7 @@ def _named(memory: Any, step: Any, names: Sequence[str], shown: Any) -> list[Dot
         if len(named) < _LABELLED and min(far, default=1.0) > 1.0 / _LABELLED and step[row] > step.min():
             named.append(int(row))
     texts = [names[row] for row in named]
-    return [Dots(label="", x=memory[named], y=step[named], texts=texts, size=9.0)] if named else []
+    return [Dots(x=memory[named], y=step[named], texts=texts, size=9.0)] if named else []
 
 
 def scaling_chart(plan: Plan) -> Chart:
@@ -149,7 +149,7 @@ def scaling_chart(plan: Plan) -> Chart:
         marks=[
             Curve(label="perfect scaling from the fewest", x=counts, y=perfect, dash="--", width=1.0),
             Curve(label="best layout: share of perfect, MFU, layout", x=counts, y=rates, colour=COLOURS[0]),
-            Dots(label="", x=counts, y=rates, texts=said),
+            Dots(x=counts, y=rates, texts=said),
         ],
         x="GPUs [-]",
         y="throughput [tokens/s]",
@@ -221,7 +221,7 @@ def fit_chart(found: FabricCalibration) -> Chart:
         colour = COLOURS[index % len(COLOURS)]
         bus = bus_bytes(run.primitive, run.size_bytes, float(run.group.ranks)) / 1e9
         ours = price_run(run, found.cluster.tiers, found.fit.tiers)
-        marks.append(Dots(label="", x=run.size_bytes, y=bus / run.time_s, colour=colour, size=5.0))
+        marks.append(Dots(x=run.size_bytes, y=bus / run.time_s, colour=colour, size=5.0))
         marks.append(Curve(label=run.name, x=run.size_bytes, y=bus / ours, colour=colour, width=1.0))
     panel = Panel(marks=marks, x="size [B]", y="bus bandwidth [GB/s]", log="xy")
     return Chart(title=f"Measured (dots) and fitted (lines), from {found.cluster.name}", panels=[panel])
@@ -243,7 +243,7 @@ def predicted_chart(checked: Validation) -> Chart:
     marks: list[Any] = [Curve(label="predicted = measured", x=ends, y=ends, width=1.2)]
     for off, dash in ((0.10, "--"), (0.25, ":")):
         marks.append(Curve(label=f"± {off:.0%}", x=ends, y=ends * (1 + off), dash=dash, width=0.8))
-        marks.append(Curve(label="", x=ends, y=ends * (1 - off), dash=dash, width=0.8))
+        marks.append(Curve(x=ends, y=ends * (1 - off), dash=dash, width=0.8))
     for index, (name, group) in enumerate(runs.groupby("accelerator")):
         marks.append(
             Dots(

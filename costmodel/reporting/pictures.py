@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.pipeline_run import PipelineRun, lines_after, run_pipeline
-from costmodel.estimates.roofline import Roofline, axis_rows, operator_rows
+from costmodel.estimates.roofline import OperatorRow, Roofline, axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.charts import (
@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 _GIB = 2.0**30
 
 
+def _titled(est: Estimate, text: str) -> str:
+    """Return the title of a figure of a job: what it shows, and below that the layout."""
+    return f"{job_title(est)}: {text}\n{job_text(est)}"
+
+
 def time_chart(est: Estimate) -> Chart:
     """Draw the step as a waterfall: each part begins where the one before it ends."""
     parts, step = time_parts(est), float(est.step_time_s)
@@ -58,7 +63,6 @@ def time_chart(est: Estimate) -> Chart:
         text += f" (+ {format_seconds(hidden)} hidden)" if hidden > 0.005 * step else ""
         bars.append(
             Bars(
-                label="",
                 fill=part.fill,
                 at=[row],
                 lengths=[part.exposed_s],
@@ -68,13 +72,10 @@ def time_chart(est: Estimate) -> Chart:
                 about=[f"{part.label}<br>waited for: {text}<br>busy: {format_seconds(part.busy_s)}"],
             )
         )
-    bars.append(
-        Bars(label="", fill="total", at=[len(parts)], lengths=[step], texts=[format_seconds(step, 4)])
-    )
+    bars.append(Bars(fill="total", at=[len(parts)], lengths=[step], texts=[format_seconds(step, 4)]))
     shape = rows_of([*(part.label for part in parts), "step time"])
     panel = Panel(marks=bars, x="time that the step waits for [s]", x_range=(0.0, 1.4 * step), **shape)
-    title = f"{job_title(est)}: {format_seconds(step, 4)} a step\n{job_text(est)}"
-    return Chart(title=title, panels=[panel])
+    return Chart(title=_titled(est, f"{format_seconds(step, 4)} a step"), panels=[panel])
 
 
 def memory_chart(est: Estimate) -> Chart:
@@ -101,7 +102,7 @@ def memory_chart(est: Estimate) -> Chart:
         y_range=(0.0, 1.12 * max(worst, capacity) / _GIB),
     )
     fits = "fits" if est.fits_gpu else "does not fit"
-    title = f"{job_title(est)}: {format_bytes(worst)} of {format_bytes(capacity)}, {fits}\n{job_text(est)}"
+    title = _titled(est, f"{format_bytes(worst)} of {format_bytes(capacity)}, {fits}")
     return Chart(title=title, panels=[panel])
 
 
@@ -161,7 +162,7 @@ def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
         period_s = _PERIOD_TASKS * sum(task.end_s - task.start_s for task in tasks) / len(tasks)
         start, stop = 0.5 * end_s, min(end_s, 0.5 * end_s + period_s)
         within = [task for task in tasks if task.end_s > start and task.start_s < stop]
-        idle = Bars(label="", fill="bubble", at=ranks, starts=[start] * p, lengths=[stop - start] * p, **look)
+        idle = Bars(fill="bubble", at=ranks, starts=[start] * p, lengths=[stop - start] * p, **look)
         panels = [
             Panel(marks=[*ends, *_shares(tasks, p, end_s)], **whole),
             Panel(
@@ -173,7 +174,7 @@ def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
         ]
     shown = "" if run.is_whole else f" (first {run.simulated} of {run.micro_batches:,} micro-batches)"
     name = schedule_at(est.job.layout.schedule).name
-    title = f"{job_title(est)}: {name} pipeline{shown}\n{job_text(est)}\n{idle_text(est, run)}"
+    title = f"{_titled(est, f'{name} pipeline{shown}')}\n{idle_text(est, run)}"
     parts = [f"Hatched is idle; {idle_text(est, run)}."]
     if len(panels) > 1:
         parts.append("Above, heights are shares of time; below is a period from the middle of the step.")
@@ -265,30 +266,19 @@ def idle_text(est: Estimate, run: PipelineRun) -> str:
 # --- rooflines ---
 
 
-class OperatorPoint(NamedTuple):
-    """An operator's forward pass on the roofline; `seconds` and `share` of the step by all its passes."""
-
-    name: str
-    flops_per_byte: float
-    flops_per_s: float
-    seconds: float
-    share: float
-
-
-def operator_points(est: Estimate) -> list[OperatorPoint]:
-    """Return the matrix products and attention of every layer kind, largest share of the step first."""
+def operator_points(est: Estimate) -> list[OperatorRow]:
+    """Return the forward pass of products and attention of every layer kind, each with the share of all its passes."""
     rows = operator_rows(est)
-    step = float(est.step_time_s)
     shares: dict[str, float] = {}
     for row in rows:
         name = row.name.rsplit(".", 1)[0]
         shares[name] = shares.get(name, 0.0) + row.share
     found = [
-        OperatorPoint(name, row.intensity, row.achieved_flops_per_s, shares[name] * step, shares[name])
+        row._replace(name=name, share=shares[name])
         for row in rows
         if row.flops > 0 and row.name.endswith(".forward") and (name := row.name.removesuffix(".forward"))
     ]
-    return sorted(found, key=lambda point: -point.share)
+    return sorted(found, key=lambda row: -row.share)
 
 
 def compute_chart(found: Estimate | Roofline) -> Chart:
@@ -299,8 +289,8 @@ def compute_chart(found: Estimate | Roofline) -> Chart:
     used = PEAK_KEY[est.job.precision.matmul_dtype]
     peaks = {name: peak for name, peak in accelerator.peak_flops_per_s.items() if name in {used, "bf16"}}
     top = max(peaks.values())
-    least = min(0.1 * top / memory, *(0.3 * point.flops_per_byte for point in points))
-    most = 3.0 * max(top / memory, *(point.flops_per_byte for point in points))
+    least = min(0.1 * top / memory, *(0.3 * point.intensity for point in points))
+    most = 3.0 * max(top / memory, *(point.intensity for point in points))
     intensity = np.geomspace(least, most, 60)
     roofs = [
         Curve(
@@ -313,10 +303,9 @@ def compute_chart(found: Estimate | Roofline) -> Chart:
     ]
     operators = [
         Dots(
-            label="",
             texts=[f"{point.name} {point.share:.0%}" if point.share > 0.02 else ""],
-            x=[point.flops_per_byte],
-            y=[point.flops_per_s / 1e12],
+            x=[point.intensity],
+            y=[point.achieved_flops_per_s / 1e12],
             colour=COLOURS[index % len(COLOURS)],
             size=8.0 + 30.0 * point.share**0.5,
             hover=f"{point.name}: {point.share:.1%} of the step<br>%{{x:.0f}} FLOP/B, %{{y:.0f}} TFLOP/s<extra></extra>",
@@ -330,7 +319,7 @@ def compute_chart(found: Estimate | Roofline) -> Chart:
         log="xy",
         x_range=(least, most),
     )
-    title = f"{job_title(est)}: operators of one micro-batch on the roofline of a GPU\n{job_text(est)}"
+    title = _titled(est, "operators of one micro-batch on the roofline of a GPU")
     return Chart(title=title, panels=[panel])
 
 
@@ -358,7 +347,6 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
         said = f"{point.axis} on {point.tier}: {point.intensity:,.0f} FLOP/B, {where}"
         marks.append(
             Dots(
-                label="",
                 x=[point.intensity],
                 y=[min(point.intensity / ridge, 1.0)],
                 colour=FILLS[point.axis][0],
@@ -447,8 +435,7 @@ def mesh_chart(est: Estimate) -> Chart:
     note = (
         f"The first {shown} {tier.name} domains; a row a domain, a cell a GPU, with the number of its group."
     )
-    title = f"{job_title(est)}: groups of each axis\n{job_text(est)}"
-    return Chart(title=title, panels=panels, columns=2, note=note, width=11.0)
+    return Chart(title=_titled(est, "groups of each axis"), panels=panels, columns=2, note=note, width=11.0)
 
 
 def _machine(groups: NDArray[np.int64], width: int, height: float) -> Panel:

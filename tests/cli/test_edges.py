@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.base.percentiles import off_middle_text, place_of
-from costmodel.base.units import format_bytes
 from costmodel.cli import main
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.collective import size_text
@@ -27,26 +25,6 @@ MOE = {
 def said(capsys, *arguments, code=0):
     assert main(list(arguments)) == code
     return capsys.readouterr()
-
-
-@pytest.mark.parametrize(("value", "place"), [(0.0, 0.0), (1.0, 0.1), (2.5, 0.4), (5.0, 0.9), (6.0, 1.0)])
-def test_a_place_is_the_share_below_with_half_of_the_equal_ones(value, place):
-    assert place_of(value, np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx(place)
-
-
-@pytest.mark.parametrize(
-    ("place", "text"),
-    [
-        (0.29, "the headline is near p29 of them, half lie above 7 days"),
-        (0.3, ""),
-        (0.7, ""),
-        (0.71, "the headline is near p71 of them, half lie below 7 days"),
-        (0.0, "the headline is near p1 of them, half lie above 7 days"),
-        (1.0, "the headline is near p99 of them, half lie below 7 days"),
-    ],
-)
-def test_only_a_headline_outside_p30_to_p70_is_said_to_be_off_the_median(place, text):
-    assert off_middle_text(place, "7 days") == text
 
 
 def test_the_headline_is_the_median_for_dense_models_and_experts_alike():
@@ -112,37 +90,6 @@ def test_a_job_beside_itself_is_two_jobs(tmp_path, capsys):
     assert f"{name} (2) takes as long as {name}." in said(capsys, "compare", name, name).out
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        (f"plan {DENSE} --budget 3", "No such option: --budget; costmodel run, costmodel budget have it"),
-        (f"report {DENSE} --out x.html", "No such option: --out; did you mean --html?"),
-        ("collective all-reduce --gpus 8 --size 1GB", "No such option: --gpus; did you mean --ranks?"),
-        ("estimate --gobal-batch 3", "did you mean --global-batch?"),
-        ("estimate --batch-size 3", "did you mean --global-batch?"),
-        ("sweep --cluster h100", "the keys of the grid file say what is swept"),
-        ("estimate --nonsense", "No such option: --nonsense (see costmodel estimate --help)"),
-        ("--nonsense", "No such option: --nonsense (see costmodel --help)"),
-        (f"run {DENSE} --budget x", "--budget: expected a number"),
-        (f"run {DENSE} --dollars x", "Error: dollars: expected a number"),
-        (f"estimate {DENSE} --recipe megatron", "'megatron' is unknown; did you mean 'megatron-core'?"),
-        (f"estimate {DENSE} --recipe fsdp", "did you mean 'torchtitan'?"),
-        (f"estimate {DENSE} --recipe QLoRA", "--lora-rank 16 --base-dtype nf4"),
-        (f"estimate {DENSE} -c tpu", "'tpu' is no cluster, but accelerators tpu-v4"),
-        (f"estimate {DENSE} -c a100-sxm-40gb", "clusters of it: p4d-efa and polaris; name one of them"),
-        (
-            f"estimate {DENSE} -s optimizer=adafactor",
-            "'optimizer' is no switch but a field of the job: --optimizer",
-        ),
-    ],
-)
-def test_a_wrong_word_is_answered_by_the_right_one_or_by_none(capsys, line, text):
-    error = said(capsys, *line.split(), code=2).err
-    assert text in error
-    assert error.count("\n") == 1
-    assert len(error) <= 301
-
-
 @pytest.mark.parametrize("kind", ["megatron", "fsdp", "lora", "qlora"])
 def test_what_a_recipe_is_called_otherwise_leads_to_an_answer(capsys, kind):
     error = said(capsys, "estimate", *DENSE.split(), "-r", kind, code=2).err
@@ -152,14 +99,6 @@ def test_what_a_recipe_is_called_otherwise_leads_to_an_answer(capsys, kind):
         else ["-r", error.partition("did you mean '")[2].partition("'")[0]]
     )
     assert " a step, " in said(capsys, "estimate", *DENSE.split(), "--tp", "2", *flags).out
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(999, "999 B"), (1000 * 2**10, "0.977 MiB"), (1023 * 2**20, "0.999 GiB"), (5000 * 2**30, "5000 GiB")],
-)
-def test_a_size_has_three_digits_before_its_unit(size, text):
-    assert format_bytes(size) == text
 
 
 def test_the_textbooks_bubble_stands_beside_the_bills():

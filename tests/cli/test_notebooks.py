@@ -13,11 +13,6 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 
 
-def test_there_are_notebooks():
-    assert "01_first_estimate" in NOTEBOOKS
-    assert sorted(path.stem for path in FOLDER.glob("*.py")) == NOTEBOOKS
-
-
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_notebook_and_its_python_file_hold_the_same_code(name):
     notebook = json.loads((FOLDER / f"{name}.ipynb").read_text())

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from costmodel.cli import main
-from costmodel.describe.jobs.reading import read
 
 SMALL = ["plan", "-m", "llama3-8b", "-n", "8", "--global-batch", "32", "--seq-len", "4096", "--cp", "1"]
 
@@ -66,27 +65,6 @@ def test_emit_prints_only_the_configuration(capsys, framework):
     assert "MFU" in err
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--objective", "speed"], "objective: 'speed' is unknown"),
-        (["--fix", "tp"], "fix: expected knob=value"),
-        (["--fix", "tpp=1"], "did you mean 'tp'"),
-        (["--max-memory", "72"], "expected a quantity"),
-        (["--headroom", "lots"], "expected a share"),
-        (["--max-memory", "1GiB"], "would do"),
-        (["--emit", "megatrom"], "did you mean 'megatron'"),
-        (["--gpus", "eight"], "gpus: expected a whole number from 1 to"),
-    ],
-)
-def test_wrong_input_is_one_line_and_code_2(capsys, flags, words):
-    assert main([*SMALL, *flags]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert words in err
-    assert len(err.splitlines()) == 1
-
-
 def test_check_exits_with_3_when_nothing_fits(capsys):
     assert main([*SMALL, "--max-memory", "1GiB", "--check"]) == 3
     assert "would do" in capsys.readouterr().err
@@ -105,27 +83,6 @@ def test_sweep_is_the_same_on_two_workers_and_resumed(capsys, tmp_path):
     assert capsys.readouterr().out == alone
     assert main(["sweep", str(tmp_path / "none.yaml")]) == 2
     assert "cannot be read" in capsys.readouterr().err
-
-
-def test_quantities():
-    assert read("max_memory_bytes", "72 GiB") == read("max_memory_bytes", "72GiB") == 72 * 2**30
-    assert read("headroom", "10%") == read("headroom", "0.1") == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (
-            ["--framework", "megatron", "--fix", "schedule=dualpipe"],
-            "schedule: megatron does not launch dualpipe; it has none",
-        ),
-        (["--fix", "tp=8", "--fix", "tp=4"], "fix: tp is fixed twice, to '8' and to '4'"),
-    ],
-)
-def test_contradictions_are_refused(flags, words, capsys):
-    job = ["-m", "llama3-8b", "-n", "16", "--global-batch", "64", "--seq-len", "4096"]
-    assert main(["plan", *job, *flags]) == 2
-    assert capsys.readouterr().err.startswith(f"Error: {words}")
 
 
 def test_why_not_is_answered_beside_flags(capsys):

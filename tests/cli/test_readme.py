@@ -163,7 +163,3 @@ def test_every_command_runs_as_printed(line, tmp_path, monkeypatch, capsys):
     if "--out job.yaml" in line:
         Path("job.yaml").unlink()
     assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
-
-
-def test_there_are_commands_to_run():
-    assert len(commands()) > 20

@@ -6,7 +6,7 @@ from famous_jobs import LLAMA3_405B, famous
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.reporting.comparison import compare_remarks
-from costmodel.what_if.compare import _changed_terms, _short, compare, varied_jobs
+from costmodel.what_if.compare import compare, varied_jobs
 
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 
@@ -152,17 +152,3 @@ def test_whole_runs_have_the_spread_of_an_estimate():
         assert one.high == pytest.approx(within.high / float(est.step_time_s))
     assert "nothing lost to failures" in comparison.grids()[0].note
     assert compare(small(), small(tp=4)).grids()[0].note == ""
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1536.0, "1,536"), (2.0e9, "2e+09"), (0.25, "0.25"), (12345.678, "1.235e+04"), (float("inf"), "inf")],
-)
-def test_terms_are_whole_as_whole_numbers_and_else_of_four_digits(value, text):
-    assert _short(value) == text
-
-
-def test_terms_that_changed_most_come_first_and_results_last():
-    before = {"rate_bytes_per_s": 8.0, "held": 1.0, "step_s": 1.0, "same": 3.0}
-    after = {"rate_bytes_per_s": 4.0, "held": 8.0, "step_s": 100.0, "same": 3.0, "new": 1.0}
-    assert _changed_terms(before, after) == ["held 1 → 8", "rate_bytes_per_s 8 → 4", "step_s 1 → 100"]

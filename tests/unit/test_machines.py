@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 import costmodel as cm
-from costmodel.base.grid import Grid, columns, grid_called
-from costmodel.base.words import called, common_device
 from costmodel.cli import main
 from costmodel.describe.jobs.merge import read_job
 from costmodel.planning.machines import machine_columns
@@ -147,22 +145,6 @@ def test_chips_and_cores_are_called_so(cluster):
     said = dict(run.grids()[0].rows)
     assert f"{word}-hours" in said
     assert "GPU" not in " ".join(said.values())
-
-
-def test_words_of_devices():
-    assert called("no GPUs, GPUDirect, gpus", "card") == "no cards, GPUDirect, gpus"
-    assert called("a GPU and an A100 GPU", "NPU") == "an NPU and an A100 NPU"
-    assert common_device([]) == "GPU"
-    grid = Grid("8 GPUs", columns("a GPU >", ""), [["GPU-hours", "x"]], note="GPU")
-    assert grid_called(grid, "GPU") is grid
-    made = grid_called(grid, "tile")
-    assert (made.title, made.columns[0].title, made.rows[0][0], made.note) == (
-        "8 tiles",
-        "a tile",
-        "tile-hours",
-        "tile",
-    )
-    assert made.columns[0].number
 
 
 def test_compare_has_energy_spread_and_dates(capsys):

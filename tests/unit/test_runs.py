@@ -41,21 +41,8 @@ def test_the_day_on_which_it_is_done_follows_from_the_start(capsys):
             run.finishing_dates(wrong)
     with pytest.raises(CostModelError, match="outlasts the calendar"):
         cm.run(**{**JOB, "tokens": 1e17}, tp=2).finishing_dates("2026-12-01")
-    flags = [
-        "-m",
-        "llama3-8b",
-        "-n",
-        "8",
-        "--tp",
-        "2",
-        "--global-batch",
-        "8",
-        "--seq-len",
-        "2048",
-        "--tokens",
-        "1T",
-    ]
-    assert main(["run", *flags, "--start", "2026-12-01"]) == 0
+    flags = "-m llama3-8b -n 8 --tp 2 --global-batch 8 --seq-len 2048 --tokens 1T --start 2026-12-01"
+    assert main(["run", *flags.split()]) == 0
     assert f"started on 2026-12-01, done by p10 {dates['p10']}" in capsys.readouterr().out
 
 

@@ -8,9 +8,7 @@ import pytest
 from costmodel.base.answer import Listing
 from costmodel.base.errors import CostModelError
 from costmodel.reporting import budgets
-from costmodel.reporting.comparison import _money_rows
 from costmodel.reporting.lists import list_grids
-from costmodel.what_if.compare import Spent
 from costmodel.whole_run import budget
 
 
@@ -143,29 +141,6 @@ def test_what_a_budget_tells_in_percentiles():
 def test_a_budget_is_money_or_people_and_days(given, said):
     with pytest.raises(CostModelError, match=said):
         budget.budget(**given)
-
-
-def test_money_of_jobs_of_which_one_has_no_price():
-    ests = [
-        SimpleNamespace(
-            job=SimpleNamespace(
-                tokens=tokens,
-                cluster=SimpleNamespace(price_usd_per_gpu_hour=price, price_date=date),
-            )
-        )
-        for tokens, price, date in ((1e9, 2.5, "2026-01"), (2e9, None, ""), (3e9, 4.0, ""))
-    ]
-    spent = [Spent(10.0, 1200.0, 5000.0, dollars, 0.9, 1.0, 1.2, 0.5) for dollars in (3000.0, None, 4800.0)]
-    rows = {row[0].strip(): row[1:] for row in _money_rows(SimpleNamespace(estimates=ests, spent=spent), "")}
-    assert rows["dollars"] == ["$3,000 ($2.50/h, 2026-01)", "no price", "$4,800 ($4.00/h, given)"]
-    assert rows["calendar time"] == ["10.0 days"] * 3
-    assert rows["GPU-hours"] == ["1,200"] * 3
-    assert rows["energy, MWh"] == ["5"] * 3
-    assert rows["p10 / p50 / p90"] == ["$2,700 / $3,000 / $3,600", "", "$4,320 / $4,800 / $5,760"]
-    assert rows["tokens"] == ["1.00 B", "2.00 B", "3.00 B"]
-    assert "done by, p10 mean p90" not in rows
-    unknown = SimpleNamespace(estimates=ests, spent=[*spent[:2], None])
-    assert _money_rows(unknown, "") == []
 
 
 def test_lists_of_every_kind():

@@ -119,30 +119,6 @@ def test_records_are_plain_and_hold_every_line():
     assert np.isclose(found.to_frame()["exposed_s"].sum(), found.itl_s)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["llama3-70b", "1xH100"], "no layout of 1 GPU holds llama3-70b in bf16"),
-        (["llama3-8b", "8xH100", "-l", "tp3"], "replicas of 3 GPUs do not fill the 8"),
-        (["llama3-8b", "8xH100", "-l", "tp2 cp2"], "cp is no degree of an engine"),
-        (["mixtral-8x7b", "8xH100", "-l", "tp2 dp4"], "spread the experts over all of them: ep8"),
-        (["llama3-8b", "8xH100", "-l", "tp2 ep2"], "does not divide the heads, layers or experts"),
-        (
-            ["llama3-8b", "8xH100", "--engine", "tgi"],
-            "engine: 'tgi' is unknown; known: any, sglang, trtllm, vllm",
-        ),
-        (["llama3-8b", "8xH100", "--precision", "fp7"], "precision: 'fp7' is unknown"),
-        (["llama3-8b", "8xV100"], "cluster: v100-sxm2-32gb has no"),
-        (["llama3-8b"], "gpus missing"),
-        (["llama3-8b", "8xH100", "--batch", "0"], "batch: expected"),
-    ],
-)
-def test_wrong_input_is_one_line(words, said, capsys):
-    assert main(["generate", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
-
-
 def test_the_command_answers_in_twenty_lines(capsys):
     assert (
         main(["generate", "llama3-70b", "8xH100", "--prompt", "128", "--response", "3000", "--batch", "256"])

@@ -40,20 +40,8 @@ def test_an_open_estimate_that_does_not_fit_is_the_planners_best(capsys):
 def test_replicas_that_do_not_divide_the_batch_are_planned_too(capsys):
     assert main(["estimate", "-m", "llama3-8b", "-n", "128", "--global-batch", "64", "--seq-len", "8k"]) == 0
     assert "this is the planner's best" in capsys.readouterr().out
-    wrong = [
-        "estimate",
-        "-m",
-        "llama3-8b",
-        "-n",
-        "128",
-        "--tp",
-        "1",
-        "--global-batch",
-        "64",
-        "--seq-len",
-        "8k",
-    ]
-    assert main(wrong) == 2
+    wrong = "estimate -m llama3-8b -n 128 --tp 1 --global-batch 64 --seq-len 8k"
+    assert main(wrong.split()) == 2
     assert "does not divide global_batch = 64" in capsys.readouterr().err
 
 
