@@ -1,9 +1,12 @@
-"""Files and tables of others, and of ours: ``costmodel read``, ``schema`` and ``validate``."""
+"""Files and programs of others: ``costmodel read``, ``schema`` and ``validate``, and the servers ``app`` and ``mcp``."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
@@ -118,3 +121,49 @@ def validate(
         checked = cm.validate(file or None, progress=progress)
     target.show(checked, worst=worst)
     draw(checked)
+
+
+# --- elsewhere ---
+
+_COLLECT_EVERY = 700
+"""Python's own threshold: a command may end before cycles are looked for (`costmodel.cli`), a server may not."""
+
+
+@command(
+    """
+    costmodel app
+    costmodel app --port 0
+    """,
+    output=(),
+)
+def app(
+    port: int,
+) -> None:
+    """Serve a page to choose a job, see its bill, memory and figures, plan, compare and export.
+
+    It needs no network, tells nobody anything, and only this machine reaches it. The address in the browser holds the
+    whole state. To serve it takes the extra `app`.
+    """
+    from costmodel.app.serve import serve
+
+    gc.set_threshold(_COLLECT_EVERY)
+    serve(port, lambda line: typer.echo(line, err=True))
+
+
+@command(
+    """
+    in the configuration of an assistant:
+    {"mcpServers": {"costmodel": {"command": "costmodel", "args": ["mcp"]}}}
+    """,
+    output=(),
+)
+def mcp() -> None:
+    """Answer an assistant over the Model Context Protocol: tools list, estimate, plan, run, compare and explain.
+
+    It talks on stdin and stdout, so an assistant starts it. The tools read no file of this machine: a model or a job
+    is handed over as text. To serve them takes the extra `mcp`.
+    """
+    from costmodel.app.assistants import serve_tools
+
+    gc.set_threshold(_COLLECT_EVERY)
+    serve_tools()
