@@ -158,23 +158,20 @@ def test_steps_by_command(tmp_path, capsys):
     assert "constant" in {row["part"] for row in json.loads(capsys.readouterr().out)["explanations"]}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_wrong_steps_are_one_line(tmp_path, capsys):
+    job = tmp_path / "job.yaml"
+    job.write_text("model: llama3-8b\ngpus: 64\nglobal_batch: 512\nseq_len: 8192\n")
+    for text, message in (
         ("job.yaml", "expected a job and its step time"),
         ("none.yaml=3s", "none.yaml"),
         ("{job}=0s", "=0s: step time: expected 1 us to 10,000,000 s"),
         ("{job}=3", "step time: expected a time such as"),
         ("{job}=3s,60", "memory: expected a quantity"),
-    ],
-)
-def test_wrong_steps_are_one_line(text, message, tmp_path, capsys):
-    job = tmp_path / "job.yaml"
-    job.write_text("model: llama3-8b\ngpus: 64\nglobal_batch: 512\nseq_len: 8192\n")
-    assert main(["calibrate", "steps", text.format(job=job)]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    ):
+        assert main(["calibrate", "steps", text.format(job=job)]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
 
 
 def test_constants_of_products_as_profiles_write_them():

@@ -1,13 +1,11 @@
 """Parts that many answers share, by hand: progress that ends, faster links, spreads of fitted constants, the list of models."""
 
-import numpy as np
 import pytest
 from round_jobs import QUIET, SMALL, cluster_file, model_file, price
 
 import costmodel as cm
 from costmodel.describe.hardware.changed import at_rate
 from costmodel.describe.hardware.hardware import load_link
-from costmodel.trust.calibration.fitting import fit_pulled
 from costmodel.what_if.changes import _with_latency
 
 JOB = {
@@ -78,30 +76,6 @@ def test_a_link_of_twice_the_rate_or_the_latency(name):
     assert fast.fabric.copy_bandwidth_bytes_per_s == 2.0 * link.fabric.copy_bandwidth_bytes_per_s
     assert fast.fabric.pipeline_s == link.fabric.pipeline_s
     assert slow.fabric.copy_bandwidth_bytes_per_s == link.fabric.copy_bandwidth_bytes_per_s
-
-
-@pytest.mark.parametrize(("pull", "weight"), [(1e-4, 1.0), (0.3, 1.0), (0.3, 3.0)])
-def test_the_spread_of_a_fitted_constant(pull, weight):
-    """Four rows a thousandth off: variance of a mean, less of it where the start pulls, in units of a tenth."""
-    rows = np.array([1.001, 0.999, 1.001, 0.999]) * 2.0
-    found = fit_pulled(lambda x: np.full(4, x[0]), np.array([2.0]), rows, pull=pull, weight=weight)
-    assert found.values == pytest.approx([2.0], rel=1e-6)
-    known, prior = 4 * (10 * weight) ** 2, (10 * pull) ** 2
-    off = 4 * (10 * weight * 1e-3) ** 2 / 3
-    assert found.spread == pytest.approx([np.sqrt(off / (known + prior))], rel=2e-3)
-    assert found.told == pytest.approx([known / (known + prior)], rel=1e-4)
-
-
-def test_a_constant_that_no_row_tells_stays_where_it_was():
-    """Of two constants one is in no row; what pulls is the distance to the start in e-folds."""
-    rows = np.full(5, 3.0)
-    found = fit_pulled(lambda x: np.full(5, x[0]), np.array([3.0, 7.0]), rows, pull=0.5)
-    assert found.values == pytest.approx([3.0, 7.0])
-    assert found.told == pytest.approx([500 / 525, 0.0], abs=1e-6)
-    off = fit_pulled(lambda x: np.full(5, x[0]), np.array([3.0, 7.0]), 1.01 * rows, pull=0.5)
-    # Five rows against a pull of half a row's weight squared: 5 / 5.25 of the way.
-    assert np.log(off.values[0] / 3.0) == pytest.approx(np.log(1.01) * 5 / 5.25, rel=1e-2)
-    assert off.cost > found.cost == pytest.approx(0.0, abs=1e-12)
 
 
 def test_the_list_of_models_says_what_each_model_says():
