@@ -28,67 +28,35 @@ Array = NDArray[np.float64]
 
 
 class NumberFormat(NamedTuple):
-    """How weights are stored and multiplied: a row of ``number_formats.csv``.
-
-    Attributes
-    ----------
-    weight_bytes : float
-        Of a quantised weight, its scales included. [B]
-    matmul_dtype : str
-        Key of the accelerator's peaks and kernel constants.
-    everything : bool
-        All linear layers but the head are quantised; otherwise, in a mixture of experts, its MLPs alone.
-    kernels : float
-        Kernels a layer that quantise inputs of products. [-]
-    expert_share, converted_share : float
-        Rate of the experts' products over that of the kernel constants, in the format and where the chip has no
-        units for it, so that weights are converted to 16 bits on the way. [-]
-    """
+    """How weights are stored and multiplied: a row of ``number_formats.csv``."""
 
     name: str
-    weight_bytes: float
-    matmul_dtype: str
+    weight_bytes: float  # Of a quantised weight, its scales included. [B]
+    matmul_dtype: str  # Key of the accelerator's peaks and kernel constants
+    # All linear layers but the head are quantised; otherwise, in a mixture of experts, its MLPs alone
     everything: bool
-    kernels: float
+    kernels: float  # Kernels a layer that quantise inputs of products. [-]
+    # Rate of the experts' products over that of the kernel constants, in the format and where the chip has no
+    # units for it, so that weights are converted to 16 bits on the way. [-]
     expert_share: float
     converted_share: float
 
 
 class Engine(NamedTuple):
-    """What an inference engine takes beside the work of the GPUs: a row of ``engines.csv``.
+    """What an inference engine takes beside the work of the GPUs: a row of ``engines.csv``."""
 
-    Attributes
-    ----------
-    name, generation : str
-        The engine, and the generation of the accelerator (`any`: the pooled figure).
-    step_s : float
-        Host time of a step that the GPU waits for: scheduling, sampling, detokenising. [s]
-    sequence_s : float
-        What every sequence of the batch adds to it. [s]
-    kernel_s : float
-        Start and drain of one kernel inside a CUDA graph. [s]
-    all_reduce_s : float
-        Latency of the engine's own all-reduce inside an NVLink domain. [s]
-    exchange_s : float
-        Latency of sending tokens to their experts, or back, with the wait for the last group. [s]
-    prefill_factor : float
-        Time of a prefill over that of its products, attention and messages. [-]
-    spread : float
-        Standard deviation of the logarithm of measured over predicted step times. [-]
-    basis : str
-        What it was fitted to.
-    """
-
+    # The engine, and the generation of the accelerator (`any`: the pooled figure)
     name: str
     generation: str
-    step_s: float
-    sequence_s: float
-    kernel_s: float
-    all_reduce_s: float
+    step_s: float  # Host time of a step that the GPU waits for: scheduling, sampling, detokenising. [s]
+    sequence_s: float  # What every sequence of the batch adds to it. [s]
+    kernel_s: float  # Start and drain of one kernel inside a CUDA graph. [s]
+    all_reduce_s: float  # Latency of the engine's own all-reduce inside an NVLink domain. [s]
+    # Latency of sending tokens to their experts, or back, with the wait for the last group. [s]
     exchange_s: float
-    prefill_factor: float
-    spread: float
-    basis: str
+    prefill_factor: float  # Time of a prefill over that of its products, attention and messages. [-]
+    spread: float  # Standard deviation of the logarithm of measured over predicted step times. [-]
+    basis: str  # What it was fitted to
 
 
 _HERE = Path(__file__).parent
@@ -152,24 +120,14 @@ def number_format(name: str) -> NumberFormat:
 
 
 class Split(NamedTuple):
-    """GPUs of one replica: numbers, or arrays over splits that broadcast together.
+    """GPUs of one replica: numbers, or arrays over splits that broadcast together."""
 
-    Attributes
-    ----------
-    tp : float or Array
-        GPUs that share each attention layer. [-]
-    pp : float or Array
-        Pipeline stages. [-]
-    ep : float or Array
-        GPUs over which the experts are spread, whole; the other ``tp dp / ep`` cut each expert. [-]
-    dp : float or Array
-        Groups of `tp` GPUs that attend to sequences of their own and share the experts (attention data
-        parallelism); copies of a model that share nothing are replicas, not `dp`. [-]
-    """
-
-    tp: float | Array = 1.0
-    pp: float | Array = 1.0
+    tp: float | Array = 1.0  # GPUs that share each attention layer. [-]
+    pp: float | Array = 1.0  # Pipeline stages. [-]
+    # GPUs over which the experts are spread, whole; the other ``tp dp / ep`` cut each expert. [-]
     ep: float | Array = 1.0
+    # Groups of `tp` GPUs that attend to sequences of their own and share the experts (attention data
+    # parallelism); copies of a model that share nothing are replicas, not `dp`. [-]
     dp: float | Array = 1.0
 
     @property

@@ -39,25 +39,14 @@ _MEMORY_FRACTION = 0.9
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked of a deployment.
+    """What is asked of a deployment."""
 
-    Attributes
-    ----------
-    gpus : int
-        All GPUs; they hold as many replicas as fit. [-]
-    prompt_len, response_len : float
-        Tokens of prompts and of answers, on average. [-]
-    batch : float or None
-        Sequences that are answered together on all GPUs; None for as many as fit. [-]
-    max_running : float
-        Sequences that the engine of a replica runs together at most. [-]
-    """
-
-    gpus: int
+    gpus: int  # All GPUs; they hold as many replicas as fit. [-]
+    # Tokens of prompts and of answers, on average. [-]
     prompt_len: float
     response_len: float
-    batch: float | None
-    max_running: float
+    batch: float | None  # Sequences that are answered together on all GPUs; None for as many as fit. [-]
+    max_running: float  # Sequences that the engine of a replica runs together at most. [-]
 
     @property
     def longest(self) -> float:

@@ -45,25 +45,14 @@ class Phase:
 
 
 class RefitMethod(NamedTuple):
-    """A way to bring weights from the trainer to the engine: a row of ``refit.csv``.
+    """A way to bring weights from the trainer to the engine: a row of ``refit.csv``."""
 
-    Attributes
-    ----------
-    start_s, tensor_s : float
-        Once a refit, and for each tensor. [s]
-    bytes_per_s : float
-        Of the slowest path. [B/s]
-    moves_all : bool
-        Whether the whole model passes that path, or what one generating GPU holds.
-    source : str
-        Where it was measured.
-    """
-
+    # Once a refit, and for each tensor. [s]
     start_s: float
     tensor_s: float
-    bytes_per_s: float
-    moves_all: bool
-    source: str
+    bytes_per_s: float  # Of the slowest path. [B/s]
+    moves_all: bool  # Whether the whole model passes that path, or what one generating GPU holds
+    source: str  # Where it was measured
 
 
 REFITS: dict[str, RefitMethod] = {

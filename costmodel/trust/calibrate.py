@@ -314,26 +314,13 @@ def kernels(
 
 
 class PartFactor(NamedTuple):
-    """One part of the step, and the factor on it alone that brings the model closest to what was measured.
+    """One part of the step, and the factor on it alone that brings the model closest to what was measured."""
 
-    Attributes
-    ----------
-    part : str
-        Where time is paid, or ``constant`` for a time added to every step.
-    share : float
-        Of the model's step times. [-]
-    factor : float
-        On the part; seconds for ``constant``.
-    error_left : float
-        Mean relative error of all steps with it. [-]
-    plausible : bool
-        Whether the part would change by less than half or double, a constant be a fifth of a step.
-    """
-
-    part: str
-    share: float
-    factor: float
-    error_left: float
+    part: str  # Where time is paid, or ``constant`` for a time added to every step
+    share: float  # Of the model's step times. [-]
+    factor: float  # On the part; seconds for ``constant``
+    error_left: float  # Mean relative error of all steps with it. [-]
+    # Whether the part would change by less than half or double, a constant be a fifth of a step
     plausible: bool
 
 

@@ -33,31 +33,16 @@ _TABLES, _JOBS = (".csv", ".tsv"), (".yaml", ".yml")
 
 
 class OwnRun(NamedTuple):
-    """A measured run.
+    """A measured run."""
 
-    Attributes
-    ----------
-    name : str
-        For messages and tables.
-    est : Estimate
-        The job, of one layout.
-    time_s, memory_bytes : float
-        What was measured, nan where it was not. [s], [B]
-    memory_kind : str
-        How memory was measured: see `seen_by_kind`.
-    error : float
-        Standard error of the time over it. [-]
-    times : StepTimes, optional
-        The log that it is from.
-    """
-
-    name: str
-    est: Estimate
+    name: str  # For messages and tables
+    est: Estimate  # The job, of one layout
+    # What was measured, nan where it was not. [s], [B]
     time_s: float
     memory_bytes: float = float("nan")
-    memory_kind: str = ""
-    error: float = 0.0
-    times: StepTimes | None = None
+    memory_kind: str = ""  # How memory was measured: see `seen_by_kind`
+    error: float = 0.0  # Standard error of the time over it. [-]
+    times: StepTimes | None = None  # The log that it is from
 
     @property
     def model_memory_bytes(self) -> float:

@@ -50,28 +50,15 @@ class Priors(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """What is known after the measurements.
+    """What is known after the measurements."""
 
-    Attributes
-    ----------
-    center, covariance : Array
-        Of the factors' logarithms: (k,), (k, k). [-]
-    slopes : Array
-        Of the measured logarithms at the center: (n, k). [-]
-    residual : Array
-        Measured over predicted there, logarithms: (n,). [-]
-    scaled : Array
-        The same over the scale of what single rows differ by. [-]
-    widening : float
-        That scale over the prior one. [-]
-    """
-
+    # Of the factors' logarithms: (k,), (k, k). [-]
     center: Array
     covariance: Array
-    slopes: Array
-    residual: Array
-    scaled: Array
-    widening: float
+    slopes: Array  # Of the measured logarithms at the center: (n, k). [-]
+    residual: Array  # Measured over predicted there, logarithms: (n,). [-]
+    scaled: Array  # The same over the scale of what single rows differ by. [-]
+    widening: float  # That scale over the prior one. [-]
 
 
 def posterior(

@@ -101,18 +101,12 @@ class RunFit(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """How far the runs move step times, and what holds that back.
+    """How far the runs move step times, and what holds that back."""
 
-    Attributes
-    ----------
-    asked, taken : float
-        Measured, and predicted with all runs, over what is shipped, less 1: medians of the rows that fit. [-]
-    site, row : float
-        What is taken to be common to all runs of a site, and of each run alone: p90 of it, less 1. [-]
-    """
-
+    # Measured, and predicted with all runs, over what is shipped, less 1: medians of the rows that fit. [-]
     asked: float
     taken: float
+    # What is taken to be common to all runs of a site, and of each run alone: p90 of it, less 1. [-]
     site: float
     row: float
 

@@ -71,27 +71,15 @@ class AlphaBeta(NamedTuple):
 
 
 class ClusterFit(NamedTuple):
-    """Fitted tiers and what speaks for and against them.
+    """Fitted tiers and what speaks for and against them."""
 
-    Attributes
-    ----------
-    runs : tuple of FabricRun
-        The sweeps, on two levels: inside the innermost domain and around it.
-    tiers : dict of Fitted
-        By index into the cluster's tiers: 0, and that of the network.
-    points, held_out : DataFrame
-        A row a point (`score`); and of fits to every other size, scored on the sizes between.
-    lines : tuple of AlphaBeta
-        A straight line through each sweep.
-    problems, warnings : tuple of str
-        Why the fit should not be used; sweeps whose large messages it does not give.
-    """
-
-    runs: tuple[FabricRun, ...]
-    tiers: Mapping[int, Fitted]
+    runs: tuple[FabricRun, ...]  # The sweeps, on two levels: inside the innermost domain and around it
+    tiers: Mapping[int, Fitted]  # By index into the cluster's tiers: 0, and that of the network
+    # A row a point (`score`); and of fits to every other size, scored on the sizes between
     points: pd.DataFrame
     held_out: pd.DataFrame
-    lines: tuple[AlphaBeta, ...]
+    lines: tuple[AlphaBeta, ...]  # A straight line through each sweep
+    # Why the fit should not be used; sweeps whose large messages it does not give
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
 

@@ -70,24 +70,12 @@ def fit(
 
 
 class PulledFit(NamedTuple):
-    """Positive constants fitted with a pull towards where they started.
+    """Positive constants fitted with a pull towards where they started."""
 
-    Attributes
-    ----------
-    values : Array
-        The constants.
-    spread : Array
-        Standard error of each, relative; that of the pull where no row tells the constant.
-    told : Array
-        Share of what is known of each constant that comes from the rows, 0 to 1.
-    cost : float
-        What was minimised: fits of the same rows and pulls compare by it.
-    """
-
-    values: Array
-    spread: Array
-    told: Array
-    cost: float
+    values: Array  # The constants
+    spread: Array  # Standard error of each, relative; that of the pull where no row tells the constant
+    told: Array  # Share of what is known of each constant that comes from the rows, 0 to 1
+    cost: float  # What was minimised: fits of the same rows and pulls compare by it
 
 
 def fit_pulled(

@@ -83,29 +83,14 @@ class Range(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """A trace as its reader hands it on.
+    """A trace as its reader hands it on."""
 
-    Attributes
-    ----------
-    kind : str
-        Program that wrote it.
-    gpu : str
-        Name of the GPU, "" where the trace does not say.
-    names : tuple of str
-        Names of kernels, each once.
-    devices : dict of Activities
-        By device.
-    ranges : tuple of Range
-        Of the host, in order of their start, the longer first.
-    backward : dict
-        Spans in which PyTorch's engine of gradients ran, (starts, ends) by thread. [ns]
-    """
-
-    kind: str
-    gpu: str
-    names: tuple[str, ...]
-    devices: dict[int, Activities]
-    ranges: tuple[Range, ...]
+    kind: str  # Program that wrote it
+    gpu: str  # Name of the GPU, "" where the trace does not say
+    names: tuple[str, ...]  # Names of kernels, each once
+    devices: dict[int, Activities]  # By device
+    ranges: tuple[Range, ...]  # Of the host, in order of their start, the longer first
+    # Spans in which PyTorch's engine of gradients ran, (starts, ends) by thread. [ns]
     backward: dict[int, tuple[Whole, Whole]]
 
 

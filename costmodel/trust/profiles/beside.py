@@ -59,28 +59,17 @@ class ClassTime:
 
 
 class Group(NamedTuple):
-    """Work that stands on the bill and in a trace: a row of ``trust/data/line_groups.csv``.
+    """Work that stands on the bill and in a trace: a row of ``trust/data/line_groups.csv``."""
 
-    Attributes
-    ----------
-    name : str
-        Of the group; with a pass behind a dot where it is told apart by pass.
-    lines : str
-        Regular expression of ``axis category cause host_way name`` of the bill's lines, "" where the bill has none.
-    classes : tuple of str
-        Classes of kernels.
-    bill_longer, trace_longer : str
-        What could explain that the bill is longer, or the trace, and the switch or field that says so.
-    by_pass : bool
-        Whether its passes are groups of their own.
-    """
-
-    name: str
+    name: str  # Of the group; with a pass behind a dot where it is told apart by pass
+    # Regular expression of ``axis category cause host_way name`` of the bill's lines, "" where the bill has
+    # none
     lines: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # Classes of kernels
+    # What could explain that the bill is longer, or the trace, and the switch or field that says so
     bill_longer: str
     trace_longer: str
-    by_pass: bool
+    by_pass: bool  # Whether its passes are groups of their own
 
 
 GROUPS = tuple(
@@ -155,20 +144,13 @@ def merged(trace: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], str]
 
 
 class Window(NamedTuple):
-    """What of a step a trace holds.
+    """What of a step a trace holds."""
 
-    Attributes
-    ----------
-    layers : float
-        Passes through a layer that the trace holds, of `of_layers` on the bill; those of a step where it is whole.
-    of_layers : float
-        On the bill: layers of the critical stage times micro-batches.
-    scales : dict
-        By beginning of the names of lines, how much of them the trace holds; empty for a whole step.
-    """
-
+    # Passes through a layer that the trace holds, of `of_layers` on the bill; those of a step where it is
+    # whole
     layers: float
-    of_layers: float
+    of_layers: float  # On the bill: layers of the critical stage times micro-batches
+    # By beginning of the names of lines, how much of them the trace holds; empty for a whole step
     scales: dict[str, float]
 
     def share(self, line: TimeLine) -> float:
@@ -212,29 +194,19 @@ def _counts(lines: Sequence[TimeLine], pattern: re.Pattern[str]) -> dict[str, fl
 
 
 class GroupTime(NamedTuple):
-    """One group of lines on both sides, a step. [s]
+    """One group of lines on both sides, a step. [s]"""
 
-    Attributes
-    ----------
-    group : str
-        Name of the group, with the pass behind a dot.
-    bill_s, trace_s : float
-        Busy time.
-    bill_exposed_s, trace_exposed_s : float
-        What the step waits for.
-    bill_count, trace_count : float
-        Executions of lines, and kernels: one execution may be several kernels.
-    why : str
-        What could explain the difference, and the switch that would say so; "" where there is hardly one.
-    """
-
-    group: str
+    group: str  # Name of the group, with the pass behind a dot
+    # Busy time
     bill_s: float
     trace_s: float
+    # What the step waits for
     bill_exposed_s: float
     trace_exposed_s: float
+    # Executions of lines, and kernels: one execution may be several kernels
     bill_count: float
     trace_count: float
+    # What could explain the difference, and the switch that would say so; "" where there is hardly one
     why: str
 
     @property
@@ -250,26 +222,15 @@ class GroupTime(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """A trace beside a bill.
+    """A trace beside a bill."""
 
-    Attributes
-    ----------
-    groups : tuple of GroupTime
-        Largest difference first.
-    bill_step_s, trace_step_s : float
-        Step time of the bill, and the mean of the trace's steps; where the trace holds some layers of a step, what
-        the bill waits for in as many. [s]
-    job : str
-        What was priced.
-    window : Window
-        How much of the step the trace holds.
-    """
-
-    groups: tuple[GroupTime, ...]
+    groups: tuple[GroupTime, ...]  # Largest difference first
+    # Step time of the bill, and the mean of the trace's steps; where the trace holds some layers of a step,
+    # what the bill waits for in as many. [s]
     bill_step_s: float
     trace_step_s: float
-    job: str
-    window: Window
+    job: str  # What was priced
+    window: Window  # How much of the step the trace holds
 
     def records(self) -> list[dict[str, Any]]:
         """Return a record a group."""

@@ -37,27 +37,13 @@ _ANY_PASS = ("", *PASSES)
 
 
 class Family(NamedTuple):
-    """Kernels of one library that do one thing: a row of ``trust/data/kernel_families.csv``.
+    """Kernels of one library that do one thing: a row of ``trust/data/kernel_families.csv``."""
 
-    Attributes
-    ----------
-    name : str
-        Library, and what of it.
-    does : str
-        Class of what they do.
-    pattern : str
-        Regular expression, found anywhere in the name, whatever its case.
-    source : str
-        Where these names come from.
-    runs_in : str
-        Pass that the name itself tells, "" where it does not.
-    """
-
-    name: str
-    does: str
-    pattern: str
-    source: str
-    runs_in: str = ""
+    name: str  # Library, and what of it
+    does: str  # Class of what they do
+    pattern: str  # Regular expression, found anywhere in the name, whatever its case
+    source: str  # Where these names come from
+    runs_in: str = ""  # Pass that the name itself tells, "" where it does not
 
 
 # The order counts. Communication stands first, as its arguments may hold any other word; attention before products
