@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import ProfileError, choices_hint, listed_names, shown
 from costmodel.base.files import is_there
 from costmodel.base.own_files import refuse_path
@@ -185,7 +186,7 @@ def read_profile(path: Path, kind: str, folders: Folders) -> dict[str, Any]:
         content["kernels"] = _kernels(content, path, folders)
     if isinstance(own := content.get("sources", {}), dict):
         cited = {key for _, key in citations(content)}
-        content["sources"] = {key: said for key, said in _data("sources.yaml").items() if key in cited} | own
+        content["sources"] = {key: said for key, said in _common_sources().items() if key in cited} | own
     return content
 
 
@@ -218,6 +219,13 @@ def _merged(path: Path, kind: str, folders: Folders) -> dict[str, Any]:
             break
         content["inherit"] = parent["inherit"]
     return content
+
+
+@cache
+def _common_sources() -> dict[str, dict[str, str]]:
+    """Return the sources that several shipped profiles cite, by the key that stands for them in every profile."""
+    rows = read_rows(Path(__file__).parents[1] / "data" / "sources.csv")
+    return {row.pop("key"): {key: said for key, said in row.items() if said} for row in rows}
 
 
 def citations(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
@@ -396,7 +404,7 @@ def without_profile(wanted: str) -> str:
     >>> without_profile("NVIDIA Rubin CPX").partition(":")[0], without_profile("h100")
     ("'NVIDIA Rubin CPX' has no profile", '')
     """
-    for record in _data("without_profile.yaml")["devices"]:
+    for record in _without_profile():
         if any(holds(wanted, name) for name in record["names"]):
             near = record.get("near", ())
             nearest = f"; nearest: {', '.join(near)}" if near else ""
@@ -405,6 +413,8 @@ def without_profile(wanted: str) -> str:
 
 
 @cache
-def _data(name: str) -> dict[str, Any]:
-    """Return a shipped table about profiles."""
-    return read_mapping(files("costmodel") / "describe" / "data" / name, example="sheet: {title: ...}")
+def _without_profile() -> list[dict[str, Any]]:
+    """Return what is known of devices without a profile."""
+    path = files("costmodel") / "describe" / "data" / "without_profile.yaml"
+    found: list[dict[str, Any]] = read_mapping(path, example="devices: []")["devices"]
+    return found
