@@ -132,6 +132,19 @@ def test_a_malformed_file_is_named(tmp_path, text, part):
         ({**MOE, "first_dense_layers": 1, "ffn_size": 0}, "a model with dense layers needs ffn_size > 0"),
         ({"position": "learned"}, "needs max_positions > 0"),
         ({"full_attention_every": 2}, "full_attention_every is given but sliding_window is 0"),
+        ({"qk_norm_all_heads": True}, "qk_norm_all_heads is given but qk_norm is false"),
+        ({"attention_pattern": "fff"}, "attention_pattern has 3 letters, num_layers is 4"),
+        ({"attention_pattern": "fffw"}, "has windowed layers but sliding_window is 0"),
+        ({"attention_pattern": "ffff", "sliding_window": 8, "full_attention_every": 2}, "windowed; give one"),
+        ({"mlp_pattern": "ddd"}, "mlp_pattern has 3 letters, num_layers is 4"),
+        ({"mlp_pattern": "ddde"}, "mlp_pattern has layers with experts but num_experts is 0"),
+        ({**MOE, "mlp_pattern": "deee", "first_dense_layers": 1}, "which layers have experts; give one"),
+        ({**MOE, "expert_groups": 3, "groups_per_token": 1}, "expert_groups 3 does not divide num_experts 8"),
+        ({**MOE, "expert_groups": 4, "groups_per_token": 5}, "must be 1 … expert_groups 4, got 5"),
+        ({**MOE, "expert_groups": 4}, "groups_per_token must be 1 … expert_groups 4, got 0"),
+        ({"layer_embedding_size": 8}, "layer_embedding_size and layer_embedding_rows need each other"),
+        ({**MLA, "kv_projections": 1}, "kv_projections and other-heads are not for attention mla"),
+        ({**MLA, "qk_nope_head_dim": 0, "head_dim": 16}, "attention mla needs qk_nope_head_dim > 0"),
     ],
 )
 def test_contradictions_are_refused_with_the_numbers(changes, part):
@@ -141,6 +154,18 @@ def test_contradictions_are_refused_with_the_numbers(changes, part):
     assert part in str(caught.value)
     assert str(caught.value).startswith("model small: ")
     assert "\n" not in str(caught.value)
+
+
+def test_the_ends_of_what_can_be():
+    for changes in (
+        {**MOE, "first_dense_layers": 4},
+        {**MOE, "top_k": 8, "mlp_pattern": "edee"},
+        {**MOE, "expert_groups": 4, "groups_per_token": 4},
+        {"sliding_window": 8, "full_attention_every": 4},
+        {"attention_pattern": "fwwf", "sliding_window": 8},
+        {"kv_projections": 1},
+    ):
+        assert make_model({**SMALL, **changes}).num_layers == 4
 
 
 def test_defaults_follow_from_the_rest():
