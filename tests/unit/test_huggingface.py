@@ -225,3 +225,36 @@ def test_towers_are_left_out_at_every_depth():
     )
     assert found.raw == inner
     assert [said.split(":")[0] for said in found.left_out] == ["vision_config", "audio_config"]
+
+
+def test_falcon_7b_shares_one_head_of_keys():
+    """32 x (4,544 x (4,544 + 2 x 64) + 9 x 4,544^2 + 2 x 4,544) + 65,024 x 4,544 + 2 x 4,544, as the hub counts it."""
+    config = {
+        "model_type": "falcon",
+        "hidden_size": 4544,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 71,
+        "vocab_size": 65024,
+        "multi_query": True,
+    }
+    model = model_from_hf_config(config)
+    assert num_params(model) == 6_921_720_704
+    assert (model.num_kv_heads, model.parallel_block, model.norms_per_layer) == (1, True, 1)
+    new = {**config, "new_decoder_architecture": True, "num_kv_heads": 71, "parallel_attn": True}
+    assert model_from_hf_config(new).norms_per_layer == 2
+
+
+def test_layers_with_attention_where_no_list_names_them():
+    """Every second of a Qwen3-Next, the third of four of a Jamba; a Kimi counts from one."""
+    for kind, changes, pattern in (
+        ("qwen3_next", {"layer_types": None, "full_attention_interval": 2, "num_hidden_layers": 4}, "dfdf"),
+        ("jamba", {"attn_layer_period": 4, "attn_layer_offset": 2, "num_hidden_layers": 4}, "mmfm"),
+        ("bamba", {"attn_layer_indices": [1], "num_hidden_layers": 3}, "mfm"),
+        (
+            "kimi_linear",
+            {"layer_types": None, "linear_attn_config": {"full_attn_layers": [2]}, "num_hidden_layers": 3},
+            "kfk",
+        ),
+    ):
+        config = {**TINY[kind][1], **changes, "model_type": kind}
+        assert model_from_hf_config(config).attention_pattern == pattern, kind
