@@ -115,6 +115,8 @@ def test_what_people_write_is_read():
         ("tokens", "300B", 300e9),
         ("tokens", "3M", 3e6),
         ("tokens", 2e12, 2e12),
+        ("days", "24h", 1.0),
+        ("days", "6 weeks", 42.0),
         ("global_batch", "4e6", 4_000_000),
         ("global_batch", "2Ki", 2048),
         ("gpus", "16_384", 16384),

@@ -249,11 +249,11 @@ def test_layers_with_attention_where_no_list_names_them():
     for kind, changes, pattern in (
         ("qwen3_next", {"layer_types": None, "full_attention_interval": 2, "num_hidden_layers": 4}, "dfdf"),
         ("jamba", {"attn_layer_period": 4, "attn_layer_offset": 2, "num_hidden_layers": 4}, "mmfm"),
-        ("bamba", {"attn_layer_indices": [1], "num_hidden_layers": 3}, "mfm"),
+        ("bamba", {"attn_layer_indices": [1], "num_hidden_layers": 4}, "mfmm"),
         (
             "kimi_linear",
-            {"layer_types": None, "linear_attn_config": {"full_attn_layers": [2]}, "num_hidden_layers": 3},
-            "kfk",
+            {"layer_types": None, "linear_attn_config": {"full_attn_layers": [2]}, "num_hidden_layers": 4},
+            "kfkk",
         ),
     ):
         config = {**TINY[kind][1], **changes, "model_type": kind}

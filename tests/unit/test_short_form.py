@@ -15,6 +15,7 @@ from costmodel.describe.jobs.merge import (
     names_no_degree,
     placement,
     read_job,
+    usual_batch,
     with_stragglers,
 )
 from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
@@ -266,6 +267,11 @@ def test_whether_degrees_and_a_recipe_are_named():
         "Recipe: megatron-core (default; change with --recipe, see costmodel recipe list)."
     ]
     assert assumed_recipe({"cluster": "tpu-v5p"})[0].startswith("Recipe: maxtext-tpu (default")
+
+
+def test_a_usual_batch_has_four_million_tokens_or_a_sequence_for_eight_gpus():
+    for gpus, batch in ((48, 768), (16384, 2048), (24576, 3072)):
+        assert usual_batch({"model": "llama3-8b", "gpus": gpus}) == {"seq_len": 8192, "global_batch": batch}
 
 
 def test_what_places_ranks():
