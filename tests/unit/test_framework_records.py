@@ -29,6 +29,7 @@ def test_members_of_a_record_exist():
         assert FRAMEWORKS[framework.name] is framework
         for knob, value in framework.values.items():
             assert read_codes(knob, value)
+        assert {*read_codes("zero_stage", framework.values["zero_stage"])} <= {*framework.zero_stage}
 
 
 def test_a_recipe_starts_what_its_framework_does_unless_it_says_less():

@@ -104,17 +104,25 @@ def test_inherited_cluster_replaces_only_what_it_names():
 
 
 # Composing: the five words of a published run.
-def test_compose_dgx_like_cluster():
-    cluster = compose_cluster("h100-sxm-80gb", 8, 8, 50e9, "ib", 2048)
-    assert [(tier.kind, tier.size) for tier in cluster.tiers] == [("nvlink", 8), ("ib", 2048)]
-    assert cluster.tiers[1].link == "ib-ndr"
-    assert cluster.tiers[1].bandwidth_bytes_per_s == 50e9
+def test_composed_clusters():
+    """Accelerator, GPUs of a node and of an NVLink domain, rate and kind of the network, GPUs: kinds and sizes of the tiers."""
+    for words, tiers in (
+        (("h100-sxm-80gb", 8, 8, 50e9, "ib", 2048), [("nvlink", 8), ("ib", 2048)]),
+        (("gb200", 4, 72, 50e9, "ib", 256), [("nvlink", 72), ("ib", 288)]),
+        (("a100-pcie-40gb", 8, 1, 25e9 / 8, "ib", 512), [("pcie", 8), ("ib", 512)]),
+        (("b200-sxm-180gb", 8, 8, 0, "none", 8), [("nvlink", 8)]),
+        (("h100", 1, 1, 0, "none", 1), [("", 1)]),
+    ):
+        cluster = compose_cluster(*words)
+        assert [(tier.kind, tier.size) for tier in cluster.tiers] == tiers
+        assert cluster.gpus_per_node == words[1]
 
 
 def test_compose_takes_the_nearest_adapter_at_the_rate_given():
     for nic, kind, link in (
         (25e9 / 8, "ib", "ib-edr"),
         (200e9 / 8, "ib", "ib-hdr"),
+        (50e9, "ib", "ib-ndr"),
         (800e9 / 8, "ib", "ib-xdr"),
         (50e9 / 8, "efa", "efa-v1"),
         (400e9 / 8, "efa", "efa-v2"),
@@ -127,29 +135,8 @@ def test_compose_takes_the_nearest_adapter_at_the_rate_given():
         assert (network.link, network.bandwidth_bytes_per_s) == (link, nic)
 
 
-def test_compose_rack_of_72_with_hosts_of_4():
-    cluster = compose_cluster("gb200", 4, 72, 50e9, "ib", 256)
-    assert [tier.size for tier in cluster.tiers] == [72, 288]
-    assert cluster.gpus_per_node == 4
-
-
-def test_compose_pcie_node_without_nvlink():
-    cluster = compose_cluster("a100-pcie-40gb", 8, 1, 25e9 / 8, "ib", 512)
-    assert [(tier.kind, tier.size) for tier in cluster.tiers] == [("pcie", 8), ("ib", 512)]
-
-
-def test_compose_one_node_needs_no_network():
-    assert [tier.kind for tier in compose_cluster("b200-sxm-180gb", 8, 8, 0, "none", 8).tiers] == ["nvlink"]
-
-
-def test_compose_single_gpu_talks_to_nobody():
-    (tier,) = compose_cluster("h100", 1, 1, 0, "none", 1).tiers
-    assert tier.size == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_compose_refuses_what_cannot_be():
+    for arguments, message in (
         (("h100", 8, 8, 0, "none", 16), "16 GPUs"),
         (("h100", 8, 8, 0, "ib", 16), "rate per GPU"),
         (("h100", 8, 8, 50e9, "infiniband", 16), "'infiniband'"),
@@ -157,11 +144,9 @@ def test_compose_single_gpu_talks_to_nobody():
         (("h100", 0, 8, 50e9, "ib", 16), "gpus_per_node"),
         (("h100", 8, 8, 50e9, "ib", 2.5), "gpus"),
         (("tpu-v9", 4, 4, 50e9, "ib", 16), "'tpu-v9'"),
-    ],
-)
-def test_compose_refuses_what_cannot_be(arguments, message):
-    with pytest.raises(ProfileError, match=message):
-        compose_cluster(*arguments)
+    ):
+        with pytest.raises(ProfileError, match=message):
+            compose_cluster(*arguments)
 
 
 # Files of the user.
@@ -230,42 +215,29 @@ def home(tmp_path):
     return write(tmp_path, mine=GPU, wire=LINK, home=CLUSTER)
 
 
-def test_own_profiles_are_found_by_folder(home):
+def test_own_profiles_are_found_by_folder_path_environment_and_kind(home, tmp_path_factory, monkeypatch):
     cluster = load_cluster("home", profile_path=home)
     assert cluster.accelerator.name == "mine"
     assert cluster.tiers[1].achieved_bandwidth_bytes_per_s == pytest.approx(25e9 / 8 * 0.9 / 2)
     assert {"home", "dgx-h100-ndr"} <= set(list_profiles("cluster", profile_path=home))
     assert "mine" not in list_profiles("cluster", profile_path=home)
     assert load_accelerator("own", profile_path=[home]).name == "mine"
-
-
-def test_a_folder_that_is_called_like_a_profile_is_none(home):
+    # A file given by its path sees what lies beside it.
+    assert load_cluster(home / "home.yaml") == cluster
+    assert check_file(home / "home.yaml") == []
+    # A folder that is called like a profile is none.
     names = list_profiles("accelerator", profile_path=home)
     (home / "notes.yaml").mkdir()
     assert list_profiles("accelerator", profile_path=home) == names
-
-
-def test_own_profiles_are_found_by_path_with_what_lies_beside(home):
-    assert load_cluster(home / "home.yaml").accelerator.name == "mine"
-    assert check_file(home / "home.yaml") == []
-
-
-def test_own_profiles_are_found_by_the_environment(home, tmp_path_factory, monkeypatch):
+    sorted_by_kind = tmp_path_factory.mktemp("kinds")
+    for kind, name in (("accelerators", "mine"), ("links", "wire"), ("clusters", "home")):
+        (sorted_by_kind / kind).mkdir()
+        (sorted_by_kind / kind / f"{name}.yaml").write_text((home / f"{name}.yaml").read_text())
+    assert load_cluster("home", profile_path=sorted_by_kind) == cluster
+    assert load_cluster(sorted_by_kind / "clusters" / "home.yaml") == cluster
     empty = tmp_path_factory.mktemp("empty")
     monkeypatch.setenv(profile_files.PATH_VARIABLE, os.pathsep.join([str(empty), str(home)]))
-    assert load_cluster("home").name == "home"
-
-
-def test_own_profiles_in_kind_folders(tmp_path):
-    for kind, texts in {
-        "accelerators": {"mine": GPU},
-        "links": {"wire": LINK},
-        "clusters": {"home": CLUSTER},
-    }.items():
-        (tmp_path / kind).mkdir()
-        write(tmp_path / kind, **texts)
-    assert load_cluster("home", profile_path=tmp_path).accelerator.name == "mine"
-    assert load_cluster(tmp_path / "clusters" / "home.yaml").accelerator.name == "mine"
+    assert load_cluster("home") == cluster
 
 
 def test_own_profile_wins_over_the_shipped_one(tmp_path):
