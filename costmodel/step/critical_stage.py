@@ -284,25 +284,19 @@ def _of_pipeline(
     def mean(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
         return np.asarray(in_all(times, layers) / stages + pause_s * sent)
 
-    ways = ((forward, 0), (back, 1))
-    ends = [np.asarray(first[way] + last[way])[..., 0] for way in (0, 1)]
-    # Of two ranks both are ends.
-    inner_sent = [np.where(stages > 2, inner[way][..., 0], 0.5 * ends[way]) for way in (0, 1)]
-    sums = [total(times, inner[way][..., 0], ends[way]) for times, way in ways]
-    plain = [fullest(times, inner_sent[way]) for times, way in ways]
-    means = [mean(times, inner_sent[way]) for times, way in ways]
-    return {
-        "sum_forward_s": sums[0],
-        "sum_backward_s": sums[1],
-        "sum_backward_weight_s": total(weight),
-        "plain_forward_s": plain[0],
-        "plain_backward_s": plain[1],
-        "plain_backward_weight_s": fullest(weight),
-        "mean_forward_s": means[0],
-        "mean_backward_s": means[1],
-        "mean_backward_weight_s": mean(weight),
-        **_of_rings(placed, blocks, layers, each, pause_s),
-    }
+    ends = schedules.Sent(*(np.asarray(one + other) for one, other in zip(first, last, strict=True)))
+    found: dict[str, Array] = {}
+    for name, times, between, at_ends in (
+        ("forward", forward, inner.forward[..., 0], ends.forward[..., 0]),
+        ("backward", back, inner.backward[..., 0], ends.backward[..., 0]),
+        ("backward_weight", weight, 0.0, 0.0),
+    ):
+        # Of two ranks both are ends.
+        each_sent = np.where(stages > 2, between, 0.5 * at_ends) if name != "backward_weight" else 0.0
+        found[f"sum_{name}_s"] = total(times, between, at_ends)
+        found[f"plain_{name}_s"] = fullest(times, each_sent)
+        found[f"mean_{name}_s"] = mean(times, each_sent)
+    return found | _of_rings(placed, blocks, layers, each, pause_s)
 
 
 def _of_rings(

@@ -292,7 +292,7 @@ def _sharded_block_lines(
         Window(placed, exposed_sum(lines), Ports(lines)) if overlaps else Window(placed, _NONE)
         for lines in passes
     )
-    gathered = as_gathered(placed, block.params, block.trained, block.quantised)
+    gathered = as_gathered(placed, block)
     sent: list[tuple[_Part, list[TimeLine], list[TimeLine]]] = []
     each: list[TimeLine] = []
     once: list[TimeLine] = []

@@ -30,7 +30,7 @@ from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.params import Params, layer_param_blocks
 from costmodel.step.critical_stage import Step
 from costmodel.step.optimizer import stepped_alike
-from costmodel.step.placed_job import DATA_PARTS, DataPart, PlacedJob
+from costmodel.step.placed_job import DATA_PARTS, Block, DataPart, PlacedJob
 
 _OFFLOADED = (
     "ZeRO-Offload, arXiv:2101.06840, section 4.1; deepspeed/runtime/zero/stage_1_and_2.py "
@@ -361,19 +361,19 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     return lines
 
 
-def as_gathered(placed: PlacedJob, params: Params, trained: Params, quantised: Params) -> Params:
-    """Return as many parameters of the width that is gathered as have the bytes of what there is. [-]
+def as_gathered(placed: PlacedJob, held: Block | Step) -> Params:
+    """Return as many parameters of the width that is gathered as have the bytes of what is held. [-]
 
     A frozen base is gathered as it lies, in its own dtype.
     """
     if placed.tuning.whole:
-        return params
+        return held.params
     gather = gathered_bytes(placed)
     frozen, low = FROZEN_BYTES / gather, placed.tuning.base_bytes / gather
     return Params(
         *(
-            np.asarray(own + frozen * (held - own - base) + low * base)
-            for held, own, base in zip(params, trained, quantised, strict=True)
+            np.asarray(own + frozen * (params - own - base) + low * base)
+            for params, own, base in zip(held.params, held.trained, held.quantised, strict=True)
         )
     )
 
@@ -437,8 +437,8 @@ def _gathered_line(step: Step, on: Array) -> MemoryLine:
     drops = overlap.fsdp_reshard_after_forward and not overlap.fsdp_pp_keeps_gathered
     if overlap.fsdp_by_tensor and drops:
         return _by_tensor_line(step, on)
-    gathered = [as_gathered(placed, one.params, one.trained, one.quantised) for one in step.blocks]
-    held = as_gathered(placed, step.params, step.trained, step.quantised)
+    gathered = [as_gathered(placed, one) for one in step.blocks]
+    held = as_gathered(placed, step)
     largest, root, everything = _sharded_sizes(step, held, gathered)
     own_largest, own_root, own = largest, root, everything
     if not placed.tuning.whole:

@@ -56,16 +56,6 @@ def vector(name: str, count: float, sharding: Sharding = "tp") -> ParamBlock:
     return ParamBlock("mixer", name, count, sharding)
 
 
-def way_in(given: Given, width: Number, leaf: str = "in") -> Operator:
-    """Return the projections of a mixer's input, whose columns TP splits; `width` is a rank's. [-]"""
-    return linear("mixer", leaf, "column", given.tokens, width, given.hidden, kept=BF16)
-
-
-def way_out(given: Given, width: Number) -> Operator:
-    """Return the projection of a mixer's output; `width` is what a rank puts in. [-]"""
-    return linear("mixer", "out", "row", given.tokens, given.hidden, width)
-
-
 def low_rank(given: Given, leaf: str, rank: float, width: Number) -> list[Operator]:
     """Return two products through a small rank: the first whole on every tensor rank, the second split."""
     t = given.tokens
@@ -131,13 +121,18 @@ def states_of_ranks(given: Given, elements: Number) -> tuple[ContextExchange, ..
     return (ContextExchange("states", "all_gather", size),)
 
 
-def around(given: Given, inner: list[Operator], *, column_width: Number, row_width: Number) -> list[Operator]:
-    """Put the layer's norm before a mixer's operators, its casts and the residual addition behind them."""
+def around(given: Given, columns: Number, rows: Number, inner: list[Operator]) -> list[Operator]:
+    """Put norm, projections in and out, casts and the residual addition around the operators of a mixer.
+
+    TP splits the `columns` of the projection in, and the `rows` of that out; both are a rank's. [-]
+    """
     t, into = given.tokens, given.shard.tokens_sp * given.hidden
-    cast = Cast(into, t * column_width, t * given.hidden, t * row_width, into)
+    cast = Cast(into, t * columns, t * given.hidden, t * rows, into)
     return [
         first_norm(given, "mixer", given.input_tokens),
+        linear("mixer", "in", "column", t, columns, given.hidden, kept=BF16),
         *inner,
+        linear("mixer", "out", "row", t, given.hidden, rows),
         *quantise(given, "mixer", cast),
         residual(given, "mixer"),
     ]

@@ -25,8 +25,6 @@ from costmodel.step.anatomy.mixers.family import (
     scan,
     states_of_ranks,
     vector,
-    way_in,
-    way_out,
     weight,
 )
 from costmodel.step.anatomy.operator_parts import (
@@ -109,17 +107,15 @@ def _gated_delta_operators(given: Given, sizes: GatedDelta) -> list[Operator]:
     kept = t * heads * (BF16 * sizes.value_head_dim + BF16 * CHUNK + 8.0)
     return around(
         given,
+        columns,
+        value,
         [
-            way_in(given, columns),
             convolution(given, mixed),
             # Sigmoid and softplus of decay and strength in fp32.
             elementwise("mixer", "gates", t * 2.0 * heads, Traffic(12, 16)),
             scan(work, kept, heads_for_sequence(given, mixed + value + 2.0 * heads, value)),
             gated_norm(given, value),
-            way_out(given, value),
         ],
-        column_width=columns,
-        row_width=value,
     )
 
 
@@ -147,18 +143,16 @@ def _kimi_operators(given: Given, sizes: KimiDelta) -> list[Operator]:
     kept = t * heads * (BF16 * dim + 2.0 * BF16 * CHUNK + 4.0 * dim + 4.0)
     return around(
         given,
+        columns,
+        wide,
         [
-            way_in(given, columns),
             *low_rank(given, "decay", dim, wide),
             *low_rank(given, "output_gate", dim, wide),
             convolution(given, 3.0 * wide),
             elementwise("mixer", "gates", t * wide, Traffic(6, 10)),
             scan(work, kept, heads_for_sequence(given, 5.0 * wide + heads, wide)),
             gated_norm(given, wide),
-            way_out(given, wide),
         ],
-        column_width=columns,
-        row_width=wide,
     )
 
 
@@ -175,16 +169,14 @@ def _lightning_operators(given: Given, sizes: Lightning) -> list[Operator]:
     work = _LIGHTNING.of(tokens=t, heads=heads, key_dim=dim, value_dim=dim, chunk=CHUNK)
     return around(
         given,
+        4.0 * wide,
+        wide,
         [
-            way_in(given, 4.0 * wide),
             # SiLU of queries, keys and values.
             elementwise("mixer", "activation", t * 3.0 * wide, Traffic(4, 6), BF16 * t * 3.0 * wide),
             scan(work, np.asarray(BF16 * t * wide), states_of_ranks(given, heads * dim * dim)),
             gated_norm(given, wide),
-            way_out(given, wide),
         ],
-        column_width=4.0 * wide,
-        row_width=wide,
     )
 
 
@@ -283,15 +275,13 @@ def _mamba2_operators(given: Given, sizes: Mamba2) -> list[Operator]:
     after = gated_norm(given, inner) if sizes.norm else gate(given, inner)
     return around(
         given,
+        columns,
+        inner,
         [
-            way_in(given, columns),
             convolution(given, mixed),
             scan(work, kept, heads_for_sequence(given, columns, inner)),
             after,
-            way_out(given, inner),
         ],
-        column_width=columns,
-        row_width=inner,
     )
 
 
@@ -321,18 +311,16 @@ def _mamba_operators(given: Given, sizes: Mamba) -> list[Operator]:
     norms = elementwise("mixer", "inner_norms", t * small, Traffic(4, 12, 3))
     return around(
         given,
+        2.0 * inner,
+        inner,
         [
-            way_in(given, 2.0 * inner),
             convolution(given, inner),
             # What each tensor rank makes of its channels is a sum over all of them.
             linear("mixer", "x_down", "summed", t, small, inner, kept=BF16),
             *([norms] if sizes.inner_norms else []),
             linear("mixer", "step_up", "column", t, inner, rank, kept=BF16),
             scan(work, np.asarray(BF16 * t * inner), heads_for_sequence(given, 2.0 * inner, inner)),
-            way_out(given, inner),
         ],
-        column_width=2.0 * inner,
-        row_width=inner,
     )
 
 
@@ -374,15 +362,13 @@ def _convolution_operators(given: Given, sizes: ShortConvolution) -> list[Operat
     before = np.asarray(BF16 * given.shard.micro_batch * (sizes.conv_kernel - 1.0) * wide)
     return around(
         given,
+        3.0 * wide,
+        wide,
         [
-            way_in(given, 3.0 * wide),
             elementwise("mixer", "gate_in", elements, GATE, BF16 * elements),
             convolution(given, wide)._replace(neighbour_bytes=before),
             elementwise("mixer", "gate_out", elements, GATE, BF16 * elements),
-            way_out(given, wide),
         ],
-        column_width=3.0 * wide,
-        row_width=wide,
     )
 
 
