@@ -176,7 +176,7 @@ def memory_line(
     *,
     part: MemoryPart,
     axis: Axis,
-    category: Category,
+    category: Category | None = None,
     lasts: Lasts = "step",
     seen: Seen = "allocated",
     formula: str = "",
@@ -184,14 +184,18 @@ def memory_line(
     made: Quantity | None = None,
     source: str,
 ) -> MemoryLine:
-    """Build a `MemoryLine` as `time_line` does a `TimeLine`; pipeline stages are the last dimension."""
+    """Build a `MemoryLine` as `time_line` does a `TimeLine`; pipeline stages are the last dimension.
+
+    Activations and buffers are for what a pass needs, all else is state, unless a `category` says otherwise.
+    """
+    usual: Category = "activation" if part in ("activation", "buffer") else "state"
     if made is None:
         made = quantity(formula, **(terms or {}))
     return MemoryLine(
         name=name,
         part=part,
         axis=axis,
-        category=category,
+        category=category or usual,
         lasts=lasts,
         seen=seen,
         bytes=made.value,
@@ -206,7 +210,7 @@ def host_line(
     *,
     part: MemoryPart,
     axis: Axis,
-    category: Category,
+    category: Category | None = None,
     formula: str = "",
     terms: Mapping[str, ArrayLike] | None = None,
     made: Quantity | None = None,

@@ -163,7 +163,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "state.gradients.residual",
             part="gradients",
             axis="dp",
-            category="state",
             formula="bytes_per_param * params",
             terms={
                 "bytes_per_param": DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype],

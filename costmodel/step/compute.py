@@ -510,7 +510,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             f"buffer.weight_gradient_stub.{name}",
             part="buffer",
             axis="compute",
-            category="activation",
             formula="stub_bytes",
             terms={"stub_bytes": stub},
             source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
@@ -524,7 +523,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         part="activation",
         lasts="pass",
         axis="compute",
-        category="activation",
         formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
         terms={
             "recomputed_bytes": sizes.recomputed,
@@ -558,7 +556,6 @@ def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
             part="activation",
             lasts="micro_batch" if head else "in_flight",
             axis="compute",
-            category="activation",
             formula="blocks * saved_bytes * in_flight",
             terms={"blocks": held, "saved_bytes": saved[..., None], "in_flight": in_flight},
             source=ACTIVATION_SOURCE,
@@ -584,7 +581,6 @@ def _graph_lines(step: Step) -> list[MemoryLine]:
             part="buffer",
             lasts="in_flight",
             axis="compute",
-            category="activation",
             formula="2 * blocks * hidden_bytes * in_flight",
             terms={"blocks": block.held, "hidden_bytes": hidden[..., None], "in_flight": placed.in_flight},
             source="NVIDIA/Megatron-LM megatron/core/transformer/cuda_graphs.py: static input of the forward graph, "

@@ -361,7 +361,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "buffer.cp.keys_values",
             part="buffer",
             axis="cp",
-            category="activation",
             formula=f"slices = {slices}; max(slices * size_bytes - head_bytes, 0)",
             terms={
                 "others": np.asarray(placed.layout.cp / placed.shard.swaps - 1.0)[..., None],
@@ -377,7 +376,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                 "buffer.cp.swapped",
                 part="buffer",
                 axis="cp",
-                category="activation",
                 formula="on * size_bytes",
                 terms={
                     "on": 1.0 * (placed.shard.swaps > 1)[..., None],

@@ -233,7 +233,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "buffer.ep.exchange",
             part="buffer",
             axis="ep",
-            category="activation",
             formula="max(2 * on * size_bytes - head_bytes, 0)",
             terms={
                 "on": np.asarray(on)[..., None],
@@ -266,7 +265,6 @@ def _connection_lines(placed: PlacedJob) -> list[MemoryLine]:
             part="reserve",
             seen="device",
             axis="ep",
-            category="state",
             formula="on * (min(members, measured) - 1) * channels * channel_bytes",
             terms={
                 "on": 1.0 * (ranks > 1),
@@ -300,7 +298,6 @@ def _own_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
             part="buffer",
             seen="device",
             axis="ep",
-            category="activation",
             made=quantity(buffer, **{key: terms[key] for key in names_of(buffer) if key in terms}).then(
                 "buffer_bytes", "on * buffer_bytes", on=1.0 * (ranks > 1)
             ),

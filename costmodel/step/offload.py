@@ -120,7 +120,6 @@ def _activations(step: Step, bill: Bill) -> tuple[list[_Way], list[Line]]:
     held: dict[str, Any] = {
         "part": "activation",
         "axis": "compute",
-        "category": "activation",
         "source": out.source,
     }
     return [out, out._replace(phase="backward", host_way="in", window_s=stage.backward_each_s)], [

@@ -467,7 +467,6 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             "state.optimizer.iteration",
             part="optimizer",
             axis="optimizer",
-            category="state",
             formula="max(element_bytes * (2 * short * long + 2 * short * short) - activation_bytes, 0)",
             terms={
                 "element_bytes": step.placed.optimizer.gathered_bytes,

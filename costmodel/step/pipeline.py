@@ -127,7 +127,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     # Without recomputation the output of the last layer is saved anyway.
     kept = on * placed.recomputation.whole_layers[..., None] * float(placed.recipe.memory.pp_keeps_outputs)
     output = 2.0 * (placed.shard.tokens_sp * placed.hidden)[..., None]
-    line = partial(memory_line, part="buffer", axis="pp", category="activation")
+    line = partial(memory_line, part="buffer", axis="pp")
     return [
         line(
             "buffer.pp.outputs",

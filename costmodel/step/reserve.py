@@ -28,7 +28,7 @@ from costmodel.step.placed_job import PlacedJob
 _BY_SWITCH = [float(NCCL_ALGORITHMS.index(name)) for name in ("nvls", "nvls-tree", "nvls-sharp")]
 
 
-_line = partial(memory_line, part="reserve", category="state")
+_line = partial(memory_line, part="reserve")
 
 
 def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:

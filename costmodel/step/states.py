@@ -142,7 +142,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                 "host.parameters",
                 part="parameters",
                 axis="dp",
-                category="state",
                 formula="gpus_per_host * size_bytes",
                 terms={"gpus_per_host": placed.gpus_per_host[..., None], "size_bytes": fetched_bytes(step)},
                 source="ZeRO-Infinity, arXiv:2104.07857, section 5.1",
@@ -257,7 +256,6 @@ def _host_lines(step: Step) -> list[MemoryLine]:
             f"host.optimizer.{name}",
             part="gradients" if name == "gradients" else "optimizer",
             axis="dp",
-            category="state",
             formula="gpus_per_host * bytes_per_param * params",
             terms={
                 "gpus_per_host": placed.gpus_per_host[..., None],
@@ -331,7 +329,6 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
                 part="reserve",
                 seen="reserved",
                 axis="optimizer",
-                category="state",
                 formula="bytes_per_element * min(largest, params)",
                 terms={
                     "bytes_per_element": memory.norm_copy_bytes,
@@ -348,7 +345,6 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
                 "state.optimizer.temporaries",
                 part="optimizer",
                 axis="optimizer",
-                category="state",
                 formula="max(bytes_per_param * params - activation_bytes, 0)",
                 terms={
                     "bytes_per_param": memory.adam_temporary_bytes,

@@ -157,7 +157,6 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             "buffer.tp.gathered_input",
             part="buffer",
             axis="tp",
-            category="activation",
             formula="on * size_bytes",
             terms={
                 "on": (layout.sequence_parallel * (layout.tp > 1))[..., None],
