@@ -7,13 +7,14 @@ optimiser takes every saving that nothing speaks against.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.bill.formula import run
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
@@ -54,98 +55,72 @@ class Choice(NamedTuple):
 
 
 class _Condition(NamedTuple):
-    """Which layouts start with a choice."""
+    """Which layouts start with a choice, as a formula over what `_arguments` names."""
 
-    starts: Callable[[Job, Layout], Mask]
+    starts: str
     source: str
 
 
-def _is_made_for(job: Job) -> bool:
-    return job.cluster.accelerator.software.user_buffers
-
-
-def _overlaps_tensor(job: Job, layout: Layout) -> Mask:
-    inside = layout.tp <= float(job.cluster.tiers[0].size)
-    return np.asarray((layout.tp > 1) & (layout.sequence_parallel > 0) & inside & _is_made_for(job))
-
-
-def _overlaps_experts(job: Job, layout: Layout) -> Mask:
-    return np.asarray((layout.ep > 1) & (layout.micro_batches(job.global_batch) > 1))
-
-
-def _graphs(job: Job, layout: Layout) -> Mask:
-    return np.asarray(not (job.recipe.host.offload_optimizer or job.policy.offload_activations))
-
-
-def _ulysses(job: Job, layout: Layout) -> Mask:
-    heads = layout.tp * layout.cp
-    own = (float(job.model.heads_of_queries()) % heads == 0) & (float(job.model.heads_of_keys()) % heads == 0)
-    return np.asarray((layout.cp > 1) & own & (job.model.attention != "mla"))
-
-
-def _context(job: Job, layout: Layout) -> Mask:
-    return np.asarray(layout.cp > 1)
-
-
-def _gathered_context(job: Job, layout: Layout) -> Mask:
-    return np.asarray((layout.cp > 1) & (job.model.attention != "mla"))
-
-
-def _plain_experts(job: Job, layout: Layout) -> Mask:
-    return np.asarray((layout.ep > 1) & (layout.ep * layout.etp <= float(job.cluster.tiers[0].size)))
-
-
-def _dispatched_experts(job: Job, layout: Layout) -> Mask:
-    return np.asarray((layout.ep > 1) & _is_made_for(job))
-
-
-def _compiled(job: Job, layout: Layout) -> Mask:
-    return np.asarray(_overlaps_tensor(job, layout) & job.recipe.kernels.compiled)
-
-
 _CORE = "NVIDIA/Megatron-LM megatron/core"
+_ALIKE = "tp > 1 and sequence_parallel > 0 and tp <= domain and has_user_buffers"
+_DISPATCHED = "ep > 1 and has_user_buffers"
 _CONDITIONS: Mapping[tuple[str, str, object], _Condition] = {
     ("megatron", "tp_overlap", "pipelined"): _Condition(
-        _overlaps_tensor,
+        _ALIKE,
         f"{_CORE}/model_parallel_config.py tp_comm_overlap; NVIDIA/TransformerEngine module/base.py initialize_ub: a "
         "user buffer of tokens x hidden for each of ten products; ranks of one NVLink domain",
     ),
     ("megatron", "ep_overlap", True): _Condition(
-        _overlaps_experts,
+        "ep > 1 and micro_batches > 1",
         f"{_CORE}/pipeline_parallel/schedules.py: the exchange of one micro-batch hides behind another's passes",
     ),
-    ("megatron", "cuda_graphs", True): _Condition(
-        _graphs,
-        f"{_CORE}/transformer/cuda_graphs.py",
-    ),
-    ("megatron", "cp_method", "ring"): _Condition(_context, "--cp-comm-type p2p"),
+    ("megatron", "cuda_graphs", True): _Condition("not offloads", f"{_CORE}/transformer/cuda_graphs.py"),
+    ("megatron", "cp_method", "ring"): _Condition("cp > 1", "--cp-comm-type p2p"),
     ("megatron", "cp_method", "all-gather"): _Condition(
-        _gathered_context, "--cp-comm-type all_gather; Transformer Engine has none for MLA"
+        "cp > 1 and not is_latent", "--cp-comm-type all_gather; Transformer Engine has none for MLA"
     ),
     ("megatron", "cp_method", "ulysses"): _Condition(
-        _ulysses, "--cp-comm-type a2a: tp·cp divides heads and KV heads; none for MLA"
+        "cp > 1 and not is_latent and query_heads % (tp * cp) == 0 and kv_heads % (tp * cp) == 0",
+        "--cp-comm-type a2a: tp·cp divides heads and KV heads; none for MLA",
     ),
     ("megatron", "moe_dispatcher", "all-to-all"): _Condition(
-        _plain_experts, "--moe-token-dispatcher-type alltoall: within the scale-up domain"
+        "ep > 1 and ep * etp <= domain", "--moe-token-dispatcher-type alltoall: within the scale-up domain"
     ),
     ("megatron", "moe_dispatcher", "deep-ep"): _Condition(
-        _dispatched_experts,
+        _DISPATCHED,
         "--moe-flex-dispatcher-backend deepep: NVSHMEM buffers of 1-2 GB; NVLink kernels of up to eight GPUs, refused on "
         "GB200 and GB300 (Megatron-Bridge training/flex_dispatcher_backend.py:validate_flex_dispatcher_backend) "
         "(deepseek-ai/DeepEP csrc/kernels/configs.cuh NUM_MAX_NVL_PEERS)",
     ),
     ("megatron", "moe_dispatcher", "hybrid-ep"): _Condition(
-        _dispatched_experts,
-        "--moe-flex-dispatcher-backend hybridep: room for every token of the group",
+        _DISPATCHED, "--moe-flex-dispatcher-backend hybridep: room for every token of the group"
     ),
     ("torchtitan", "tp_overlap", "pipelined"): _Condition(
-        _compiled, "pytorch/torchtitan: asynchronous tensor parallelism needs torch.compile"
+        f"{_ALIKE} and is_compiled",
+        "pytorch/torchtitan: asynchronous tensor parallelism needs torch.compile",
     ),
-    ("torchtitan", "cp_method", "ring"): _Condition(_context, "context_parallel_rotate_method alltoall"),
+    ("torchtitan", "cp_method", "ring"): _Condition("cp > 1", "context_parallel_rotate_method alltoall"),
     ("torchtitan", "cp_method", "all-gather"): _Condition(
-        _context, "context_parallel_rotate_method allgather"
+        "cp > 1", "context_parallel_rotate_method allgather"
     ),
 }
+
+
+def _arguments(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return what conditions look at: of layouts, and of their job."""
+    host, model = job.recipe.host, job.model
+    return {
+        **{name: getattr(layout, name) for name in ("tp", "cp", "ep", "etp", "sequence_parallel")},
+        "micro_batches": layout.micro_batches(job.global_batch),
+        "domain": float(job.cluster.tiers[0].size),
+        "has_user_buffers": job.cluster.accelerator.software.user_buffers,
+        "offloads": bool(host.offload_optimizer or job.policy.offload_activations),
+        "is_latent": model.attention == "mla",
+        "is_compiled": job.recipe.kernels.compiled,
+        "query_heads": float(model.heads_of_queries()),
+        "kv_heads": float(model.heads_of_keys()),
+    }
+
 
 _FREE = (("tp_overlap", "weight-grad"), ("tp_overlap", "none"), ("ep_overlap", False), ("cuda_graphs", False))
 """Choices of less, which every layout starts with."""
@@ -193,20 +168,14 @@ def _could_matter(choice: Choice, job: Job) -> bool:
 
 
 def starts(job: Job, choices: tuple[Choice, ...], layout: Layout) -> Mask:
-    """Return which layouts of a job start with choices made."""
-    fine = np.asarray(True)
-    for choice in choices:
-        for condition in _conditions(job, choice):
-            fine = fine & condition.starts(job, layout)
-    return np.asarray(fine)
+    """Return which of an array of layouts start with choices that a job has otherwise than its recipe.
 
-
-def _conditions(job: Job, choice: Choice) -> list[_Condition]:
-    """Return the conditions of a choice in the job's framework; one without any is an error."""
+    A choice without a condition in the job's framework is an error.
+    """
     launches = job.recipe.launches
     family = "megatron" if launches and launches.framework in ("megatron", "nemo") else "torchtitan"
-    return [
-        _CONDITIONS[family, name, value]
-        for name, value in choice.switches.items()
-        if name not in ("cuda_graph_scope", "selective_modules") and (name, value) not in _FREE
-    ]
+    fine, arguments = np.asarray(True), _arguments(job, layout)
+    for name, value in (pair for choice in choices for pair in choice.switches.items()):
+        if name not in ("cuda_graph_scope", "selective_modules") and (name, value) not in _FREE:
+            fine = fine & np.asarray(run(_CONDITIONS[family, name, value].starts, arguments)[-1], dtype=bool)
+    return np.asarray(fine)

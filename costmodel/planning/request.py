@@ -35,15 +35,10 @@ from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.search import Question
 
 _TRAINED = (
-    "lora_rank",
-    "lora_targets",
-    "base_dtype",
-    "frozen",
-    "packed_len",
-    "packed_spread",
-    "dataset_samples",
-    "epochs",
+    *("lora_rank", "lora_targets", "base_dtype", "frozen", "packed_len", "packed_spread"),
+    *("dataset_samples", "epochs", "site"),
 )
+"""Keywords of a plan that every job of it takes as they are."""
 
 ANY = "any"
 """Of a knob: every value that is tried where none is named."""
@@ -69,15 +64,14 @@ def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mappi
     free, but for those that `keep` names.
     """
     told = keywords(asked, PLAN_FIELDS, who="plan")
-    told = {name: value for name, value in told.items() if not (name in _FREE and _is_any(value))}
+    told = {
+        name: value
+        for name, value in told.items()
+        if not (name in _FREE and isinstance(value, str) and value.strip().lower() == ANY)
+    }
     kept = [canonical(name) for name in read_several("keep", told.pop("keep"))] if "keep" in told else []
-    file = (
-        job
-        if isinstance(job, JobFile)
-        else job_file(job)
-        if isinstance(job, str | Path)
-        else JobFile(job or {})
-    )
+    file = job_file(job) if isinstance(job, str | Path) else job
+    file = file if isinstance(file, JobFile) else JobFile(file or {})
     if kept and not file.keywords:
         raise LayoutError("keep: says what stays of the layout of a job; none is given")
     below = merge_jobs(file.keywords, {})
@@ -92,10 +86,6 @@ def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mappi
     )
     named = read("framework", told["framework"]) if "framework" in told else ""
     return Request(question, own, problem, "" if named == ANY_FRAMEWORK else named)
-
-
-def _is_any(value: Any) -> bool:
-    return isinstance(value, str) and value.strip().lower() == ANY
 
 
 def _own_job(below: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[Job | None, str]:
@@ -166,14 +156,7 @@ def make_question(
     jobs: list[Job] = []
     # What the accelerator has where none is named.
     precisions = several("precision") if "precision" in told else [None]
-    searched = (
-        "optimizer",
-        "offload_optimizer",
-        "axis_order",
-        "slice",
-        "gpus",
-        "global_batch",
-    )
+    searched = ("optimizer", "offload_optimizer", "axis_order", "slice", "gpus", "global_batch")
     for (cluster, recipe), precision, optimizer, offload, order, shape, gpus, batch in product(
         zip(clusters, recipes, strict=True), precisions, *(several(name) for name in searched)
     ):
@@ -192,7 +175,7 @@ def make_question(
             axis_order=order,
             slice=shape,
             tokens=one("tokens"),
-            **{name: told[name] for name in (*_TRAINED, "site") if name in told},
+            **{name: told[name] for name in _TRAINED if name in told},
             check=False,
         )
         if framework != ANY_FRAMEWORK:

@@ -17,7 +17,6 @@ from costmodel.planning.choices import (
     _CONDITIONS,
     _FREE,
     Choice,
-    _overlaps_experts,
     choices_of,
     starts,
 )
@@ -264,4 +263,4 @@ def test_exchanges_hide_behind_a_second_micro_batch(micro_batch, fine):
     """512 sequences over 64 replicas are 8 each: two micro-batches of 4 hide one another, one of 8 nothing."""
     job = sparse()
     layout = make_layout(gpus=64, ep=8, micro_batch=micro_batch)
-    assert bool(np.all(_overlaps_experts(job, layout))) is fine
+    assert bool(np.all(starts(job, (Choice({"ep_overlap": True}),), layout))) is fine
