@@ -58,20 +58,17 @@ class Saving(NamedTuple):
 def memory_savings(job: Job) -> list[Saving]:
     """Price every single change of a job of one layout, and return those that can run and free memory, largest first."""
     changes = list(_layout_changes(job))
+    each = [job.layout, *(change.job.layout for change in changes)]
     layouts = Layout(
-        **{
-            f.name: np.asarray(
-                [float(getattr(one.layout, f.name)) for one in (job, *(c.job for c in changes))]
-            )
-            for f in fields(Layout)
-        }
+        **{f.name: np.asarray([float(getattr(layout, f.name)) for layout in each]) for f in fields(Layout)}
     )
     memory, seconds, has_room = _price(replace(job, layout=layouts))
+    before, before_s = float(memory[0]), float(seconds[0])
     can_run = _can_run(job, layouts) & has_room
     found = [
-        (change, float(memory[i]), float(seconds[i]))
-        for i, change in enumerate(changes, start=1)
-        if can_run[i]
+        (change, float(memory[at]), float(seconds[at]))
+        for at, change in enumerate(changes, start=1)
+        if can_run[at]
     ]
     for change in _switch_changes(job):
         try:
@@ -80,7 +77,6 @@ def memory_savings(job: Job) -> list[Saving]:
             continue
         if has_room:
             found.append((change, float(after), float(time_s)))
-    before, before_s = float(memory[0]), float(seconds[0])
     savings = [
         Saving(change, after, before - after, time_s, time_s / before_s - 1.0)
         for change, after, time_s in found

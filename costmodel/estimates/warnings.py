@@ -43,23 +43,24 @@ def warnings_of(est: PricedJob) -> list[str]:
     """
     if est.job.layout.shape or est.shape:
         return []
-    return [
-        *_memory(est),
-        *_placement(est),
-        *_bubble(est),
-        *_simulated(est),
-        *_faster(est),
-        *_communication(est),
-        *_buckets(est),
-        *_host(est),
-        *_routing(est),
-        *_compression(est),
-        *_jitter(est),
-        *accumulation(est),
-        *_balance(est),
-        *_ignored(est),
-        *_evidence(est),
-    ]
+    about = (
+        _memory,
+        _placement,
+        _bubble,
+        _simulated,
+        _faster,
+        _communication,
+        _buckets,
+        _host,
+        _routing,
+        _compression,
+        _jitter,
+        accumulation,
+        _balance,
+        _ignored,
+        _evidence,
+    )
+    return [said for each in about for said in each(est)]
 
 
 def accumulation(est: PricedJob) -> Iterator[str]:
@@ -165,7 +166,7 @@ def _placement(est: PricedJob) -> Iterator[str]:
 
 def _bubble(est: PricedJob) -> Iterator[str]:
     """Say that the pipeline idles, and what would shrink it."""
-    share = _share(est, "category", "bubble")
+    share = float(est.exposed_by("category").get("bubble", 0.0)) / float(est.step_time_s)
     if share > BUBBLE_SHARE:
         layout, micro_batches = est.job.layout, float(est.priced.placed.micro_batches)
         yield (
@@ -192,16 +193,17 @@ def _faster(est: PricedJob) -> Iterator[str]:
 
 def _communication(est: PricedJob) -> Iterator[str]:
     """Name each axis that the step waits for more than a fifth of its time."""
-    exposed = dict.fromkeys(COMMUNICATING, 0.0)
-    for line in est.bill.time_lines:
-        if line.category == "communication" and line.axis in exposed:
-            exposed[line.axis] += float(line.exposed_seconds)
-    step = float(est.step_time_s)
-    for axis, seconds in exposed.items():
-        if seconds > COMMUNICATION_SHARE * step:
+    step_s = float(est.step_time_s)
+    for axis in COMMUNICATING:
+        waited_s = sum(
+            float(line.exposed_seconds)
+            for line in est.bill.time_lines
+            if line.category == "communication" and line.axis == axis
+        )
+        if waited_s > COMMUNICATION_SHARE * step_s:
             yield (
-                f"{axis.upper()} communication that nothing hides is {seconds / step:.0%} of the step "
-                f"({format_seconds(seconds)})"
+                f"{axis.upper()} communication that nothing hides is {waited_s / step_s:.0%} of the step "
+                f"({format_seconds(waited_s)})"
             )
 
 
@@ -212,9 +214,7 @@ def _buckets(est: PricedJob) -> Iterator[str]:
         return
     now = float(est.step_time_s)
     tried = {
-        times * elements: float(
-            price(est.job.switched({"bucket_elements": times * elements})).bill.step_time_s()
-        )
+        times * elements: _step_s(est, bucket_elements=times * elements)
         for times in _BUCKETS
         if times * elements <= SWITCHES["bucket_elements"].bounds[1]
     }
@@ -245,8 +245,7 @@ def _routing(est: PricedJob) -> Iterator[str]:
     if moe.moe_capacity_factor > 0 or float(job.layout.ep) == 1 or not job.model.num_experts:
         return
     if not moe.moe_loads and moe.moe_imbalance == 1.0:
-        uneven = job.switched({"moe_imbalance": UNEVEN})
-        more = float(price(uneven).bill.step_time_s()) / float(est.step_time_s) - 1.0
+        more = _step_s(est, moe_imbalance=UNEVEN) / float(est.step_time_s) - 1.0
         how = "perfectly balanced" if moe.moe_balance == "balanced" else "random, so even over time"
         yield (
             f"the routing of tokens to experts is assumed {how}; measured loads are often less even: "
@@ -254,8 +253,7 @@ def _routing(est: PricedJob) -> Iterator[str]:
         )
     if load <= 1.0:
         return
-    forced = job.switched({"moe_balance": "balanced", "moe_imbalance": 1.0})
-    lost = float(est.step_time_s) - float(price(forced).bill.step_time_s())
+    lost = float(est.step_time_s) - _step_s(est, moe_balance="balanced", moe_imbalance=1.0)
     if lost > ROUTING_SHARE * float(est.step_time_s):
         routing = "the measured loads" if job.recipe.moe.moe_loads else "random routing"
         how = routing if job.recipe.moe.moe_balance == "random" else "moe_imbalance"
@@ -285,8 +283,8 @@ def _compression(est: PricedJob) -> Iterator[str]:
     job = est.job
     if job.policy.gradient_compression == "none":
         return
-    whole = float(price(job.switched({"gradient_compression": "none"})).bill.step_time_s())
-    gain, more = whole / float(est.step_time_s) - 1.0, job.steps_factor - 1.0
+    whole_s = _step_s(est, gradient_compression="none")
+    gain, more = whole_s / float(est.step_time_s) - 1.0, job.steps_factor - 1.0
     counted = f"{more:.1%} more are counted in days" if more else "none more are counted in days"
     if gain <= 0:
         longer = f"takes {-gain:.1%} longer" if gain < -5e-4 else "is as long"
@@ -352,6 +350,6 @@ def _evidence(est: PricedJob) -> Iterator[str]:
         yield f"{accelerator.name}: {used} matrix kernels are not measured on it ({blocks[used].basis})"
 
 
-def _share(est: PricedJob, attribute: str, value: str) -> float:
-    """Return the share of the step that lines with this attribute expose [-]."""
-    return float(est.exposed_by(attribute).get(value, 0.0)) / float(est.step_time_s)
+def _step_s(est: PricedJob, **switches: object) -> float:
+    """Return the step time with some switches at other values. [s]"""
+    return float(price(est.job.switched(switches)).bill.step_time_s())
