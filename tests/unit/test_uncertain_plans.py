@@ -262,3 +262,13 @@ def test_where_nothing_fits_nothing_is_best():
     assert seen.holds([0, 1]) == 1.0
     assert seen.regret([1]) == pytest.approx((2 + 2 + 1) / 3 - 1)
     assert seen.chosen() == [0, 1]
+
+
+def test_costs_of_candidates_are_in_the_currency_of_the_objective():
+    """Of 8 and 16 GPUs a second costs 8 and 16 GPU-seconds over as many tokens: GPU-hours a token."""
+    asked = {**JOB, "global_batch": 64, "pp": 1, "recompute": "none"}
+    found = cm.plan(**{**asked, "gpus": [8, 16]}, objective="gpu-hours", choose=False)
+    gpus, odds = found.kept.top["gpus"][found.odds.rows], found.odds
+    assert set(gpus) == {8, 16}
+    costs = odds.step_time_s * gpus / (64 * 8192) / 3600.0
+    assert odds.cost[odds.fits] == pytest.approx(costs[odds.fits], rel=1e-12)
