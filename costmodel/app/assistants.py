@@ -12,7 +12,7 @@ from typing import Any
 from costmodel.app.tools import TOOLS, Reply, Tool
 from costmodel.base.answer import to_json
 from costmodel.base.errors import CostModelError, choices_hint, one_line
-from costmodel.base.own_files import close_files
+from costmodel.base.files import close_files
 from costmodel.base.version import __version__, install_command
 
 _ABOUT = (

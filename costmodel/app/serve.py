@@ -24,7 +24,7 @@ from costmodel.app import answers
 from costmodel.app.asked import MODEL_FILE, SEARCH_FIELDS, WHOLE_RUN_FIELDS, field_of
 from costmodel.app.state import FIGURES, FIRST, VIEWS, State, query_of, state_of
 from costmodel.base.errors import CostModelError, one_line
-from costmodel.base.own_files import close_files
+from costmodel.base.files import close_files
 from costmodel.base.version import install_command
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, known_words, names

@@ -55,25 +55,14 @@ class Face:
         self._drawing: Drawing = import_module(_DRAWN_BY).DRAWINGS[kind]
         self._answer = answer
 
-    def _call(self, function: str, **options: Any) -> Any:
+    def _drawn(self, function: str, **options: Any) -> Any:
         module, _, name = function.partition(":")
         return getattr(import_module(f"costmodel.reporting.{module}"), name)(self._answer, **options)
 
-    def grids(self, **options: Any) -> list[Grid]:
-        """Return the answer as tables for people."""
-        found: list[Grid] = self._call(self._drawing.grids, **options)
-        return found
-
-    def remarks(self) -> list[str]:
-        """Return sentences that stand below the tables."""
-        return list(self._call(self._drawing.remarks)) if self._drawing.remarks else []
-
-    def brief(self, **options: Any) -> Summary | None:
-        """Return the answer in twenty lines; None where its tables are short already."""
-        found: Summary | None = (
-            self._call(self._drawing.summary, **options) if self._drawing.summary else None
-        )
-        return found
+    def part(self, name: str, **options: Any) -> Any:
+        """Return what a function of `Drawing` makes of the answer; None where the kind has no such part."""
+        function = getattr(self._drawing, name)
+        return self._drawn(function, **options) if function else None
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the figures."""
@@ -91,7 +80,7 @@ class Face:
 
     def chart(self, name: str) -> Any:
         """Return the figure of that name as data, a `costmodel.reporting.charts.Chart`."""
-        return self._call(self._drawing.figures[self.require(name)])
+        return self._drawn(self._drawing.figures[self.require(name)])
 
     __call__ = named
 
@@ -162,15 +151,15 @@ class Answer(ABC):
 
     def grids(self, **options: Any) -> list[Grid]:
         """Return the answer as tables for people, as the command line prints them."""
-        return [grid_called(grid, self.device_word) for grid in self.plot.grids(**options)]
+        return [grid_called(grid, self.device_word) for grid in self.plot.part("grids", **options)]
 
     def remarks(self) -> list[str]:
         """Return what the command line says below the tables."""
-        return [called(remark, self.device_word) for remark in self.plot.remarks()]
+        return [called(remark, self.device_word) for remark in self.plot.part("remarks") or ()]
 
     def brief(self, **options: Any) -> Summary | None:
         """Return the answer in twenty lines, as the command line prints it; None where its tables are short already."""
-        found, device = self.plot.brief(**options), self.device_word
+        found, device = self.plot.part("summary", **options), self.device_word
         if found is None:
             return None
         grids = [grid_called(grid, device) for grid in found.grids]

@@ -1,4 +1,9 @@
-"""Files that appear whole or not at all, and files that may never end."""
+"""Files that appear whole or not at all, files that may never end, and whether a name may be a path of this machine.
+
+On a command line, a model or a cluster may be named by the path of a file. A process that works for people elsewhere (the
+page of `costmodel app`, an assistant) must not open files for them, nor say which there are: it closes this door once,
+for good, and every place that would follow a path asks here first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 
 _HANDED_OVER = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 """Where a shell puts what another program writes: ``<(…)`` and a redirected input."""
@@ -67,3 +72,28 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     finally:
         # Gone where it has got its name; still there after an error or an interrupt.
         part.unlink(missing_ok=True)
+
+
+_closed = False
+
+
+def close_files() -> None:
+    """Follow no path that somebody names, from now on until the process ends."""
+    global _closed
+    _closed = True
+
+
+def refuse_path(name: object, what: str, error: type[CostModelError] = CostModelError) -> None:
+    """Refuse, by a `CostModelError` of the type `error`, to follow a path given for `what` where files are closed.
+
+    The message is the same whether there is such a file or not.
+    """
+    if _closed:
+        raise error(
+            f"{what}: {shown(str(name))} would be a file of this machine, which is not read here; hand over its content"
+        )
+
+
+def files_are_closed() -> bool:
+    """Return whether paths are refused."""
+    return _closed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from io import StringIO
@@ -60,9 +61,10 @@ def parse_mapping(
     """Return the keys and values of a YAML text; see `read_mapping`."""
     if len(text) > MOST_CHARACTERS:
         raise error(f"{name}: expected at most {MOST_CHARACTERS:,} characters")
-    kept, problem = _loaded(text)
-    if problem:
-        raise error(f"{name}: {problem}")
+    try:
+        kept = _loaded(text)
+    except _UnreadableError as problem:
+        raise error(f"{name}: {problem}") from None
     if not isinstance(kept, dict):
         got = "nothing" if kept is None else type(kept).__name__
         raise error(f"{name}: expected keys with values such as '{example}'; got {got}")
@@ -73,56 +75,51 @@ def parse_mapping(
     return copy.deepcopy(kept)
 
 
+class _UnreadableError(Exception):
+    """What is wrong with a text."""
+
+
 @functools.lru_cache(maxsize=8)
-def _loaded(text: str) -> tuple[Any, str]:
-    """Return what a text holds, and what is wrong with it; several readers may look at one file."""
+def _loaded(text: str) -> Any:
+    """Return what a text holds; several readers may look at one file."""
     from yaml.error import MarkedYAMLError
 
     try:
-        if _depth(text) > MOST_LEVELS:
-            return None, _TOO_DEEP
+        if _is_deep(text):
+            raise _UnreadableError(_TOO_DEEP)
         loader = _loader()(text)
         node = loader.get_single_node()
         if node is None:
-            return None, ""
+            return None
         sizes: dict[int, tuple[int, int]] = {}
         size, depth = _written_out(node, sizes)
         if size > len(sizes) + MOST_COPIES or depth > MOST_LEVELS:
-            return None, _ENDLESS
-        return loader.construct_document(node), ""
-    except _ManifoldError:
-        return None, _ENDLESS
+            raise _UnreadableError(_ENDLESS)
+        return loader.construct_document(node)
     except MarkedYAMLError as problem:
         what = " ".join(str(problem.problem or problem.context).split())
         if "nesting depth" in what:  # a limit that libyaml has of its own from 0.2.6 on
-            return None, _TOO_DEEP
+            raise _UnreadableError(_TOO_DEEP) from None
         # What is still open at the end is the last line's, not that of the line behind it.
         number = min(problem.problem_mark.line + 1, len(text.splitlines())) if problem.problem_mark else 0
         line = f"line {number}: " if number else ""
-        return None, f"{line}expected valid YAML; {what}"
+        raise _UnreadableError(f"{line}expected valid YAML; {what}") from None
+    except _UnreadableError:
+        raise
     except Exception as problem:  # the reader's own: of dates, numbers, tags and characters that cannot be
         what = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-        return None, f"expected valid YAML; {what}"
+        raise _UnreadableError(f"expected valid YAML; {what}") from None
 
 
-def _depth(text: str) -> int:
-    """Return how deep a text nests: libyaml before 0.2.6 has no limit of its own, and reads by recursion."""
+def _is_deep(text: str) -> bool:
+    """Tell whether a text nests too deeply: libyaml before 0.2.6 has no limit of its own, and reads by recursion."""
     import yaml
 
-    deepest = depth = 0
-    for event in yaml.parse(text, Loader=_loader()):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            deepest = max(depth, deepest)
-            if depth > MOST_LEVELS:
-                break
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-    return deepest
-
-
-class _ManifoldError(Exception):
-    """What a text stands for is far more than what it says."""
+    steps = (
+        isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        for event in yaml.parse(text, Loader=_loader())
+    )
+    return any(depth > MOST_LEVELS for depth in itertools.accumulate(steps))
 
 
 _OPEN = (0, 0)
@@ -136,7 +133,7 @@ def _written_out(node: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int
     known = sizes.get(id(node))
     if known is not None:
         if known is _OPEN:
-            raise _ManifoldError
+            raise _UnreadableError(_ENDLESS)
         return known
     sizes[id(node)] = _OPEN
     size, depth = 1, 0

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.divisors import divisors
 from costmodel.base.errors import CostModelError
+from costmodel.base.numbers import divisors
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.jobs.changes import Change, with_layout, with_switch

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError, DataError
-from costmodel.base.own_files import refuse_path
+from costmodel.base.files import refuse_path
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.interop.framework import FrameworkConfigError
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.distinct import distinct
 from costmodel.base.errors import CostModelError
+from costmodel.base.numbers import distinct
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
 from costmodel.describe.jobs.job import Job

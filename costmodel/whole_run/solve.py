@@ -8,8 +8,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from costmodel.base.divisors import divisors
 from costmodel.base.errors import CostModelError, LayoutError
+from costmodel.base.numbers import divisors
 from costmodel.base.units import format_days
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.job import job_of, layout_of_job, run_tokens, spelled_out

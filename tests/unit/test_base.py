@@ -9,11 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from costmodel.base import own_files, version
+from costmodel.base import files, version
 from costmodel.base.answer import Answer, Drawing, Face, Listing, to_json
 from costmodel.base.csv_text import to_csv
-from costmodel.base.distinct import distinct
-from costmodel.base.divisors import divisors
 from costmodel.base.errors import (
     CostModelError,
     DataError,
@@ -26,6 +24,7 @@ from costmodel.base.errors import (
 )
 from costmodel.base.files import is_there, refuse_endless, write_whole
 from costmodel.base.grid import Column, Grid, columns, grid_called, html_table
+from costmodel.base.numbers import distinct, divisors
 from costmodel.base.version import install_command
 from costmodel.base.words import called, common_device, errors_called, ordinal, plural
 from costmodel.reporting import faces
@@ -255,13 +254,13 @@ def mask():
 
 
 def test_files_are_closed_once_and_for_good(monkeypatch):
-    monkeypatch.setattr(own_files, "_closed", False)
-    assert not own_files.files_are_closed()
-    own_files.refuse_path("/etc/passwd", "model")
-    own_files.close_files()
-    assert own_files.files_are_closed()
+    monkeypatch.setattr(files, "_closed", False)
+    assert not files.files_are_closed()
+    files.refuse_path("/etc/passwd", "model")
+    files.close_files()
+    assert files.files_are_closed()
     with pytest.raises(DataError, match=r"^model: '/etc/passwd' would be a file of this machine"):
-        own_files.refuse_path(Path("/etc/passwd"), "model", DataError)
+        files.refuse_path(Path("/etc/passwd"), "model", DataError)
 
 
 def test_how_an_extra_is_installed(monkeypatch):

@@ -17,8 +17,7 @@ from typing import Any
 
 from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import ProfileError, choices_hint, listed_names, shown
-from costmodel.base.files import is_there
-from costmodel.base.own_files import refuse_path
+from costmodel.base.files import is_there, refuse_path
 from costmodel.base.yaml_files import parse_mapping, read_mapping, top_level_lines
 
 FOLDERS = {"accelerator": "accelerators", "link": "links", "cluster": "clusters", "storage": "storage"}

@@ -14,8 +14,8 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.distinct import distinct
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError, shown
+from costmodel.base.numbers import distinct
 from costmodel.base.words import errors_called
 from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
 from costmodel.describe.hardware.changed import with_hardware

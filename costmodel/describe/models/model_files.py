@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import ModelConfigError, listed_names, shown
-from costmodel.base.files import is_there
-from costmodel.base.own_files import files_are_closed, refuse_path
+from costmodel.base.files import files_are_closed, is_there, refuse_path
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.models.model import Model, make_model
 

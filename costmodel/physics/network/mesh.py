@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.base.distinct import distinct
+from costmodel.base.numbers import distinct
 from costmodel.physics.network.torus import Box, split_box
 
 Array = NDArray[np.float64]

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.base.distinct import distinct
 from costmodel.base.errors import LayoutError, choices_hint
+from costmodel.base.numbers import distinct
 from costmodel.bill.formula import evaluate, inputs_of, named_result, with_steps
 from costmodel.physics.pipeline import orders
 from costmodel.physics.pipeline.schedule_table import LAYOUT, NAMES, SCHEDULES, STEPS, UNLIKE, Schedule

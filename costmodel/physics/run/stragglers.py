@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.base.distinct import distinct
+from costmodel.base.numbers import distinct
 from costmodel.physics.run.distributions import log_normal_cdf, normal_cdf
 
 Array = NDArray[np.float64]
