@@ -1,6 +1,6 @@
 """Every flag and key of another program that we list is one that the program has: looked up in copies of it.
 
-`tests/oracles/known_names.py` writes the table; a name that is listed here and stands nowhere there fails.
+`tools/check/known_names.py` writes the table; a name that is listed here and stands nowhere there fails.
 """
 
 import csv

@@ -76,9 +76,18 @@ class Ranks:
 
 
 def all_hold_own(n, shards=None):
-    ranks = Ranks(n, [1.0] * (shards or n))
+    count = shards or n
+    ranks = Ranks(n, [n / count] * count)
     for r in range(n):
-        ranks.held[r] = {s: {r} for s in range(shards or n)}
+        ranks.held[r] = {s: {r} for s in range(count)}
+    return ranks
+
+
+def pairs(n):
+    """Each rank holds one block for every rank."""
+    ranks = Ranks(n, {(a, b): 1.0 for a in range(n) for b in range(n)})
+    for r in range(n):
+        ranks.held[r] = {(r, b): {r} for b in range(n)}
     return ranks
 
 
@@ -97,18 +106,6 @@ def at_root(n, shards):
 
 def everyone(n):
     return set(range(n))
-
-
-def assert_all_reduced(ranks):
-    want = everyone(ranks.n)
-    for held in ranks.held:
-        assert held
-        assert all(who == want for who in held.values())
-
-
-def assert_gathered(ranks):
-    for held in ranks.held:
-        assert held == {s: {s} for s in range(ranks.n)}
 
 
 def formula(primitive, algorithm, n, gamma=GAMMA):
@@ -202,26 +199,35 @@ def unfold(ranks, core):
         ranks.step([(r - core, r, list(ranks.held[r - core])) for r in range(core, ranks.n)])
 
 
+def check(ranks, primitive, algorithm):
+    """Hold what the ranks hold at the end, and when that is, to what the collective does and what it is said to take."""
+    n, held = ranks.n, ranks.held
+    whole = {s: everyone(n) for s in range(n)}
+    done = {
+        "all_reduce": lambda: all(each and all(who == everyone(n) for who in each.values()) for each in held),
+        "all_gather": lambda: all(each == {s: {s} for s in range(n)} for each in held),
+        "reduce_scatter": lambda: all(any(who == everyone(n) for who in each.values()) for each in held),
+        "reduce": lambda: held[0] in (whole, {0: everyone(n)}),
+        "broadcast": lambda: all(each.keys() == held[0].keys() for each in held),
+        "scatter": lambda: all(r in held[r] for r in range(n)),
+        "gather": lambda: held[0] == {s: {s} for s in range(n)},
+        "all_to_all": lambda: all((a, b) in held[b] for a in range(n) for b in range(n)),
+    }
+    assert done[primitive](), f"{primitive} {algorithm} leaves somebody without"
+    assert ranks.time == exact(formula(primitive, algorithm, n)), f"{primitive} {algorithm}"
+
+
 @for_each(SIZES)
-def test_ring_all_reduce(n):
+def test_rings(n):
     ranks = all_hold_own(n)
     ring_reduce_scatter(ranks)
-    reduce_scatter_time = ranks.time
     assert all(ranks.held[r][(r + 1) % n] == everyone(n) for r in range(n))
-
+    check(ranks, "reduce_scatter", "ring")
     ring_all_gather(ranks, first=1)
-
-    assert_all_reduced(ranks)
-    assert reduce_scatter_time == exact(formula("reduce_scatter", "ring", n))
-    assert ranks.time == exact(formula("all_reduce", "ring", n))
-
-
-@for_each(SIZES)
-def test_ring_all_gather(n):
+    check(ranks, "all_reduce", "ring")
     ranks = sharded(n)
     ring_all_gather(ranks)
-    assert_gathered(ranks)
-    assert ranks.time == exact(formula("all_gather", "ring", n))
+    check(ranks, "all_gather", "ring")
 
 
 @for_each(SIZES)
@@ -233,23 +239,20 @@ def test_pairwise_reduce_scatter(n):
             ranks.held[r] |= {(r + k) % n: own[r][(r + k) % n]}
         ranks.step([(r, (r + k) % n, [(r + k) % n]) for r in range(n)], add=True)
     assert all(ranks.held[r][r] == everyone(n) for r in range(n))
-    assert ranks.time == exact(formula("reduce_scatter", "pairwise", n))
+    check(ranks, "reduce_scatter", "pairwise")
 
 
 @for_each(POWERS)
-def test_recursive_halving_reduce_scatter(n):
+def test_recursive_halving_and_doubling_of_powers_of_two(n):
     ranks = all_hold_own(n)
     recursive_halving(ranks, n)
     assert all(ranks.held[r] == {r: everyone(n)} for r in range(n))
-    assert ranks.time == exact(formula("reduce_scatter", "recursive-halving", n))
-
-
-@for_each(POWERS)
-def test_recursive_doubling_all_gather(n):
+    check(ranks, "reduce_scatter", "recursive-halving")
+    binomial_gather(ranks)
+    check(ranks, "reduce", "reduce-scatter-gather")
     ranks = sharded(n)
     recursive_doubling_gather(ranks, n)
-    assert_gathered(ranks)
-    assert ranks.time == exact(formula("all_gather", "recursive-doubling", n))
+    check(ranks, "all_gather", "recursive-doubling")
 
 
 @for_each(SIZES)
@@ -260,131 +263,86 @@ def test_bruck_all_gather(n):
         count = min(d, n - d)
         ranks.step([(r, (r - d) % n, [(r + i) % n for i in range(count)]) for r in range(n)])
         d *= 2
-    assert_gathered(ranks)
-    assert ranks.time == exact(formula("all_gather", "bruck", n))
+    check(ranks, "all_gather", "bruck")
 
 
 @for_each(SIZES)
-def test_halving_doubling_all_reduce(n):
+def test_halving_and_doubling_of_any_number(n):
     core = 2 ** (n.bit_length() - 1)
     ranks = all_hold_own(n, shards=core)
-    ranks.bytes = [n / core] * core
     assert fold(ranks) == core
     recursive_halving(ranks, core)
     recursive_doubling_gather(ranks, core)
     unfold(ranks, core)
-    assert_all_reduced(ranks)
-    assert ranks.time == exact(formula("all_reduce", "halving-doubling", n))
+    check(ranks, "all_reduce", "halving-doubling")
 
-
-@for_each(SIZES)
-def test_recursive_doubling_all_reduce(n):
     ranks = all_hold_own(n, shards=1)
-    ranks.bytes = [float(n)]
     core = fold(ranks)
     d = 1
     while d < core:
         ranks.step([(r, r ^ d, [0]) for r in range(core)], add=True)
         d *= 2
     unfold(ranks, core)
-    assert_all_reduced(ranks)
-    assert ranks.time == exact(formula("all_reduce", "recursive-doubling", n))
+    check(ranks, "all_reduce", "recursive-doubling")
 
 
 @for_each(SIZES)
-def test_tree_all_reduce_is_binomial_reduce_and_broadcast(n):
+def test_binomial_trees(n):
     ranks = all_hold_own(n, shards=1)
-    ranks.bytes = [float(n)]
     binomial_reduce(ranks)
-    assert ranks.held[0][0] == everyone(n)
-    assert ranks.time == exact(formula("reduce", "binomial", n))
+    check(ranks, "reduce", "binomial")
     binomial_broadcast(ranks)
-    assert_all_reduced(ranks)
-    assert ranks.time == exact(formula("all_reduce", "tree", n))
+    check(ranks, "all_reduce", "tree")
+    ranks = at_root(n, 1)
+    binomial_broadcast(ranks)
+    check(ranks, "broadcast", "binomial")
+    ranks = at_root(n, n)
+    binomial_scatter(ranks)
+    check(ranks, "scatter", "binomial")
+    ring_all_gather(ranks)
+    check(ranks, "broadcast", "scatter-all-gather")
+    ranks = sharded(n)
+    binomial_gather(ranks)
+    check(ranks, "gather", "binomial")
 
 
 @for_each(SIZES)
-def test_naive_all_reduce_is_linear_reduce_and_broadcast(n):
+def test_one_after_the_other(n):
     ranks = all_hold_own(n, shards=1)
-    ranks.bytes = [float(n)]
     for r in range(1, n):
         ranks.step([(r, 0, [0])], add=True)
-    assert ranks.time == exact(formula("reduce", "linear", n))
-    reduced = ranks.time
+    check(ranks, "reduce", "linear")
     for r in range(1, n):
         ranks.step([(0, r, [0])])
-    assert_all_reduced(ranks)
-    assert ranks.time - reduced == exact(formula("broadcast", "linear", n))
-    assert ranks.time == exact(formula("all_reduce", "naive", n))
+    check(ranks, "all_reduce", "naive")
+    ranks = at_root(n, 1)
+    for r in range(1, n):
+        ranks.step([(0, r, [0])])
+    check(ranks, "broadcast", "linear")
+    ranks = at_root(n, n)
+    for r in range(1, n):
+        ranks.step([(0, r, [r])])
+    check(ranks, "scatter", "linear")
+    ranks = sharded(n)
+    for r in range(1, n):
+        ranks.step([(r, 0, [r])])
+    check(ranks, "gather", "linear")
 
 
 @for_each(SIZES)
 def test_one_shot_and_two_shot_all_reduce(n):
+    others = [(a, b) for a in range(n) for b in range(n) if a != b]
     ranks = all_hold_own(n, shards=1)
-    ranks.bytes = [float(n)]
-    ranks.step([(a, b, [0]) for a in range(n) for b in range(n) if a != b], add=True, grouped=True)
-    assert_all_reduced(ranks)
-    assert ranks.time == exact(formula("all_reduce", "one-shot", n))
-
+    ranks.step([(a, b, [0]) for a, b in others], add=True, grouped=True)
+    check(ranks, "all_reduce", "one-shot")
     ranks = all_hold_own(n)
-    ranks.step([(a, b, [b]) for a in range(n) for b in range(n) if a != b], add=True, grouped=True)
-    assert ranks.time == exact(formula("reduce_scatter", "direct", n))
-    ranks.step([(a, b, [a]) for a in range(n) for b in range(n) if a != b], grouped=True)
-    assert_all_reduced(ranks)
-    assert ranks.time == exact(formula("all_reduce", "two-shot", n))
-
-
-@for_each(SIZES)
-def test_binomial_scatter_and_gather(n):
-    ranks = at_root(n, n)
-    binomial_scatter(ranks)
-    assert all(r in ranks.held[r] for r in range(n))
-    assert ranks.time == exact(formula("scatter", "binomial", n))
-
+    ranks.step([(a, b, [b]) for a, b in others], add=True, grouped=True)
+    check(ranks, "reduce_scatter", "direct")
+    ranks.step([(a, b, [a]) for a, b in others], grouped=True)
+    check(ranks, "all_reduce", "two-shot")
     ranks = sharded(n)
-    binomial_gather(ranks)
-    assert ranks.held[0] == {s: {s} for s in range(n)}
-    assert ranks.time == exact(formula("gather", "binomial", n))
-
-
-@for_each(SIZES)
-def test_linear_scatter_and_gather(n):
-    ranks = at_root(n, n)
-    for r in range(1, n):
-        ranks.step([(0, r, [r])])
-    assert ranks.time == exact(formula("scatter", "linear", n))
-
-    ranks = sharded(n)
-    for r in range(1, n):
-        ranks.step([(r, 0, [r])])
-    assert ranks.held[0] == {s: {s} for s in range(n)}
-    assert ranks.time == exact(formula("gather", "linear", n))
-
-
-@for_each(SIZES)
-def test_binomial_broadcast(n):
-    ranks = at_root(n, 1)
-    binomial_broadcast(ranks)
-    assert all(held == {0: {0}} for held in ranks.held)
-    assert ranks.time == exact(formula("broadcast", "binomial", n))
-
-
-@for_each(SIZES)
-def test_scatter_all_gather_broadcast(n):
-    ranks = at_root(n, n)
-    binomial_scatter(ranks)
-    ring_all_gather(ranks)
-    assert all(len(held) == n for held in ranks.held)
-    assert ranks.time == exact(formula("broadcast", "scatter-all-gather", n))
-
-
-@for_each(POWERS)
-def test_reduce_scatter_gather_reduce(n):
-    ranks = all_hold_own(n)
-    recursive_halving(ranks, n)
-    binomial_gather(ranks)
-    assert ranks.held[0] == {s: everyone(n) for s in range(n)}
-    assert ranks.time == exact(formula("reduce", "reduce-scatter-gather", n))
+    ranks.step([(a, b, [a]) for a, b in others], grouped=True)
+    check(ranks, "all_gather", "direct")
 
 
 @for_each([2, 3, 5, 8, 17, 64])
@@ -405,39 +363,27 @@ def test_chain_broadcast_is_the_best_of_all_chunk_counts(n):
 
 
 @for_each(SIZES)
-def test_pairwise_and_direct_all_to_all(n):
-    for grouped, name in ((False, "pairwise"), (True, "direct")):
-        ranks = Ranks(n, {(a, b): 1.0 for a in range(n) for b in range(n)})
-        for r in range(n):
-            ranks.held[r] = {(r, b): {r} for b in range(n)}
-        rounds = [[(r, (r + k) % n, [(r, (r + k) % n)]) for r in range(n)] for k in range(1, n)]
-        if grouped:
-            rounds = [[m for messages in rounds for m in messages]]
-        for messages in rounds:
-            ranks.step(messages, grouped=grouped)
-        assert all((a, b) in ranks.held[b] for a in range(n) for b in range(n))
-        assert ranks.time == exact(formula("all_to_all", name, n))
+def test_all_to_alls(n):
+    rounds = [[(r, (r + k) % n, [(r, (r + k) % n)]) for r in range(n)] for k in range(1, n)]
+    ranks = pairs(n)
+    for messages in rounds:
+        ranks.step(messages)
+    check(ranks, "all_to_all", "pairwise")
+    ranks = pairs(n)
+    ranks.step([message for messages in rounds for message in messages], grouped=True)
+    check(ranks, "all_to_all", "direct")
 
-
-@for_each(SIZES)
-def test_bruck_all_to_all(n):
-    ranks = Ranks(n, {(a, b): 1.0 for a in range(n) for b in range(n)})
-    for r in range(n):
-        ranks.held[r] = {(r, b): {r} for b in range(n)}
+    ranks = pairs(n)
     d = 1
     while d < n:
-        messages = []
-        for r in range(n):
-            # a block travels the set bits of its whole distance, lowest first
-            move = [s for s in ranks.held[r] if ((s[1] - s[0]) % n) & d]
-            messages.append((r, (r + d) % n, move))
-        ranks.step(messages)
-        for a, _, moved in messages:
-            for s in moved:
-                del ranks.held[a][s]
+        # a block travels the set bits of its whole distance, lowest first
+        moved = {r: [s for s in ranks.held[r] if ((s[1] - s[0]) % n) & d] for r in range(n)}
+        ranks.step([(r, (r + d) % n, moved[r]) for r in range(n)])
+        for r, blocks in moved.items():
+            for block in blocks:
+                del ranks.held[r][block]
         d *= 2
-    assert all(ranks.held[b].keys() == {(a, b) for a in range(n)} for b in range(n))
-    assert ranks.time == exact(formula("all_to_all", "bruck", n))
+    check(ranks, "all_to_all", "bruck")
 
 
 @for_each(SIZES)

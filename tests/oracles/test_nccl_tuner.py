@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.base.errors import LayoutError
 from costmodel.describe.hardware.cluster import Tier
-from costmodel.describe.recipe import list_recipes, load_recipe
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.nccl import (
@@ -87,15 +86,6 @@ def test_pat_is_taken_where_nccl_takes_it(primitive, ranks, exponent):
         assert name_of(cost) == "pat"
     if others < 0.95 * wanted["pat"] - 3:
         assert name_of(cost) != "pat"
-
-
-def test_a_flat_group_of_four_thousand_saves_two_thirds_of_its_latency():
-    """4,095 hops of 2.7 or 14 us against 12 levels of 4 us and 2.8 us a rank."""
-    small = 4096.0
-    pat = collective_time("all_gather", small, group(4096), (INSIDE, OUTSIDE))
-    simple = collective_time("all_gather", small, group(4096), (INSIDE, OUTSIDE), algorithm="ring")
-    assert 1e6 * float(pat.latency_s) == pytest.approx(min(8 + 12 * 4 + 4096 * 2.8, 6.6 + 4095 * 2.7))
-    assert 1e6 * float(simple.latency_s) == pytest.approx(6.6 + 4095 * 14)
 
 
 def test_pat_needs_one_gpu_a_node_and_a_library_that_has_it():
@@ -227,17 +217,6 @@ def test_gathers_of_one_gpu_a_node_take_pat_where_the_recipe_has_it(on):
     gathers = algorithms(est, "dp.layer.dense.param_all_gather")
     assert gathers == ({"pat"} if on else {"ll"} | (gathers - {"pat"}))
     assert ("pat" in gathers) is on
-
-
-def test_recipes_before_its_release_do_not_have_pat():
-    having = {name for name in list_recipes() if load_recipe(name).overlap.nccl_pat}
-    assert having == {
-        "megatron-bridge",
-        "megatron-bridge-2606",
-        "megatron-core",
-        "nemo-automodel",
-        "torchtitan",
-    }
 
 
 @pytest.mark.parametrize("exponent", [10, 20, 22, 26])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from costmodel.base import files, version
+from costmodel.base import files
 from costmodel.base.answer import Answer, Drawing, Face, Listing, to_json
 from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import (
@@ -25,7 +25,6 @@ from costmodel.base.errors import (
 from costmodel.base.files import is_there, refuse_endless, write_whole
 from costmodel.base.grid import Column, Grid, columns, grid_called, html_table
 from costmodel.base.numbers import distinct, divisors
-from costmodel.base.version import install_command
 from costmodel.base.words import called, common_device, errors_called, ordinal, plural
 from costmodel.reporting import faces
 
@@ -261,11 +260,3 @@ def test_files_are_closed_once_and_for_good(monkeypatch):
     assert files.files_are_closed()
     with pytest.raises(DataError, match=r"^model: '/etc/passwd' would be a file of this machine"):
         files.refuse_path(Path("/etc/passwd"), "model", DataError)
-
-
-def test_how_an_extra_is_installed(monkeypatch):
-    checkout = Path(__file__).resolve().parents[2]
-    assert install_command("app") == f"{sys.executable} -m pip install -e '{checkout}[app]'"
-    monkeypatch.setattr(version, "__file__", "/usr/lib/python/site-packages/costmodel/base/version.py")
-    monkeypatch.setattr(sys, "executable", "")
-    assert install_command("app") == "python -m pip install 'llm-costmodel[app]'"

@@ -113,14 +113,6 @@ def test_one_line_several_lines_or_none():
         est.explain("compute.mlp.fc3.forward")
 
 
-def test_text_and_html():
-    (line,) = lines = famous("llama3-405b").explain("pp.bubble")
-    text = repr(lines)
-    assert line.source in text
-    assert "sum_forward_s" in text
-    assert "<table>" in lines._repr_html_()
-
-
 def test_many_layouts_cannot_be_explained_as_one():
     est = cm.estimate(model="llama3-8b", gpus=64, tp=[1, 2], global_batch=64, seq_len=8192)
     with pytest.raises(CostModelError, match="2"):

@@ -6,11 +6,9 @@ import pytest
 from costmodel.physics.run.goodput import (
     best_interval_s,
     checkpoint_write_s,
-    daly_interval_s,
     losses,
     shortage_fraction,
     spares_needed,
-    young_interval_s,
 )
 from costmodel.physics.run.sampling import _sum_of_waits, sample_runs
 
@@ -32,17 +30,6 @@ def test_best_interval_is_where_losses_are_least(ratio):
     near = losses(1 / mean, interval_s=best * np.asarray([0.99, 1.0, 1.01]), pause_s=pause, downtime_s=100.0)
     shorter, exact, longer = near.total.value
     assert exact < min(shorter, longer)
-
-
-def test_young_and_daly_approach_it():
-    mean = 10_000.0
-    for pause, tolerance in ((1.0, 1e-6), (100.0, 1e-4), (1000.0, 3e-3)):
-        assert float(daly_interval_s(pause, mean)) == pytest.approx(
-            float(best_interval_s(pause, mean)), rel=tolerance
-        )
-    assert float(young_interval_s(1.0, mean)) == pytest.approx(float(best_interval_s(1.0, mean)), rel=0.01)
-    assert float(young_interval_s(1000.0, mean)) > 1.15 * float(best_interval_s(1000.0, mean))
-    assert float(best_interval_s(1.0, mean, persist_s=500.0)) == 499.0
 
 
 def test_best_interval_where_failures_are_as_frequent_as_pauses_are_long():

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.physics.pipeline.schedule_table import SCHEDULES
-from costmodel.physics.pipeline.schedules import in_flight, schedule_code, unpaired_share
 
 DEEPSEEK = {
     "model": "deepseek-v3",
@@ -19,43 +17,6 @@ DEEPSEEK = {
 def _exchange(est):
     lines = [line for line in est.bill.time_lines if line.axis == "ep"]
     return [sum(float(getattr(line, what)) for line in lines) for what in ("seconds", "exposed_seconds")]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "stages", "micro_batches", "chunks", "share"),
-    [
-        ("none", 1, 1, 1, 1),
-        ("none", 1, 15, 1, 1 / 15),
-        ("1f1b", 8, 64, 1, 1),
-        ("gpipe", 8, 64, 1, 1),
-        ("zb-h1", 8, 64, 1, 1),
-        ("zb-v", 8, 64, 2, 1),
-        ("interleaved", 4, 32, 4, (1 + 3 / 4) / 32),
-        ("dualpipe", 16, 120, 1, 8 / 120),
-        ("dualpipe-v", 8, 32, 2, 4.5 / 32),
-    ],
-)
-def test_passes_without_a_partner(schedule, stages, micro_batches, chunks, share):
-    code = schedule_code(schedule)
-    got = unpaired_share(code, stages=stages, micro_batches=micro_batches, virtual_stages=chunks)
-    assert float(got) == pytest.approx(share)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_single_micro_batch_has_no_partner(name):
-    assert float(unpaired_share(schedule_code(name), stages=1, micro_batches=1)) in (0.5, 1.0)
-    if name == "none":
-        assert float(unpaired_share(schedule_code(name), stages=1, micro_batches=1)) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("schedule", "stages", "chunks", "more"),
-    [("none", 1, 1, 1 / 61), ("interleaved", 4, 4, 1 / 4), ("dualpipe", 4, 1, 0), ("1f1b", 4, 1, 0)],
-)
-def test_what_pairing_holds(schedule, stages, chunks, more):
-    known = {"stages": stages, "micro_batches": 32, "virtual_stages": chunks, "layers": 61}
-    code = schedule_code(schedule)
-    assert float(in_flight(code, **known, paired=1) - in_flight(code, **known)) == pytest.approx(more)
 
 
 def test_one_micro_batch_exposes_its_exchange():

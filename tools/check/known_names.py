@@ -1,6 +1,6 @@
 """Look the names that we list up in copies of the frameworks, and write where each stands.
 
-    PYTHONPATH=. python tests/oracles/known_names.py FOLDER    # FOLDER holds unpacked wheels, one folder a distribution
+    PYTHONPATH=. python tools/check/known_names.py FOLDER    # FOLDER holds unpacked wheels, one folder a distribution
 
 Writes tests/interop/known_names.csv: framework, name, source, place. Rows whose source is no distribution in FOLDER
 stay as they are: files of repositories that are no package (Megatron-LM's ``training/arguments.py``, its forks'
@@ -14,7 +14,7 @@ import csv
 import sys
 from pathlib import Path
 
-INTEROP = Path(__file__).parents[1] / "interop"
+INTEROP = Path(__file__).parents[2] / "tests" / "interop"
 sys.path.insert(0, str(INTEROP))
 TABLE = INTEROP / "known_names.csv"
 # Framework, distribution as unpacked, which files of it, and its version.

@@ -2,7 +2,7 @@
 
 Run where torch and transformers are installed, which costmodel itself never needs::
 
-    PYTHONPATH=. python tests/oracles/count_with_transformers.py
+    PYTHONPATH=. python tools/check/count_with_transformers.py
 
 Prints one line for every family whose count differs from the one written down, and exits with 1 if any does.
 Two families count the bias that corrects a router's scores, as their reports do; transformers has it as a buffer.
@@ -11,7 +11,7 @@ Two families count the bias that corrects a router's scores, as their reports do
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "unit"))
 
 
 BIASED_ROUTERS = ("deepseek_v3", "glm4_moe")

@@ -4,7 +4,7 @@ Fetch the release whose flags are written and unpack it, then name its folder an
 
     pip download --no-deps megatron-core==0.16.1 && unzip -q megatron_core-*.whl -d megatron-core
     costmodel plan -m llama3-70b -c h100 -n 256 --emit megatron > plan.sh
-    python tests/oracles/start_megatron.py megatron-core plan.sh
+    python tools/check/start_megatron.py megatron-core plan.sh
 
 `TransformerConfig.__post_init__` runs as it is; PyTorch is a stand-in, and every release of
 Transformer Engine is new enough.
