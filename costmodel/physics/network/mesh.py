@@ -128,11 +128,6 @@ def build_mesh(
         inner = np.asarray(inner * size[name])
     domains = [usable_domain_size(inner, tier) for tier in tier_sizes]
 
-    def dense(dim: str, *names: str) -> Group:
-        ranks = np.asarray(np.prod(np.broadcast_arrays(*(size[n] for n in names)), axis=0))
-        axes = [(stride[n], size[n]) for n in names]
-        return Group(ranks, tuple(_members(d, *axes) for d in domains), dim, _box(shape, *axes))
-
     # Where pp lies inside dp, a domain holds fewer ranks of one stage than it has GPUs.
     before_pp = np.asarray(
         np.prod(np.broadcast_arrays(*(size[n] for n in order if n != "dp" and n != "pp")), axis=0)
@@ -145,25 +140,21 @@ def build_mesh(
             for d in domains
         ]
     edp = np.asarray(size["tp"] * size["cp"] * size["dp"] / (size["ep"] * size["etp"]))
-    expert_axes = {
+    expert = {
         "etp": (np.asarray(1.0), size["etp"]),
         "ep": (size["etp"], size["ep"]),
         "edp": (np.asarray(size["etp"] * size["ep"]), edp),
     }
+    dense = {name: (stride[name], size[name]) for name in order}
 
-    def expert(name: str) -> Group:
-        axis = expert_axes[name]
-        return Group(axis[1], tuple(_members(d, axis) for d in stage_domains), name, _box(shape, axis))
+    def group(dim: str, domains: Sequence[Array], *axes: tuple[Array, Array]) -> Group:
+        ranks = np.asarray(np.prod(np.broadcast_arrays(*(degree for _, degree in axes)), axis=0))
+        return Group(ranks, tuple(_members(d, *axes) for d in domains), dim, _box(shape, *axes))
 
     return Mesh(
-        tp=dense("tp", "tp"),
-        cp=dense("cp", "cp"),
-        dp=dense("dp", "dp"),
-        pp=dense("pp", "pp"),
-        grad=dense("grad", "cp", "dp"),
-        etp=expert("etp"),
-        ep=expert("ep"),
-        edp=expert("edp"),
+        **{name: group(name, domains, axis) for name, axis in dense.items()},
+        **{name: group(name, stage_domains, axis) for name, axis in expert.items()},
+        grad=group("grad", domains, dense["cp"], dense["dp"]),
     )
 
 
