@@ -123,7 +123,7 @@ def matmul_time(
     alone: bool = False,
     cast: ArrayLike = False,
 ) -> Quantity:
-    r"""Time of `groups` products of an m x k by a k x n matrix in one kernel.
+    r"""Time of `groups` products of an m x k by a k x n matrix in one kernel. [s]
 
     .. math::
 
@@ -139,32 +139,20 @@ def matmul_time(
 
     Parameters
     ----------
-    m, n, k : array_like
-        Rows, columns and depth of one product. [elements]
-    groups : array_like
-        Products of that size in one kernel (experts, or batch x heads). [-]
+    m, n, k, groups : array_like
+        Rows, columns and depth of one product, and products in one kernel (experts, or batch x heads). [elements, -]
     constants : MatmulConstants
         Of the accelerator at this precision.
-    peak_flops_per_s : float
-        Dense peak at this precision. [FLOP/s]
-    memory_bandwidth_bytes_per_s : float
-        HBM bandwidth of the data sheet. [B/s]
+    peak_flops_per_s, memory_bandwidth_bytes_per_s : float
+        Of the data sheet, dense, at this precision. [FLOP/s, B/s]
     input_bytes, output_bytes : array_like
         Bytes of one element of either operand, and of the result. [B]
-    accumulate : array_like of bool
-        The result is read before it is written (weight gradients). [-]
+    accumulate, cast : array_like of bool
+        The result is read before it is written (weight gradients); separate kernels quantise the first operand.
     sustained : array_like of bool
-        Price the clock of kernels run back to back for long, as in training; without it that
-        of a short benchmark.
+        Price the clock of kernels run back to back for long, as in training; without it that of a short benchmark.
     alone : bool
         Of a benchmark that repeats this product and nothing else: small ones end before the limit bites.
-    cast : array_like of bool
-        Add the separate kernels that quantise the first operand (8- and 4-bit recipes).
-
-    Returns
-    -------
-    Quantity
-        GPU time of the kernel, without the host's launch cost. [s]
 
     Notes
     -----
@@ -281,7 +269,7 @@ def attention_time(
     windowed: ArrayLike = False,
     element_bytes: float = 2.0,
 ) -> Quantity:
-    r"""Time of a fused attention kernel that never writes the score matrix.
+    r"""Time of a fused attention kernel that never writes the score matrix. [s]
 
     .. math::
 
@@ -298,31 +286,18 @@ def attention_time(
 
     Parameters
     ----------
-    batch, seq_q, seq_kv, heads : array_like
-        Sequences, queries and keys of each, and query heads on this GPU. [-]
-    kv_heads : array_like
-        Key and value heads on this GPU. [-]
-    qk_head_dim, v_head_dim : float
-        Elements of a query or key, and of a value. [elements]
-    causal : array_like of bool
-        Queries see only the keys before them.
-    backward : bool
-        Price the backward pass, else the forward pass.
+    batch, seq_q, seq_kv, heads, kv_heads : array_like
+        Sequences, queries and keys of each, query heads and key and value heads on this GPU. [-]
+    qk_head_dim, v_head_dim, element_bytes : float
+        Elements of a query or key, and of a value, and bytes of an element of Q, K, V and the output. [elements, B]
+    causal, windowed : array_like of bool
+        Queries see only the keys before them; `keys_per_query` are those of a window, whose edges cut tiles.
     constants : AttentionConstants
         Of the accelerator, kernel and precision.
     peak_flops_per_s, memory_bandwidth_bytes_per_s : float
         Of the data sheet, dense. [FLOP/s, B/s]
     keys_per_query : array_like, optional
         Average keys per query where the mask is neither full nor causal (sliding window). [-]
-    windowed : array_like of bool
-        `keys_per_query` are those of a window, whose edges cut tiles.
-    element_bytes : float
-        Bytes of an element of Q, K, V and the output. [B]
-
-    Returns
-    -------
-    Quantity
-        GPU time of the kernel, without the host's launch cost. [s]
 
     Notes
     -----
@@ -424,21 +399,15 @@ def memory_time(
     waves: float = 1.0,
     scalar: ScalarRate | None = None,
 ) -> Quantity:
-    r"""Time of memory-bound kernels: :math:`t = n_k t_0 + c\, n / (e_{mem} B)`.
+    r"""Time of memory-bound kernels: :math:`t = n_k t_0 + c\, n / (e_{mem} B)`. [s]
 
     Of kernels that load element by element, the part :math:`n_s` of the bytes takes no less than
-    :math:`m / r` for its :math:`m` elements.
+    :math:`m / r` for its :math:`m` elements. Working sets inside the L2 cache are faster; that is not counted.
 
     Parameters
     ----------
     moved_bytes : array_like or Quantity
-        Bytes read plus bytes written, by all kernels together. [B]
-    constants : MemoryConstants
-        Of the accelerator.
-    memory_bandwidth_bytes_per_s : float
-        HBM bandwidth of the data sheet. [B/s]
-    kernels : array_like
-        Kernels that move them. [-]
+        Bytes read plus bytes written, by all `kernels` together. [B]
     cast_slowdown : float
         How much slower than others kernels that quantise move a byte. [-]
     waves : float
@@ -446,15 +415,6 @@ def memory_time(
         the grid on all. [-]
     scalar : ScalarRate, optional
         What of it is done element by element, and how fast.
-
-    Returns
-    -------
-    Quantity
-        GPU time, without the host's launch cost. [s]
-
-    Notes
-    -----
-    Working sets inside the L2 cache are faster; that is not counted.
 
     Examples
     --------

@@ -164,26 +164,20 @@ def moe_exchange_time(
 ) -> GroupCost:
     """Time to send each rank's tokens to their experts, or to bring the results back.
 
+    Routing is uniform over experts. The kernels take SMs from the computation beside them, which is for the caller to count.
+
     Parameters
     ----------
-    num_tokens : array_like
-        Tokens of one rank. [-]
-    bytes_per_token : array_like
-        Hidden size times bytes per element, with scales. [B]
-    top_k : array_like
-        Routed experts per token. [-]
-    group : Group
-        The expert-parallel group.
-    tiers : sequence of Tier
-        Levels of the fabric, innermost first.
+    num_tokens, bytes_per_token, top_k : array_like
+        Tokens of one rank, bytes of one with scales, and routed experts per token. [-, B, -]
+    group, tiers : Group, sequence of Tier
+        The expert-parallel group; levels of the fabric, innermost first.
     node_limit : array_like
         Innermost domains that routing may use for one token (DeepSeek-V3: 4), 0 = all. [-]
     deduplicate : bool
         One copy per domain, passed on inside; else one per expert (low-latency kernels).
-    imbalance : array_like
-        Tokens of the busiest rank over the mean. [-]
-    concurrent : array_like
-        Groups that share each port. [-]
+    imbalance, concurrent : array_like
+        Tokens of the busiest rank over the mean; groups that share each port. [-]
     network_rate : float
         Rate between the innermost domains over that of the tier's profile (`Dispatcher.network_rate`). [-]
 
@@ -191,11 +185,6 @@ def moe_exchange_time(
     -------
     cost : GroupCost
         ``wire_bytes`` on the slowest tier; exactly zero in a group of one.
-
-    Notes
-    -----
-    Routing is uniform over experts. The kernels take SMs from the computation beside them, which is
-    for the caller to count.
     """
     nodes = np.asarray(node_limit, dtype=np.float64)
     limited, slowed = bool((nodes > 0.0).any()), network_rate != 1.0

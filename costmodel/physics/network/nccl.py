@@ -171,7 +171,7 @@ def collective_time(
     concurrent: ArrayLike = 1.0,
     without: tuple[str, ...] = (),
 ) -> GroupCost:
-    r"""Time of one collective of `group` over a fabric, by the fastest algorithm; see the module.
+    """Time of one collective of `group` over a fabric, by the fastest algorithm; see the module.
 
     Parameters
     ----------
@@ -180,10 +180,8 @@ def collective_time(
     size_bytes : array_like
         The full logical tensor, :math:`S`: reduced buffer, gathered output, scattered input, all
         that one rank sends in an all-to-all, the message of a send. [B]
-    group : Group
-        Ranks and members per tier; broadcasts against `size_bytes`.
-    tiers : sequence of Tier
-        Levels of the fabric, innermost first, as many as the group has members.
+    group, tiers : Group, sequence of Tier
+        Ranks and members per tier, broadcast against `size_bytes`; levels of the fabric, innermost first.
     algorithm : str
         ``auto``, or ``ring``, ``ll``, ``tree``, ``nvls`` … to force one.
     concurrent : array_like
@@ -194,17 +192,13 @@ def collective_time(
     Returns
     -------
     cost : GroupCost
-        Exactly zero in a group of one.
+        Exactly zero in a group of one. A send is priced across the outermost tier that the group spans. Sizes below a
+        few bytes, chunk alignment and the number of channels are not seen.
 
     Raises
     ------
     LayoutError
         If there is no such collective, or no group can do it by the algorithm.
-
-    Notes
-    -----
-    A send is priced across the outermost tier that the group spans. Sizes below a few bytes, chunk
-    alignment and the number of channels are not seen.
     """
     path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent, without)
     if algorithm != "auto":

@@ -38,26 +38,11 @@ _LETTERS = {
 
 
 def parse_chunks(text: str) -> tuple[Chunk, ...]:
-    """Read a pipeline layout string into its chunks.
+    """Read a pipeline layout string into its chunks, in the order of the model.
 
-    Parameters
-    ----------
-    text : str
-        ``E`` embedding, ``t`` layer, ``m`` multi-token prediction, ``L`` loss, ``|`` end of a chunk,
-        ``*n`` repeats the letter or the group in parentheses before it; commas and blanks do nothing.
+    ``E`` embedding, ``t`` layer, ``m`` multi-token prediction, ``L`` loss, ``|`` end of a chunk, ``*n`` repeats the letter
+    or the group in parentheses before it; commas and blanks do nothing. Anything else is a `LayoutError`.
 
-    Returns
-    -------
-    chunks : tuple of Chunk
-        In the order of the model.
-
-    Raises
-    ------
-    LayoutError
-        If the text has other letters, unpaired parentheses, or nothing to repeat.
-
-    Examples
-    --------
     >>> [(c.embedding, c.layers, c.mtp, c.loss) for c in parse_chunks("Et*2|(t*3|)*2tmL")]
     [(1, 2, 0, 0), (0, 3, 0, 0), (0, 3, 0, 0), (0, 1, 1, 1)]
     """

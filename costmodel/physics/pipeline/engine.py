@@ -102,28 +102,19 @@ def simulate(
     pending_weight_fraction: float = 1.0,
     synchronized: bool = False,
 ) -> Timeline:
-    """Run the orders; every task starts as soon as its rank and its input are there.
+    """Run the orders; every task starts as soon as its rank and its input are there, and waits for each other are an error.
 
     Parameters
     ----------
-    orders : Orders
-        What `task_orders` returned.
     forward_s, backward_input_s, backward_weight_s : array_like
         Times of one micro-batch: one number for all stages, one per stage (shared equally by the
         stage's chunks), or an array (ranks, chunks) of each chunk. [s]
-    message_s : float
-        Time of a message from rank to rank. [s]
-    blocking : bool
-        Whether the sender stands still meanwhile; otherwise only the receiver waits.
+    message_s, blocking : float, bool
+        Time of a message from rank to rank, and whether the sender stands still meanwhile; else only the receiver waits. [s]
     pending_weight_fraction : float
         Share of the activations that W still needs after I, where W fills gaps. [-]
     synchronized : bool
         Whether all ranks wait for each other at the end, so that the shortest order is the one that ends first.
-
-    Raises
-    ------
-    AssertionError
-        If the orders wait for each other.
 
     Notes
     -----
@@ -133,15 +124,9 @@ def simulate(
     Where it fills the gaps that there are, a gap at least as long as W takes one, and a W is forced where the next F would
     exceed the memory limit. Shorter gaps take one by one of three rules, and the shortest step counts, as the
     zero-bubble paper's finder of schedules keeps the best of several heuristics: if otherwise this rank would
-    become the one that has been idle longest, as in its own [1]_; or if at least half, or a quarter, of the W fits,
-    which is better where stages at the ends are lighter than the others and so are idle longest by themselves.
+    become the one that has been idle longest, as in its own (P. Qi et al., arXiv:2401.10241, sec. 3.1); or if at least half,
+    or a quarter, of the W fits, which is better where stages at the ends are lighter than the others and so are idle longest.
 
-    References
-    ----------
-    .. [1] P. Qi et al., "Zero bubble pipeline parallelism," ICLR 2024, arXiv:2401.10241, sec. 3.1.
-
-    Examples
-    --------
     >>> from costmodel.physics.pipeline.orders import one_f_one_b
     >>> timeline = simulate(one_f_one_b(4, 8, 1), forward_s=1.0, backward_input_s=1.0,
     ...                     backward_weight_s=1.0)

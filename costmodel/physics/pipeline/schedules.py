@@ -205,24 +205,14 @@ def in_flight(
 ) -> Array:
     """Peak number of micro-batches whose activations rank `stage` holds, in units of its whole stage; fractions are chunks.
 
-    Parameters
-    ----------
-    paired : array_like
-        1 where passes of two micro-batches run together, to hide what experts exchange. [-]
-    layers : array_like
-        Layers of the model. [-]
-    largest_chunk, smallest_chunk : array_like, optional
-        Shares of a rank's layers in its largest and its smallest chunk; by default 1 / v. [-]
+    `paired` is 1 where passes of two micro-batches run together, to hide what experts exchange, of a model of `layers`;
+    `largest_chunk` and `smallest_chunk` are shares of a rank's layers, by default 1 / v. [-]
 
-    Notes
-    -----
     An activation counts in full from the start of F to the end of the backward; between B and W
     the share that W does not need is free again, so that where W is put off these are upper
     bounds, reached by the stages on which nothing is put off. The input that a stage has received
     ahead of its turn is not counted.
 
-    Examples
-    --------
     >>> float(in_flight(schedule_code("interleaved"), stages=8, micro_batches=32, virtual_stages=2))
     11.5
     """
@@ -267,14 +257,10 @@ def exposed_p2p_messages(
 
     Megatron's ``overlap_p2p_comm``, which it has for the interleaved schedule only, and the zero-bubble runtimes
     do. The simulation was run with a delay per message, and the number of delays by which the step grew was read
-    off: most hide behind the waits that the schedule has anyway. `times` go by the names of `bubble_time_s`, with
-    `message_s`; without them all ranks are equally fast. [s]
+    off: most hide behind the waits that the schedule has anyway. That 1F1B's form is also what the zero-bubble paper's own
+    simulation (arXiv:2401.10241, Table 5) charges follows from its printed bubble rates.
 
-    Notes
-    -----
-    That 1F1B's form is also what the zero-bubble paper's own simulation (arXiv:2401.10241, Table 5)
-    charges follows from its printed bubble rates. Ranks that stand still while they send pay for each of
-    `sent_by_rank` as for a part of the pass before it.
+    `times` go by the names of `bubble_time_s`, with `message_s`; without them all ranks are equally fast. [s]
     """
     terms = _layout_terms(schedule, stages, micro_batches, virtual_stages)
     return evaluate(closed_form("messages", schedule), {**_EQUALLY_FAST, **times, **terms})
