@@ -14,31 +14,11 @@ from costmodel.base.errors import UnitError, shown
 
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)"
 _PATTERN = re.compile(_NUMBER + r" (Ki|Mi|Gi|Ti|Pi|[kMGTPEmun])?(B/s|bit/s|FLOP/s|FLOP|B|s|W)")
-_PREFIX = {
-    None: 1.0,
-    "n": 1e-9,
-    "u": 1e-6,
-    "m": 1e-3,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "P": 1e15,
-    "E": 1e18,
-    "Ki": 2.0**10,
-    "Mi": 2.0**20,
-    "Gi": 2.0**30,
-    "Ti": 2.0**40,
-    "Pi": 2.0**50,
-}
-_DIMENSION = {
-    "B": ("B", 1.0),
-    "B/s": ("B/s", 1.0),
-    "bit/s": ("B/s", 0.125),
-    "FLOP/s": ("FLOP/s", 1.0),
-    "FLOP": ("FLOP", 1.0),
-    "s": ("s", 1.0),
-    "W": ("W", 1.0),
+_PREFIX = {None: 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3}
+_PREFIX |= {prefix: 1000.0**power for power, prefix in enumerate("kMGTPE", start=1)}
+_PREFIX |= {f"{prefix}i": 1024.0**power for power, prefix in enumerate("KMGTP", start=1)}
+_DIMENSION = {unit: (unit, 1.0) for unit in ("B", "B/s", "FLOP/s", "FLOP", "s", "W")} | {
+    "bit/s": ("B/s", 0.125)
 }
 _SUBUNIT_PREFIXES = {"n", "u", "m"}
 _EXAMPLE = {

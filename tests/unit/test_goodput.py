@@ -99,21 +99,6 @@ def test_formula_and_samples_against_a_simulation(case):
     assert drawn.std() == pytest.approx(followed.std(), rel=0.15)
 
 
-def test_runs_that_never_fail():
-    """Ten intervals of 100 s, and a pause of 5 s after each."""
-    drawn = sample_runs(
-        np.random.default_rng(1),
-        work_s=np.full(3, 1000.0),
-        failures_per_s=np.asarray(0.0),
-        interval_s=np.asarray(100.0),
-        pause_s=np.asarray(5.0),
-        persist_s=np.asarray(10.0),
-        downtime_s=np.asarray(900.0),
-    )
-    assert drawn.calendar_s.tolist() == [1050.0] * 3
-    assert drawn.interruptions.tolist() == [0.0] * 3
-
-
 def test_parts_add_up_and_a_job_that_never_fails_pays_its_pauses():
     found = losses(
         np.asarray([0.0, 1e-5, 1e-3]), interval_s=1000.0, pause_s=10.0, downtime_s=600.0, persist_s=30.0
@@ -149,20 +134,6 @@ def test_large_sums_have_the_moments_of_the_exact_ones():
     assert many.mean() == pytest.approx(exact, abs=4 * many.std() / np.sqrt(4000))
     few = sample_runs(np.random.default_rng(2), work_s=np.full(500, 3e6), **job).calendar_s
     assert many.std() == pytest.approx(few.std(), rel=0.15)
-
-
-def test_the_same_seed_draws_the_same_runs():
-    job = {
-        "failures_per_s": np.asarray(419 / (54 * 86400)),
-        "interval_s": np.asarray(300.0),
-        "pause_s": np.asarray(4.0),
-        "persist_s": np.asarray(10.0),
-        "downtime_s": np.asarray(900.0),
-    }
-    drawn = sample_runs(np.random.default_rng(1), work_s=np.full(10_000, 49 * 86400.0), **job)
-    assert drawn.calendar_s.shape == (10_000,)
-    again = sample_runs(np.random.default_rng(1), work_s=np.full(10_000, 49 * 86400.0), **job)
-    assert np.array_equal(drawn.calendar_s, again.calendar_s)
 
 
 def test_spares():

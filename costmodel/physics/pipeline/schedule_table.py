@@ -13,84 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from costmodel.base.csv_text import read_rows
 from costmodel.bill.formula import evaluate, inputs_of, with_steps
 from costmodel.physics.pipeline import orders
 from costmodel.physics.pipeline.stages import Fold
 
-
-class Unlike(NamedTuple):
-    """A way in which stages differ: its value where they are alike, as a formula, and what it means."""
-
-    alike: str
-    meaning: str
-
-
-UNLIKE: Mapping[str, Unlike] = {
-    "sum_forward_s": Unlike("stages * forward_s", "F of all stages together"),
-    "sum_backward_s": Unlike(
-        "stages * (backward_input_s + backward_weight_s)", "B + W of all stages together"
-    ),
-    "sum_backward_weight_s": Unlike("stages * backward_weight_s", "W of all stages together"),
-    "plain_forward_s": Unlike("forward_s", "F of layers alone on the stage that has most of them"),
-    "plain_backward_s": Unlike("backward_input_s + backward_weight_s", "B + W of layers alone there"),
-    "plain_backward_weight_s": Unlike("backward_weight_s", "W of layers alone there"),
-    "mean_forward_s": Unlike("forward_s", "F of layers alone on the mean stage"),
-    "mean_backward_s": Unlike("backward_input_s + backward_weight_s", "B + W of layers alone there"),
-    "mean_backward_weight_s": Unlike("backward_weight_s", "W of layers alone there"),
-    "most_forward_s": Unlike("forward_s", "F of the stage that takes longest for it"),
-    "most_backward_s": Unlike(
-        "backward_input_s + backward_weight_s", "B + W of the stage that takes longest for them"
-    ),
-    "pair_forward_s": Unlike(
-        "plain_forward_s + mean_forward_s",
-        "F of the two neighbours of a V (`stages.Rings`) that take longest for it",
-    ),
-    "pair_input_s": Unlike(
-        "plain_backward_s - plain_backward_weight_s + mean_backward_s - mean_backward_weight_s",
-        "B of the two that take longest for it",
-    ),
-    "pair_weight_s": Unlike("2 * plain_backward_weight_s", "W of the two that take longest for it"),
-    "three_forward_s": Unlike(
-        "plain_forward_s + 2 * mean_forward_s", "F of the three neighbours of a V that take longest for it"
-    ),
-    "three_input_s": Unlike(
-        "plain_backward_s - plain_backward_weight_s + 2 * (mean_backward_s - mean_backward_weight_s)",
-        "B of the three that take longest for it",
-    ),
-    # The busiest, if it is the first, takes there what it takes beyond half a mean rank; others half a mean rank.
-    "vee_turn_s": Unlike(
-        "first * (forward_s + backward_input_s + 0.5 * (mean_forward_s + mean_backward_s - mean_backward_weight_s))",
-        "F and B of the last chunks of the first three ranks of a V",
-    ),
-    "last_by_chunk_s": Unlike(
-        "0", "F + B + W of the last rank with what it waits, chunk by chunk, for larger ones of another"
-    ),
-    "first_chunk_s": Unlike(
-        "(sum_forward_s + sum_backward_s - forward_s - backward_input_s - backward_weight_s) "
-        "/ (max(stages - 1, 1) * virtual_stages)",
-        "F + B + W of the first chunk of a mean rank before the last",
-    ),
-    "largest_chunk": Unlike("1 / virtual_stages", "share of a rank's layers in its largest chunk [-]"),
-    "smallest_chunk": Unlike("1 / virtual_stages", "share of a rank's layers in its smallest chunk [-]"),
-    "pending_weight_fraction": Unlike(
-        "1",
-        "share of a micro-batch's activations that W still needs when B is done: 32/34 with "
-        "flash attention, 32 / (34 + 5 a s / h) where the scores are kept (arXiv:2401.10241) [-]",
-    ),
-    "synchronized": Unlike(
-        "0",
-        "1 where all ranks wait for each other at the optimizer (a gradient norm, a check for overflow): "
-        "ZB-2p and ZB-V reach their bubble only where they do not [-]",
-    ),
-    "first": Unlike("0", "1 where the busiest rank is the first [-]"),
-    "last": Unlike("0", "1 where the busiest rank is the last [-]"),
-    "behind": Unlike(
-        "stages - 1", "ranks behind the busiest one; where it is not known, none or all if that is longer [-]"
-    ),
+UNLIKE: Mapping[str, str] = {
+    row["name"]: row["alike"] for row in read_rows(Path(__file__).with_name("schedule_terms.csv"))
 }
-"""How stages may differ, by the names of the closed forms: seconds of one micro-batch unless said otherwise."""
+"""How stages may differ, by the names of the closed forms, and what that is where they are alike, as a formula."""
 
 RINGS = tuple(name for name in UNLIKE if name.startswith(("pair_", "three_", "vee_")))
 """Of neighbours that wait for each other in a circle."""

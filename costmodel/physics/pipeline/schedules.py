@@ -135,8 +135,8 @@ def bubble_time_s(
         F, B and W: times of one micro-batch on the busiest stage, all its chunks together, with the messages that
         it stands still for. [s]
     **unlike : array_like
-        How stages differ, by the names of `schedule_table.UNLIKE`; by default they are alike, all activations wait
-        for W, and ranks do not wait for each other at the optimizer.
+        How stages differ, by the names of ``schedule_terms.csv``, which says what they mean; by default they are alike,
+        all activations wait for W, and ranks do not wait for each other at the optimizer.
 
     Returns
     -------
@@ -186,8 +186,7 @@ def _with_alike(formula: str, terms: dict[str, Array]) -> dict[str, Array]:
     """Add what `formula` needs of stages that are alike to the terms."""
     for name in inputs_of(formula):
         if name not in terms:
-            alike = UNLIKE[name].alike
-            terms[name] = evaluate(alike, _with_alike(alike, terms))
+            terms[name] = evaluate(UNLIKE[name], _with_alike(UNLIKE[name], terms))
     return terms
 
 
