@@ -7,7 +7,6 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError, NoLayoutError
-from costmodel.base.numbers import divisors
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout import layout_problems, make_layout
