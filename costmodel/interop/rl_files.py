@@ -16,6 +16,7 @@ from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.interpolation import resolved
 from costmodel.interop.keys import Values, key_table
+from costmodel.interop.megatron_job import MEGATRON
 from costmodel.interop.read_megatron import followed_script, split_words
 from costmodel.interop.read_megatron_yaml import of_configuration
 from costmodel.interop.shell_words import is_unknown, missing_in, without_marks
@@ -133,7 +134,7 @@ def _nemo_training(said: Values, file: TextFile, given: Mapping[str, Any], draft
         flat["recompute_method"] = flat["recompute_num_layers"] = None
     else:
         flat |= _RECOMPUTE
-    _megatron(flat, _NEMO.more["megatron_irrelevant"], "policy.megatron_cfg", file, given, draft)
+    _megatron(flat, "policy.megatron_cfg", file, given, draft)
 
 
 def read_verl(file: TextFile, given: Mapping[str, Any]) -> Imported:
@@ -229,8 +230,7 @@ def _verl_training(
     if not over.get("recompute_granularity"):
         flat["recompute_granularity"] = None
         flat |= _RECOMPUTE if said.said("recompute") and said["recompute"] else {}
-    where = "actor_rollout_ref.actor.megatron"
-    _megatron(flat, _VERL.more["megatron_irrelevant"], where, file, given, draft)
+    _megatron(flat, "actor_rollout_ref.actor.megatron", file, given, draft)
 
 
 def _verl_settings(file: TextFile, given: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], bool]:
@@ -301,7 +301,7 @@ def _hydra_value(text: str) -> Any:
 
 
 def _megatron(
-    flat: dict[str, Any], irrelevant: str, where: str, file: TextFile, given: Mapping[str, Any], draft: Draft
+    flat: dict[str, Any], where: str, file: TextFile, given: Mapping[str, Any], draft: Draft
 ) -> None:
     """Read the training half of Megatron's settings."""
     flat = {key: value for key, value in flat.items() if not isinstance(value, dict)}
@@ -313,7 +313,7 @@ def _megatron(
         "seq_len": draft["seq_len"],
         **({"vocab_size": given["vocab_size"]} if given.get("vocab_size") else {}),
     }
-    found = of_configuration(flat, {}, file, beside, irrelevant)
+    found = of_configuration(flat, {}, file, beside, MEGATRON.more["beside"]["rl"])
     draft.put_switches(found["switches"] or {})
     absent = ("model", "gpus", "global_batch", "tokens", "switches")
     draft.put(**{name: value for name, value in found.job.items() if name not in absent})
