@@ -1,7 +1,7 @@
-"""Job files of trainers on transformers: LLaMA-Factory's, ms-swift's and Axolotl's read, Axolotl's written.
+"""Job files of trainers on transformers: LLaMA-Factory's, ms-swift's and Axolotl's read, Axolotl's written; Accelerate's.
 
-What the keys mean stands in ``keys/trainers.yaml``. A job is joined with the DeepSpeed or FSDP configuration that it
-names.
+What the keys mean stands in ``keys/trainers.yaml`` and ``keys/accelerate.yaml``. A job is _joined with the DeepSpeed or
+FSDP configuration that it names. In Accelerate's files batch and sequence belong to the training script.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from costmodel.interop.tuning import peft_modules, take_tuning
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
 
-FSDP_RECIPE = "torchtitan"
+_FSDP_RECIPE = "torchtitan"
 """PyTorch's own sharding as torchtitan runs it; none of these trainers has a profile of its own."""
 _EAGER_RECIPE = "deepspeed"
 """The recipe whose kernels are those of Hugging Face's models, which all these trainers run."""
@@ -48,11 +48,11 @@ _LIGER: Mapping[str, Mapping[str, Any]] = _KEYS.more["liger"]
 _SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 
 
-def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
+def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job of LLaMA-Factory, ms-swift or Axolotl, with the DeepSpeed JSON beside it."""
     raw = parse_yaml(file.text, file.name)
     said, head = Values(_KEYS, raw), own_head(file.text)
-    draft = draft_under(head, given, said)
+    draft = _draft_under(head, given, said)
     chosen, axolotl = draft["recipe"], "base_model" in raw
     draft.put(micro_batch=said["micro_batch"] or 1, seq_len=said["seq_len"])
     _take_model(str(said["model"] or ""), draft)
@@ -68,7 +68,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         tp=said["tp"],
         ep=said["ep"] if axolotl else None,
     )
-    take_mesh(said, draft)
+    _take_mesh(said, draft)
     draft.put(gpus=head.get("gpus"))
     _take_batch(said, draft, axolotl=axolotl)
     if any(raw.get(key) is True for key in _KEYS.fields["sample_packing"].keys):
@@ -82,26 +82,26 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     draft.put_optimizer(str(said["optimizer"]))
     if named := said["deepspeed"]:
         if not chosen:
-            take_kernels(said, _EAGER_RECIPE, draft)
-        draft = joined(file, named, draft)
+            _take_kernels(said, _EAGER_RECIPE, draft)
+        draft = _joined(file, named, draft)
         draft.put_steps(said["steps"])
         return draft.answer()
     if (said["cp"] or 1) > 1:
-        take_method("ring", draft)
+        _take_method("ring", draft)
     if said["fsdp"] or said["fsdp_config"] or said["fsdp_version"]:
         words = {"fsdp_sharding": said["fsdp"]} if said["fsdp"] else {}
-        take_sharding({**said["fsdp_config"], **words}, draft)
+        _take_sharding({**said["fsdp_config"], **words}, draft)
     else:
-        draft.put(recipe=FSDP_RECIPE, zero_stage=0)
+        draft.put(recipe=_FSDP_RECIPE, zero_stage=0)
         draft.notes.append("no sharding is named: every GPU has a copy (DDP)")
     if not chosen:
-        take_kernels(said, FSDP_RECIPE, draft)
+        _take_kernels(said, _FSDP_RECIPE, draft)
     draft.settle_offload()
     draft.put_steps(said["steps"])
     return draft.answer()
 
 
-def draft_under(head: Mapping[str, Any], given: Mapping[str, Any], said: Values) -> Draft:
+def _draft_under(head: Mapping[str, Any], given: Mapping[str, Any], said: Values) -> Draft:
     """Return a draft with what our own first comment says and no key does; a model only where it is known."""
     draft = Draft(given, said)
     draft.put(recipe=head.get("recipe"), model=known_model(head["model"]) if "model" in head else None)
@@ -176,7 +176,7 @@ def _take_unpriced(said: Values, draft: Draft) -> None:
         )
 
 
-def take_kernels(said: Values | None, recipe: str, draft: Draft) -> None:
+def _take_kernels(said: Values | None, recipe: str, draft: Draft) -> None:
     """Read which kernels the model has where the recipe has others: eager ones, Liger's, compiled ones.
 
     Without Liger's kernels the loss goes through fp32 copies of all logits, however parameters are sharded
@@ -191,7 +191,7 @@ def take_kernels(said: Values | None, recipe: str, draft: Draft) -> None:
     draft.put_switches({name: value for name, value in found.items() if base[name] != value})
 
 
-def take_mesh(said: Values, draft: Draft) -> None:
+def _take_mesh(said: Values, draft: Draft) -> None:
     """Read replicas and shards of the data-parallel ranks; tensor parallelism here is not sequence-parallel."""
     replicate, shard = said["replicate"] or 1, said["shard"]
     tp, cp = draft["tp"] or 1, draft["cp"] or 1
@@ -204,13 +204,13 @@ def take_mesh(said: Values, draft: Draft) -> None:
         )
 
 
-def take_method(method: str, draft: Draft) -> None:
+def _take_method(method: str, draft: Draft) -> None:
     """Say how context parallelism works where the recipe says otherwise."""
-    if load_recipe(draft["recipe"] or FSDP_RECIPE).overlap.cp_method != method:
+    if load_recipe(draft["recipe"] or _FSDP_RECIPE).overlap.cp_method != method:
         draft.put_switches({"cp_method": method})
 
 
-def take_sharding(fsdp: Mapping[str, Any], draft: Draft) -> None:
+def _take_sharding(fsdp: Mapping[str, Any], draft: Draft) -> None:
     """Read FSDP's settings, of either version."""
     stages = _SHARDING["stages"]
     plain = {str(key).removeprefix("fsdp_"): fsdp[key] for key in fsdp}
@@ -223,7 +223,7 @@ def take_sharding(fsdp: Mapping[str, Any], draft: Draft) -> None:
         named = next((word.lower() for word in split if word.lower() in stages), "")
     if isinstance(after, str) and after.lower() in stages:
         named = after.lower()
-    draft.put(recipe=FSDP_RECIPE, zero_stage=2 if after is False and not named else stages.get(named, 3))
+    draft.put(recipe=_FSDP_RECIPE, zero_stage=2 if after is False and not named else stages.get(named, 3))
     if plain.get("activation_checkpointing"):
         draft.job["recompute"] = "full"
     if named in _SHARDING["hybrid"]:
@@ -235,7 +235,7 @@ def take_sharding(fsdp: Mapping[str, Any], draft: Draft) -> None:
         draft.put_switches({"offload_optimizer": True})
 
 
-def joined(file: TextFile, named: Any, draft: Draft) -> Draft:
+def _joined(file: TextFile, named: Any, draft: Draft) -> Draft:
     """Fill a DeepSpeed configuration's ``auto`` with what the job says; it is beside the file or of a usual name."""
     if isinstance(named, dict):
         content, where = named, "DeepSpeed: inside the file"
@@ -287,10 +287,10 @@ def _known_by_name(named: str) -> dict[str, Any] | None:
     if offload and stage == "3":
         zero["offload_param"] = {"device": "cpu"}
     enabled = {"enabled": "auto"}
-    return {"zero_optimization": zero, "bf16": enabled, "fp16": enabled, **LEFT_TO_TRAINER}
+    return {"zero_optimization": zero, "bf16": enabled, "fp16": enabled, **_LEFT_TO_TRAINER}
 
 
-LEFT_TO_TRAINER = dict.fromkeys(
+_LEFT_TO_TRAINER = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"
 )
 """What trainers fill in of a DeepSpeed configuration."""
@@ -307,7 +307,7 @@ def emit_axolotl(job: Job, own: TextFile | None = None) -> str:
         "steps": steps_of(job),
         "bf16": job.precision.name == "bf16",
         "fp16": job.precision.name == "fp16",
-        "recomputation": recomputes(job),
+        "recomputation": _recomputes(job),
         "optimizer": FRAMEWORKS["axolotl"].optimizers[job.optimizer.name],
         "sample_packing": counts["micro_batch"] == 1,
         "attention": "flash_attention_2",
@@ -336,7 +336,7 @@ def emit_axolotl(job: Job, own: TextFile | None = None) -> str:
             "offload_params": job.recipe.host.offload_optimizer,
         }
     values = _KEYS.nested(said)
-    return configuration_text(job, "axolotl", values, _keep_own(values, own) if own else [])
+    return _configuration_text(job, "axolotl", values, _keep_own(values, own) if own else [])
 
 
 def _keep_own(values: dict[str, Any], file: TextFile) -> list[str]:
@@ -364,7 +364,7 @@ def _keep_own(values: dict[str, Any], file: TextFile) -> list[str]:
     return [*lines, *([f"# in {name} alone: {', '.join(left)}"] if left else [])]
 
 
-def configuration_text(job: Job, framework: str, values: Mapping[str, Any], lines: list[str]) -> str:
+def _configuration_text(job: Job, framework: str, values: Mapping[str, Any], lines: list[str]) -> str:
     """Write a configuration under what it was made from and what it leaves open."""
     head = (
         f"# model {model_reference(job.model)} on {float(job.layout.gpus):.0f} GPUs of {job.cluster.name}, "
@@ -375,6 +375,122 @@ def configuration_text(job: Job, framework: str, values: Mapping[str, Any], line
     return "\n".join([head, f"# keys of {record.release}", *lines, *left, document_text(values)])
 
 
-def recomputes(job: Job) -> bool:
-    """Return whether a job recomputes whole layers."""
+def _recomputes(job: Job) -> bool:
+    """Return whether a job _recomputes whole layers."""
     return RECOMPUTE_POLICIES[int(job.layout.recompute)] == "full"
+
+
+_ACCELERATE = key_table("accelerate")
+_ON = (True, "true", "True")
+_SCRIPT = re.compile(r"^# in the training script: ([\w ]+?) = (\d+)$", re.M)
+
+
+def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a configuration."""
+    raw = parse_yaml(file.text, file.name)
+    said = Values(_ACCELERATE, raw)
+    draft = _draft_under(own_head(file.text), given, said)
+    chosen, kind = draft["recipe"], str(said["kind"]).upper()
+    draft.put(gpus=said["gpus"], precision=said["precision"])
+    if kind == "DEEPSPEED":
+        draft = _joined(file, said["zero_file"] or _deepspeed(said), draft)
+        # DeepSpeed's own keys are filled in by the script's trainer.
+        draft.missing = []
+        return draft.answer()
+    if kind == "FSDP":
+        _take_sharding(raw.get("fsdp_config") or {}, draft)
+    elif kind == "MEGATRON_LM":
+        draft.put(
+            tp=said["megatron_tp"],
+            pp=said["megatron_pp"],
+            recipe="megatron-core",
+            recompute="selective" if said["megatron_recomputes"] in _ON else "none",
+            zero_stage=int(said["megatron_sharded"] in _ON),
+        )
+        draft.put(sequence_parallel=said["megatron_sequence"] in _ON and draft["tp"] > 1)
+    elif kind in ("MULTI_GPU", "NO", ""):
+        draft.put(recipe=_FSDP_RECIPE, zero_stage=0)
+    else:
+        raise FrameworkConfigError(f"distributed_type: {kind!r} is not supported")
+    draft.put(tp=said["tp"], cp=said["cp"])
+    _take_mesh(said, draft)
+    if (draft["cp"] or 1) > 1:
+        _take_method(said["cp_strategy"], draft)
+    if not chosen and draft["recipe"] == _FSDP_RECIPE:
+        _take_kernels(None, _FSDP_RECIPE, draft)
+    _take_script(file.text, draft)
+    return draft.answer()
+
+
+def _deepspeed(said: Values) -> dict[str, Any]:
+    """Return the DeepSpeed configuration that Accelerate makes of its own keys."""
+    zero: dict[str, Any] = {"stage": said["zero_stage"]}
+    for part in ("optimizer", "param"):
+        if said[f"zero_{part}"] != "none":
+            zero[f"offload_{part}"] = {"device": said[f"zero_{part}"]}
+    mixed = said["precision"]
+    precision = {"bf16" if mixed == "bf16" else "fp16": {"enabled": mixed in ("bf16", "fp16")}}
+    return {"zero_optimization": zero, **_LEFT_TO_TRAINER, **precision}
+
+
+def _take_script(text: str, draft: Draft) -> None:
+    """Read what our own comments say that the training script has to: batch, sequence and steps."""
+    said = {name: int(number) for name, number in _SCRIPT.findall(text)}
+    draft.put(micro_batch=said.get("per_device_train_batch_size"), seq_len=said.get("sequence length"))
+    each, micro, gpus = said.get("gradient_accumulation_steps"), draft["micro_batch"], draft["gpus"]
+    if each and micro and gpus:
+        shards = (draft["tp"] or 1) * (draft["cp"] or 1)
+        draft.put(global_batch=micro * each * max(1, gpus // shards))
+    draft.put_steps(said.get("max_steps"))
+
+
+def emit_accelerate(job: Job) -> str:
+    """Return the file for ``accelerate launch --config_file``."""
+    counts = counts_of(job)
+    per_node = min(job.cluster.gpus_per_node, counts["gpus"])
+    said: dict[str, Any] = {
+        "environment": "LOCAL_MACHINE",
+        "kind": "FSDP" if counts["zero_stage"] else "MULTI_GPU",
+        "precision": job.precision.name,
+        "nodes": counts["gpus"] // per_node,
+        "gpus": counts["gpus"],
+    }
+    if counts["zero_stage"]:
+        replicate, shard = data_degrees(counts)
+        said |= {
+            "fsdp_version": 2,
+            "wraps": "TRANSFORMER_BASED_WRAP",
+            "reshards": counts["zero_stage"] == 3,
+            "state_dict": "SHARDED_STATE_DICT",
+            "offloads": job.recipe.host.offload_optimizer,
+            "recomputes": _recomputes(job),
+            "replicate": replicate,
+            "shard": shard,
+            "tp": counts["tp"],
+            "cp": counts["cp"],
+            "cp_strategy": "ring" if job.recipe.overlap.cp_method == "ring" else "all-gather",
+        }
+    script: dict[str, Any] = {
+        "per_device_train_batch_size": counts["micro_batch"],
+        "gradient_accumulation_steps": counts["micro_batches"],
+        "sequence length": counts["seq_len"],
+    }
+    if steps := steps_of(job):
+        script["max_steps"] = steps
+    lines = [*(f"{key} = {value}" for key, value in script.items()), *_peft_lines(job)]
+    beside = [f"# in the training script: {line}" for line in lines]
+    return _configuration_text(job, "accelerate", _ACCELERATE.nested(said), beside)
+
+
+def _peft_lines(job: Job) -> list[str]:
+    """Return what a script hands to PEFT and bitsandbytes."""
+    tuning = job.tuning
+    if not tuning.lora_rank:
+        return []
+    modules = peft_modules(tuning, "PEFT") or "all-linear"
+    dora = ", use_dora=True" if tuning.magnitudes else ""
+    lines = [f"peft.LoraConfig(r={tuning.lora_rank}, target_modules={modules!r}{dora})"]
+    bits = {"nf4": 'load_in_4bit=True, bnb_4bit_quant_type="nf4"', "fp8": "load_in_8bit=True"}
+    if tuning.computes_in:
+        lines.append(f"transformers.BitsAndBytesConfig({bits[tuning.base_dtype]})")
+    return lines

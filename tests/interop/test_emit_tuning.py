@@ -7,7 +7,7 @@ from costmodel.base.yaml_files import parse_mapping
 from costmodel.interop.emit import emit
 from costmodel.interop.nemo import import_nemo
 from costmodel.interop.text_file import TextFile
-from costmodel.interop.trainers import read
+from costmodel.interop.trainers import read_trainer
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 8, "global_batch": 64, "seq_len": 4096}
 
@@ -38,7 +38,7 @@ def test_axolotl(more, keys):
     adapter.add("peft_use_dora")
     assert {key: raw[key] for key in adapter & raw.keys()} == keys
     assert (raw["lora_r"], raw["lora_alpha"]) == (16, 32)
-    back = read(TextFile(text, "axolotl.yaml"), {"gpus": 8})
+    back = read_trainer(TextFile(text, "axolotl.yaml"), {"gpus": 8})
     again = cm.estimate(**back.estimate_keywords(cluster="dgx-h100-ndr"))
     assert float(again.step_time_s) == pytest.approx(float(est.step_time_s), rel=1e-12)
     assert float(again.memory_bytes_per_gpu) == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)

@@ -11,12 +11,11 @@ import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.estimates.estimate import estimate_job
-from costmodel.interop.accelerate import read as read_accelerate
 from costmodel.interop.assertions.tables import broken
 from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.nemo import import_nemo
 from costmodel.interop.text_file import TextFile
-from costmodel.interop.trainers import read
+from costmodel.interop.trainers import read_accelerate, read_trainer
 from costmodel.step.placed_job import chunks_of
 
 SUFFIX = {"megatron": ".sh", "torchtitan": ".py", "deepspeed": ".json", "nemo": ".txt"}
@@ -60,7 +59,7 @@ def read_back(framework, text, job):
         return import_nemo(text)
     if framework == "accelerate":
         return read_accelerate(TextFile(text, "accelerate.yaml"), script)
-    return read(TextFile(text, "axolotl.yaml"), {})
+    return read_trainer(TextFile(text, "axolotl.yaml"), {})
 
 
 def same_job(ours, text, cluster, path):
