@@ -82,6 +82,14 @@ def test_arguments_of_whole_jobs():
         }, f"{case['framework']} {case['name']}"
 
 
+def test_arguments_that_one_degree_alone_does_not_tell():
+    """Experts cut by tensor parallelism are spread too; Megatron-FSDP is there from ZeRO-2."""
+    spread = cm.estimate(**JOB, layout="tp2 etp2", recipe="torchtitan", zero_stage=2).job
+    assert float(TABLES["accelerate"].arguments(spread)["ep_size"]) == 2
+    sharded = [cm.estimate(**JOB, layout="tp2", zero_stage=stage).job for stage in (1, 2)]
+    assert [bool(TABLES["megatron"].arguments(job)["use_megatron_fsdp"]) for job in sharded] == [False, True]
+
+
 def test_a_good_job_breaks_nothing():
     assert {framework: broken(framework, good(framework)) for framework in TABLES} == {
         name: [] for name in TABLES

@@ -132,6 +132,11 @@ def test_budget_forwards_and_backwards():
     best, optimal = served["besiroglu, cheapest with serving"], served["besiroglu, compute-optimal"]
     assert best.num_params < optimal.num_params
     assert best.loss == optimal.loss
+    spent = best.num_params * best.tokens / optimal.num_params / optimal.tokens
+    assert best.train_usd == pytest.approx(5e6 * spent)
+    table = budget(gpus=100, days=30, served_tokens=1e14, samples=20).columns()
+    shares = [table["days_p90"][n] / table["train_usd_p90"][n] for n in range(len(table["rule"]))]
+    assert shares == pytest.approx([shares[0]] * len(shares))
     assert best.train_usd + best.serve_usd < optimal.train_usd + optimal.serve_usd
 
 

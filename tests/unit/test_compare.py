@@ -7,6 +7,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.reporting.comparison import compare_remarks
 from costmodel.what_if.compare import compare, varied_jobs
+from costmodel.whole_run.run import step_power_w
 
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 
@@ -150,5 +151,8 @@ def test_whole_runs_have_the_spread_of_an_estimate():
         within = est.sample().interval()
         assert one.low == pytest.approx(within.low / float(est.step_time_s))
         assert one.high == pytest.approx(within.high / float(est.step_time_s))
+        watts = step_power_w(est) * est.job.cluster.pue
+        assert est.job.cluster.pue > 1.05
+        assert one.energy_kwh == pytest.approx(one.days * 24 * 64 * watts / 1e3)
     assert "nothing lost to failures" in comparison.grids()[0].note
     assert compare(small(), small(tp=4)).grids()[0].note == ""

@@ -48,6 +48,8 @@ def test_shares_of_the_step_are_sums_of_lines(est):
         waited = sum(float(line.exposed_seconds) for line in sent)
         found = cm.expect(est, f"{name} > 0")[0].value
         assert found == pytest.approx(1.0 - waited / sum(float(line.seconds) for line in sent))
+    left = est.memory_capacity_bytes - float(est.memory_bytes_per_gpu)
+    assert cm.expect(est, "memory_left > 0 B")[0].value == left
     assert cm.expect(est, "pp_hidden >= 1")[0].holds
     assert cm.expect(est, "fits_probability > 90%")[0].value == float(est.fits_probability)
 

@@ -138,6 +138,11 @@ def test_a_choice_that_the_job_rules_out_is_refused():
 def test_numbers_of_the_switches_are_scaled_beyond_what_may_be_set():
     job = make_job(**PLAIN)
     (change,) = [one for one in number_changes(job, 40.0) if one.name == "allocator_slack"]
+    assert not {one.name for one in number_changes(job, 2.0)} & {
+        "launch_s",
+        "step_overhead_s",
+        "degraded_gpu",
+    }
     assert (change.before, change.after, change.unit) == (0.04, pytest.approx(1.6), "")
     assert change.job.recipe.memory.allocator_slack == pytest.approx(1.6)
 

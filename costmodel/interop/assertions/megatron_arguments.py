@@ -49,7 +49,7 @@ def _placement(job: Job) -> dict[str, ArrayLike]:
         "expert_tensor_parallel_size": layout.etp if has_experts else np.asarray(1.0),
         "data_parallel_size": layout.dp,
         "expert_data_parallel_size": layout.expert_dp,
-        "sequence_parallel": (layout.sequence_parallel > 0) & (layout.tp > 1),
+        "sequence_parallel": layout.sequence_parallel > 0,
         "use_tp_pp_dp_mapping": float(tuple(job.axis_order).index("pp") < tuple(job.axis_order).index("dp")),
         "micro_batch_size": layout.micro_batch,
         "global_batch_size": job.global_batch,
