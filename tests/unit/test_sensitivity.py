@@ -66,11 +66,7 @@ def test_twice_the_rates_and_half_the_latencies_take_half_the_time(name):
     before = float(estimate_job(job).step_time_s)
     after = float(estimate_job(scaled(scaled(job, "rate", 2.0), "latency", 0.5)).step_time_s)
     assert after == pytest.approx(before / 2, rel=1e-3)
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_elasticities_of_rates_less_those_of_latencies_are_minus_one(name):
-    sums = numbers_only(make_job(**JOBS[name]))
+    sums = numbers_only(job)
     assert sums["rate"] - sums["latency"] == pytest.approx(-1.0, abs=0.02)
     assert sums["rate"] <= 1e-9
     assert sums["latency"] >= -1e-9
@@ -205,15 +201,6 @@ def test_wrong_input_is_refused():
         cm.sensitivity(cm.estimate(**PLAIN, tp=[1, 2]))
     with pytest.raises(CostModelError, match="change"):
         cm.sensitivity(cm.estimate(**PLAIN, tp=2), change=1.0)
-
-
-def test_counts_are_what_is_priced():
-    est = cm.estimate(**PLAIN, tp=2)
-    ticks = []
-    cm.sensitivity(est, progress=lambda done, total: ticks.append((done, total)))
-    assert len(ticks) == len(hardware_changes(est.job, 1.1)) + len(number_changes(est.job, 1.1)) + len(
-        choice_changes(est.job)
-    )
 
 
 def test_a_table_lists_what_moves_or_saves_most_and_says_how_many_it_leaves_out():

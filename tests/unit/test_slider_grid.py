@@ -30,24 +30,9 @@ def by_degrees(job):
 
 
 LLAMA, DEEPSEEK = by_degrees(LLAMA3_405B), by_degrees(DEEPSEEK_V3)
-GROUPED = {
-    "model": "llama3-8b",
-    "gpus": 64,
-    "tp": 2,
-    "zero_stage": 3,
-    "shard_group": 8,
-    "global_batch": 128,
-    "seq_len": 8192,
-}
-ODD = {
-    "model": "llama3-8b",
-    "gpus": 48,
-    "tp": 1,
-    "pp": 3,
-    "micro_batch": 3,
-    "global_batch": 144,
-    "seq_len": 8192,
-}
+SMALL = {"model": "llama3-8b", "seq_len": 8192}
+GROUPED = {**SMALL, "gpus": 64, "tp": 2, "zero_stage": 3, "shard_group": 8, "global_batch": 128}
+ODD = {**SMALL, "gpus": 48, "tp": 1, "pp": 3, "micro_batch": 3, "global_batch": 144}
 # As a plan writes it: 18 chunks hold 48 layers, and the stage with the head no more work than the others.
 BALANCED = {
     "model": "qwen3-30b-a3b",
@@ -96,6 +81,10 @@ def test_every_position_is_an_estimate_or_is_refused_as_one(job):
     est = cm.estimate(**job)
     grid = slider_grid(est)
 
+    start = tuple(grid.start[knob] for knob in SLIDERS)
+    assert grid.step_time_s[start] == pytest.approx(float(est.step_time_s), rel=1e-12)
+    assert not grid.plain[start]
+    assert grid.step_time_s.size <= MOST_POINTS
     places = list(itertools.product(*(range(len(grid.values[knob])) for knob in SLIDERS)))
     some = np.random.default_rng(0).choice(len(places), 60, replace=False)
     seen = set()
@@ -113,18 +102,6 @@ def test_every_position_is_an_estimate_or_is_refused_as_one(job):
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-def test_the_job_itself_is_where_the_sliders_start(job):
-    est = cm.estimate(**job)
-    grid = slider_grid(est)
-    at = tuple(grid.start[knob] for knob in SLIDERS)
-
-    assert grid.step_time_s[at] == pytest.approx(float(est.step_time_s), rel=1e-12)
-    assert grid.memory_bytes[at] == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
-    assert not grid.plain[at]
-    assert grid.step_time_s.size <= MOST_POINTS
-
-
 def test_shares_of_every_position_are_the_whole_step():
     grid = slider_grid(cm.estimate(**DEEPSEEK))
     can = grid.reason == 0
@@ -134,19 +111,16 @@ def test_shares_of_every_position_are_the_whole_step():
     assert (grid.reason <= len(grid.reasons)).all()
 
 
-@pytest.mark.parametrize(
-    ("own", "least", "most", "values"),
-    [
-        (8, 1, 16, (1, 2, 4, 8, 16)),
-        (8, 4, 8, (4, 8)),
-        (12, 1, 24, (1, 3, 6, 12, 24)),
-        (6, 0, 6, (1, 3, 6)),
-        (16, 3, 40, (4, 8, 16, 32)),
-        (5, 2, 9, (5,)),
-    ],
-)
-def test_values_are_halves_and_doubles_that_are_whole_and_in_range(own, least, most, values):
-    assert _doublings(own, least, most) == values
+def test_values_are_halves_and_doubles_that_are_whole_and_in_range():
+    known = {
+        (8, 1, 16): (1, 2, 4, 8, 16),
+        (8, 4, 8): (4, 8),
+        (12, 1, 24): (1, 3, 6, 12, 24),
+        (6, 0, 6): (1, 3, 6),
+        (16, 3, 40): (4, 8, 16, 32),
+        (5, 2, 9): (5,),
+    }
+    assert {bounds: _doublings(*bounds) for bounds in known} == known
 
 
 def test_values_of_every_slider_by_hand():
@@ -196,18 +170,10 @@ def test_a_group_of_what_is_not_sharded_divides_nothing():
     assert grid.reason[tuple(grid.start[knob] for knob in SLIDERS)] == 0
 
 
-@pytest.mark.parametrize(
-    ("axis", "category", "part"),
-    [
-        ("pp", "bubble", "bubble"),
-        ("pp", "communication", "pp"),
-        ("grad", "communication", "dp"),
-        ("tp", "compute", "tp"),
-    ],
-)
-def test_lines_belong_to_parts(axis, category, part):
-    assert "tp" in PARTS
-    assert _part_of(SimpleNamespace(axis=axis, category=category)) == part
+def test_lines_belong_to_parts():
+    known = {("pp", "bubble"): "bubble", ("pp", "communication"): "pp", ("grad", "communication"): "dp"}
+    for (axis, category), part in {**known, ("tp", "compute"): "tp"}.items():
+        assert _part_of(SimpleNamespace(axis=axis, category=category)) == part in PARTS
 
 
 def test_micro_batches_of_a_position_decide_whether_its_schedule_runs():
