@@ -23,7 +23,15 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS, RELEASES, UNWRITTEN, Launches
 from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
 from costmodel.describe.hardware.cluster import Accelerator
-from costmodel.describe.switch_table import GROUP_OF, GROUPS, SWITCHES, Dtypes, Overlap, Switch, Switches
+from costmodel.describe.switch_table import (
+    GROUP_OF,
+    GROUPS,
+    SWITCHES,
+    DtypeSizes,
+    OverlapWays,
+    Switch,
+    Switches,
+)
 
 LABELS = ("name", "description", "source", "launches", "prints")
 """What of a recipe is no switch."""
@@ -58,8 +66,8 @@ class Recipe(_Groups):
 
     if TYPE_CHECKING:
         kernels: Switches
-        dtypes: Dtypes
-        overlap: Overlap
+        dtypes: DtypeSizes
+        overlap: OverlapWays
         moe: Switches
         host: Switches
         memory: Switches

@@ -66,11 +66,6 @@ def schema(kind: str) -> Schema:
     return {"$schema": _DIALECT, "title": title, **make()}
 
 
-def schema_kinds() -> tuple[str, ...]:
-    """Return the kinds of files that have a schema."""
-    return tuple(_KINDS)
-
-
 def _job() -> Schema:
     measured = {"description": "What a step took, for calibrate runs.", "type": "object"}
     return _record({**_properties(JOB_FIELDS, one_of_field), "measured": measured})

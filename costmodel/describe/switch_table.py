@@ -66,7 +66,7 @@ class Switches(BaseModel):
         def __getattr__(self, name: str) -> Any: ...
 
 
-class Dtypes(Switches):
+class DtypeSizes(Switches):
     """Dtypes in which weights, gradients and optimizer states live and travel."""
 
     def grad_bytes(self) -> float:
@@ -78,7 +78,7 @@ class Dtypes(Switches):
         return DTYPE_BYTES[self.param_dtype]
 
 
-class Overlap(Switches):
+class OverlapWays(Switches):
     """How the ranks of each axis talk, and what of it hides behind compute."""
 
     @property
@@ -162,9 +162,11 @@ def _group(group: str) -> Any:
     fields: dict[str, Any] = {
         name: _field(switch) for name, switch in SWITCHES.items() if switch.group == group
     }
-    base = {"dtypes": Dtypes, "overlap": Overlap}.get(group, Switches)
+    base = {"dtypes": DtypeSizes, "overlap": OverlapWays}.get(group, Switches)
     return create_model(group.title(), __base__=base, __module__=__name__, **fields)
 
 
 GROUPS: dict[str, Any] = {group: _group(group) for group in dict.fromkeys(GROUP_OF.values())}
 """The groups of switches, in the order in which they are shown."""
+# Processes of a sweep exchange recipes: pickle finds a class in the module that made it.
+globals().update((model.__name__, model) for model in GROUPS.values())

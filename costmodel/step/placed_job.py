@@ -15,7 +15,7 @@ from costmodel.bill.lines import Array, Axis, anywhere, broadcast_sum, highest_o
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import OTHER
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
-from costmodel.describe.hardware.hardware import Accelerator
+from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.models.model import LayerKind

@@ -1,5 +1,6 @@
 """Recipes: six groups of switches, each switch with one name and one place."""
 
+import pickle
 from dataclasses import replace
 from importlib.resources import files
 
@@ -157,6 +158,11 @@ def test_the_record_gives_every_switch_back():
     assert inputs["switches"].keys() == SWITCHES.keys()
     assert cm.estimate(**inputs).job.switches == est.job.switches
     assert est.job.recipe.plain_switches == inputs["switches"]
+
+
+def test_a_recipe_travels_between_processes():
+    recipe = load_recipe("llama3")
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
 
 
 def test_one_switch_is_replaced_and_no_other():

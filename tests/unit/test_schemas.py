@@ -13,7 +13,6 @@ from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.merge import read_job
 from costmodel.describe.models.model import make_model
 from costmodel.describe.models.model_files import shipped_models
-from costmodel.describe.schemas import schema_kinds
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "costmodel" / "describe" / "data"
@@ -29,7 +28,7 @@ def problems(kind, content):
 
 
 def test_every_kind_has_a_schema_and_every_shipped_file_meets_it():
-    for kind in schema_kinds():
+    for kind in ("job", "grid", "hardware", "model", "recipe"):
         Draft202012Validator.check_schema(cm.schema(kind))
     for kind, paths in SHIPPED.items():
         validator = Draft202012Validator(cm.schema(kind))

@@ -24,23 +24,6 @@ if TYPE_CHECKING:
 
     from costmodel.describe.hardware.profile_schema import AcceleratorFile, ClusterFile, HostFile, LinkFile
 
-__all__ = [
-    "NETWORKS",
-    "Accelerator",
-    "Cluster",
-    "ProfileNumber",
-    "Storage",
-    "Tier",
-    "check_file",
-    "compose_cluster",
-    "list_profiles",
-    "load_accelerator",
-    "load_cluster",
-    "load_link",
-    "profile_kind",
-    "profile_numbers",
-]
-
 ProfilePath = str | Path | Iterable[str | Path] | None
 Folders = tuple[Path, ...]
 
