@@ -133,6 +133,12 @@ def test_a_slower_reduction_than_the_port_is_the_limit():
     slow = replace(SHARP, reduction_bandwidth_bytes_per_s=RATE * 1e6 / 4)
     cost = collective_time("all_reduce", 1e9, group(64), (INSIDE, slow), algorithm="collnet-chain")
     assert float(cost.transfer_s) == pytest.approx(4 * 1e9 / (RATE * 1e6))
+    # A tree of 80 % of the ring's rate takes as much of what the switches add.
+    fitted = type("Fitted", (), {"constants": Fabric(tree_rate_factor=0.8)})()
+    cost = collective_time(
+        "all_reduce", 1e9, group(64), (INSIDE, replace(slow, fabric=fitted)), algorithm="collnet-chain"
+    )
+    assert float(cost.transfer_s) == pytest.approx(4 * 1e9 / (0.8 * RATE * 1e6))
 
 
 @pytest.mark.parametrize("algorithm", ["nvls-sharp", "collnet-chain"])

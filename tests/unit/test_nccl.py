@@ -205,3 +205,13 @@ def test_deduplication_and_node_limits_save_time():
     once = float(moe_exchange_time(*args).time_s)
     limited = float(moe_exchange_time(*args, node_limit=4).time_s)
     assert limited < once < every
+
+
+def test_gpus_that_a_token_may_go_to_are_those_of_its_nodes():
+    """Sixteen GPUs, four a node, two experts, one node: 4 (1 - (3/4)^2) of four GPUs, but for its own, over slow wires."""
+    tiers = (
+        replace(PLAIN[0], bandwidth_bytes_per_s=1e9),
+        *(replace(one, bandwidth_bytes_per_s=1e15) for one in PLAIN[1:]),
+    )
+    cost = moe_exchange_time(1000.0, 1000.0, 2.0, group(16, 4), tiers, node_limit=1.0)
+    assert float(cost.transfer_s) == pytest.approx(1.75 * 15 / 16 * 1e6 / 0.85e9)

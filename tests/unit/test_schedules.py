@@ -101,6 +101,20 @@ def test_dualpipe_is_the_published_form_where_forward_and_backward_are_alike():
     assert float(bubble) == pytest.approx(7 * ((1.0 + 1.8) + 1.8 - 3 * 0.8))
 
 
+def test_dualpipe_v_by_hand():
+    """Seven half ranks to the turn: their F, twice their B less W, less the half F that the first two start at once."""
+    bubble = schedules.bubble_time_s(
+        code("dualpipe-v"),
+        stages=8,
+        micro_batches=32,
+        virtual_stages=2,
+        forward_s=1.0,
+        backward_input_s=1.25,
+        backward_weight_s=0.7,
+    )
+    assert float(bubble) == pytest.approx(3.5 * (1.0 + 2 * 1.25 - 0.7) - 0.5)
+
+
 def test_never_more_in_flight_than_there_are():
     held = schedules.in_flight(
         CODES[:, None], stages=16, micro_batches=np.array([1, 3, 40]), virtual_stages=2
