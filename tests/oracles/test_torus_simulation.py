@@ -6,6 +6,7 @@ contributors), so that a wrong schedule fails on what the chips hold at the end,
 """
 
 import heapq
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from costmodel.describe.hardware.cluster import Tier
+from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group, build_mesh
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.network.torus import Box
@@ -276,6 +278,18 @@ def test_a_gather_with_sides_in_turn():
             got = formula("all_gather", 1e4, shape, wraps=wraps, algorithm="sides-in-turn")
             assert got == pytest.approx(want, rel=1e-9)
             assert formula("all_gather", 1e4, shape, wraps=wraps) <= got * (1 + 1e-12)
+
+
+def test_links_reach_what_their_profile_says():
+    """Half of the rate by the constants of a link takes twice as long, bytes only."""
+    half = type("Half", (), {"constants": Fabric(rate_factor=0.5)})()
+    for primitive in ("all_gather", "all_to_all"):
+        plain, slow = (
+            collective_time(primitive, 1e4, whole((4, 4)), [replace(torus((4, 4)), fabric=fitted)])
+            for fitted in (None, half)
+        )
+        assert float(slow.transfer_s) == pytest.approx(2 * float(plain.transfer_s), rel=1e-12)
+        assert float(slow.latency_s) == float(plain.latency_s)
 
 
 def test_slices_meet_over_every_chips_own_port():

@@ -18,7 +18,7 @@ from costmodel.bill.lines import (
 
 def test_broadcast_sum_is_the_sum():
     rng = np.random.default_rng(0)
-    shapes = [(), (7,), (3, 1, 7), (4, 1, 1, 7), (3, 5, 7), (5, 1), (4, 1, 5, 7), (7,), (3, 1, 7)]
+    shapes = [(), (7,), (3, 1, 7), (4, 1, 1, 7), (3, 5, 7), (5, 1), (4, 1, 5, 7), (7,), (3, 1, 7), (7,)]
     parts = [rng.random(shape) for shape in shapes]
     before = [part.copy() for part in np.atleast_1d(*parts)]
     total = broadcast_sum(parts)
