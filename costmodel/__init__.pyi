@@ -51,9 +51,9 @@ from costmodel.physics import formulas as formulas
 from costmodel.planning.beside import beside as beside
 from costmodel.planning.beside import fitting_or_planned as fitting_or_planned
 from costmodel.planning.beside import named_or_planned as named_or_planned
+from costmodel.planning.beside import run as run
 from costmodel.planning.plan import Plan as Plan
 from costmodel.planning.plan import plan as plan
-from costmodel.planning.planned_run import run as run
 from costmodel.planning.rl_plan import RLPlan as RLPlan
 from costmodel.planning.rl_plan import plan_rl as plan_rl
 from costmodel.planning.sweep import Sweep as Sweep

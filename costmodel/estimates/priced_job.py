@@ -143,10 +143,10 @@ class PricedJob:
     @figure
     def mfu_printed(self) -> Array | None:
         """The utilisation as the recipe's framework prints it; none where nobody says how it counts. [-]"""
-        told = self.job.recipe.prints
-        if told is None:
+        prints = self.job.recipe.prints
+        if prints is None:
             return None
-        return np.asarray({"full": self.mfu, "causal": self.mfu_causal, "hardware": self.hfu}[told.mfu])
+        return np.asarray({"full": self.mfu, "causal": self.mfu_causal, "hardware": self.hfu}[prints.mfu])
 
     def _recomputed_flops(self) -> Array:
         """Matrix FLOPs that the step runs a second time, over all layers and ranks. [FLOP]"""

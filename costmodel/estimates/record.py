@@ -72,10 +72,15 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
 
 def _printed_record(est: PricedJob) -> dict[str, Any] | None:
     """Return the MFU as the recipe's framework prints it, how that counts, and who says so."""
-    told, value = est.job.recipe.prints, est.mfu_printed
-    if told is None or value is None:
+    prints, value = est.job.recipe.prints, est.mfu_printed
+    if prints is None or value is None:
         return None
-    return {"recipe": est.job.recipe.name, "counts": told.mfu, "value": float(value), "source": told.source}
+    return {
+        "recipe": est.job.recipe.name,
+        "counts": prints.mfu,
+        "value": float(value),
+        "source": prints.source,
+    }
 
 
 def input_record(job: Job) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.describe.odds import odds
 from costmodel.estimates.estimate import Estimate
 from costmodel.planning.best import Kept
-from costmodel.planning.finalists import SIMULATED
+from costmodel.planning.preference import SIMULATED
 from costmodel.planning.search import Pass, peak_flops_per_s
 from costmodel.step.anatomy.adapters import job_flops_per_token
 

@@ -18,9 +18,17 @@ from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.planning.best import Columns, Kept, best_rows, joined, taken, with_firsts
 from costmodel.planning.choices import Choice
 from costmodel.planning.columns import plan_columns
-from costmodel.planning.finalists import LONGER, best_by_value, ranked, unsimulated, with_simulation
 from costmodel.planning.no_layout import explain_empty
-from costmodel.planning.preference import TIE_SHARE, Indices, listed
+from costmodel.planning.preference import (
+    LONGER,
+    TIE_SHARE,
+    Indices,
+    best_by_value,
+    listed,
+    ranked,
+    unsimulated,
+    with_simulation,
+)
 from costmodel.planning.request import Request
 from costmodel.planning.search import Pass, Question, layout_of
 from costmodel.planning.tuning import Progress, Tuned
@@ -337,16 +345,11 @@ class Found:
         return [self.estimate_of(self.kept.front, row) for row in range(self.kept.front["score"].size)]
 
     @property
-    def fastest_without_memory_limit_s(self) -> float:
-        """Step time of the fastest layout whether it fits or not, for the pick's job as its recipe has it. [s]."""
-        return float(self.tally.fastest_s[self._plain_job])
-
-    @property
     def memory_gain(self) -> float:
         """Share of the step that memory enough for any layout would save, with the recipe's own switches. [-]."""
         job = self._plain_job
         fitting_s = self.tally.best_score.get(job, np.inf) / self.question.weight(self.jobs[job])
-        return 1.0 - min(self.fastest_without_memory_limit_s / fitting_s, 1.0)
+        return 1.0 - min(float(self.tally.fastest_s[job]) / fitting_s, 1.0)
 
     @property
     def _plain_job(self) -> int:

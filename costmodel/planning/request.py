@@ -63,40 +63,42 @@ def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mappi
     recomputation, schedule, sharding, order of the axes, and the switches that its framework leaves to its users are
     free, but for those that `keep` names.
     """
-    told = keywords(asked, PLAN_FIELDS, who="plan")
-    told = {
+    options = keywords(asked, PLAN_FIELDS, who="plan")
+    options = {
         name: value
-        for name, value in told.items()
+        for name, value in options.items()
         if not (name in _FREE and isinstance(value, str) and value.strip().lower() == ANY)
     }
-    kept = [canonical(name) for name in read_several("keep", told.pop("keep"))] if "keep" in told else []
+    kept = (
+        [canonical(name) for name in read_several("keep", options.pop("keep"))] if "keep" in options else []
+    )
     file = job_file(job) if isinstance(job, str | Path) else job
     file = file if isinstance(file, JobFile) else JobFile(file or {})
     if kept and not file.keywords:
         raise LayoutError("keep: says what stays of the layout of a job; none is given")
     below = merge_jobs(file.keywords, {})
     held = {name: value for name, value in below.items() if name in names(PLAN_FIELDS) and name not in _FREE}
-    own, problem = _own_job(below, told)
+    own, problem = _own_job(below, options)
     held |= _kept_of(kept, below, own, problem)
-    switches = {**(below.get("switches") or {}), **(read("switches", told.get("switches", {})))}
+    switches = {**(below.get("switches") or {}), **(read("switches", options.get("switches", {})))}
     question = make_question(
         file=file,
         free=frozenset(below.get("switches") or {}) - {*kept},
-        **{**held, **told, "switches": switches},
+        **{**held, **options, "switches": switches},
     )
-    named = read("framework", told["framework"]) if "framework" in told else ""
+    named = read("framework", options["framework"]) if "framework" in options else ""
     return Request(question, own, problem, "" if named == ANY_FRAMEWORK else named)
 
 
-def _own_job(below: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[Job | None, str]:
+def _own_job(below: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Job | None, str]:
     """Return the job with its own layout, under what is asked of all layouts, or why it cannot be priced."""
     if names_no_degree(below):
         return None, ""
     above = {}
     for name in names(JOB_FIELDS):
-        if name not in told or name in _FREE:
+        if name not in options or name in _FREE:
             continue
-        values = read_several(name, told[name]) if FIELD[name].several else [told[name]]
+        values = read_several(name, options[name]) if FIELD[name].several else [options[name]]
         above[name] = below[name] if below.get(name) in values else values[0]
     merged = merge_jobs(below, above)
     if "gpus" in above:
@@ -133,36 +135,36 @@ def make_question(
     *, file: JobFile | None = None, free: frozenset[str] = frozenset(), **asked: Any
 ) -> Question:
     """Check what a plan is asked and make the jobs it searches over; see `costmodel.plan` for the keywords."""
-    told = keywords(asked, PLAN_FIELDS, who="plan")
-    require_complete(told, who="plan")
+    options = keywords(asked, PLAN_FIELDS, who="plan")
+    require_complete(options, who="plan")
 
     def one(name: str) -> Any:
-        return read(name, told[name]) if name in told else FIELD[name].default
+        return read(name, options[name]) if name in options else FIELD[name].default
 
     def several(name: str) -> list[Any]:
-        return read_several(name, told[name]) if name in told else [FIELD[name].default]
+        return read_several(name, options[name]) if name in options else [FIELD[name].default]
 
     framework = one("framework") or ""
-    if one("lora_rank") and not framework and "recipe" not in told:
+    if one("lora_rank") and not framework and "recipe" not in options:
         framework = trainers_of(one("base_dtype") or "bf16")[0]
     clusters = _clusters(several("cluster"), one("price_usd_per_gpu_hour"), one("hw"))
-    recipes = [_recipe(_recipe_on(cluster, told, framework), framework) for cluster in clusters]
+    recipes = [_recipe(_recipe_on(cluster, options, framework), framework) for cluster in clusters]
     alike = len({recipe.name for recipe in recipes}) == 1
-    given = _values(told, one("fix") or {}, framework, recipes[0].launches if alike else None)
+    given = _values(options, one("fix") or {}, framework, recipes[0].launches if alike else None)
     chooses = framework != ANY_FRAMEWORK and bool(one("choose"))
     switches = one("switches") or {}
     if chooses:
         switches = {name: value for name, value in switches.items() if name not in free & _turned(recipes[0])}
     jobs: list[Job] = []
     # What the accelerator has where none is named.
-    precisions = several("precision") if "precision" in told else [None]
+    precisions = several("precision") if "precision" in options else [None]
     searched = ("optimizer", "offload_optimizer", "axis_order", "slice", "gpus", "global_batch")
     for (cluster, recipe), precision, optimizer, offload, order, shape, gpus, batch in product(
         zip(clusters, recipes, strict=True), precisions, *(several(name) for name in searched)
     ):
-        chunks = _pipeline_layout(told.get("pipeline_layout"), recipe.launches, framework)
+        chunks = _pipeline_layout(options.get("pipeline_layout"), recipe.launches, framework)
         job = make_job(
-            model=told["model"] if not jobs else jobs[0].model,
+            model=options["model"] if not jobs else jobs[0].model,
             cluster=cluster,
             gpus=gpus,
             global_batch=batch,
@@ -175,7 +177,7 @@ def make_question(
             axis_order=order,
             slice=shape,
             tokens=one("tokens"),
-            **{name: told[name] for name in _TRAINED if name in told},
+            **{name: options[name] for name in _TRAINED if name in options},
             check=False,
         )
         if framework != ANY_FRAMEWORK:
@@ -194,12 +196,12 @@ def make_question(
         # Naming the values of tp is asking for them, beyond the domain or not.
         tp_in_domain="tp" not in given if inside is None else inside,
         launchable=framework != ANY_FRAMEWORK,
-        files=_files(told, jobs),
+        files=_files(options, jobs),
         file=file,
         chooses=chooses,
-        named=frozenset({*(knob for knob in KNOBS if knob in told), *(one("fix") or {})}),
-        held=frozenset({*switches, *(("axis_order",) if "axis_order" in told else ())}),
-        risk=_risk(told),
+        named=frozenset({*(knob for knob in KNOBS if knob in options), *(one("fix") or {})}),
+        held=frozenset({*switches, *(("axis_order",) if "axis_order" in options else ())}),
+        risk=_risk(options),
         launched={}
         if alike
         else {
@@ -237,10 +239,10 @@ def _clusters(
     ]
 
 
-def _recipe_on(cluster: Cluster, told: Mapping[str, Any], framework: str) -> str | Recipe:
+def _recipe_on(cluster: Cluster, options: Mapping[str, Any], framework: str) -> str | Recipe:
     """Return the recipe of a plan on one cluster: named, or the framework's, or what is usual there."""
-    if "recipe" in told:
-        named: str | Recipe = read("recipe", told["recipe"])
+    if "recipe" in options:
+        named: str | Recipe = read("recipe", options["recipe"])
         return named
     if framework in FRAMEWORKS:
         return FRAMEWORKS[framework].recipe
@@ -258,24 +260,24 @@ def _require_adapters(job: Job) -> None:
         )
 
 
-def _risk(told: Mapping[str, Any]) -> float | None:
+def _risk(options: Mapping[str, Any]) -> float | None:
     """Return the accepted risk of running out of memory, None where none is named."""
-    if "risk" not in told:
+    if "risk" not in options:
         return None
-    if "headroom" in told:
+    if "headroom" in options:
         raise CostModelError(
             "risk: says how much memory to leave free, as headroom does; give one or the other"
         )
-    risk = float(read("risk", told["risk"]))
+    risk = float(read("risk", options["risk"]))
     if not 0.0 < risk < 1.0:
         raise CostModelError(f"risk: expected a probability between 0 and 1, such as 20%, got {risk:g}")
     return risk
 
 
-def _files(told: Mapping[str, Any], jobs: Sequence[Job]) -> dict[str, str]:
+def _files(options: Mapping[str, Any], jobs: Sequence[Job]) -> dict[str, str]:
     """Return how models and clusters were given as texts, by the names that they have."""
-    found = {jobs[0].model.name: told["model"]} if isinstance(told["model"], str) else {}
-    for given in read_several("cluster", told["cluster"]) if "cluster" in told else ():
+    found = {jobs[0].model.name: options["model"]} if isinstance(options["model"], str) else {}
+    for given in read_several("cluster", options["cluster"]) if "cluster" in options else ():
         if isinstance(given, str):
             found[load_cluster(given).name] = given
     return found
@@ -298,10 +300,10 @@ def _pipeline_layout(asked: Any, launches: Launches | None, framework: str) -> s
 
 
 def _values(
-    told: Mapping[str, Any], fix: Mapping[str, Any], framework: str, launches: Launches | None
+    options: Mapping[str, Any], fix: Mapping[str, Any], framework: str, launches: Launches | None
 ) -> dict[str, tuple[float, ...]]:
     """Return the values of knobs that are allowed: those named, decided, and what a framework launches."""
-    given = {knob: read_codes(knob, told[knob]) for knob in KNOBS if knob in told}
+    given = {knob: read_codes(knob, options[knob]) for knob in KNOBS if knob in options}
     for knob, value in fix.items():
         fixed = read_codes(knob, value)
         if knob in given and not set(fixed) <= set(given[knob]):

@@ -23,8 +23,7 @@ from costmodel.describe.factors import Factors, classed, draw, factors_of, kin_o
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import odds
 from costmodel.planning.best import Columns, taken
-from costmodel.planning.finalists import LONGER
-from costmodel.planning.preference import Indices
+from costmodel.planning.preference import LONGER, Indices
 from costmodel.planning.search import Pass, layout_of
 from costmodel.step.price import price
 

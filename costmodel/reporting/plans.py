@@ -19,10 +19,9 @@ from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.pipeline_run import floors_of_ports
 from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.advice import simplest, yours_text
-from costmodel.planning.finalists import SIMULATED
 from costmodel.planning.machines import TRILLION, Machine
 from costmodel.planning.plan import Plan
-from costmodel.planning.preference import TIE_SHARE
+from costmodel.planning.preference import SIMULATED, TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE, Odds

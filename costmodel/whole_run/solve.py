@@ -24,7 +24,7 @@ _PROBE_TOKENS = 1e12
 
 
 def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords]) -> TrainingRun:
-    """Price a whole training run of the layout that is named; see `costmodel.planning.planned_run.run`."""
+    """Price a whole training run of the layout that is named; see `costmodel.planning.beside.run`."""
     given = keywords(asked, (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"]), who="run")
     tokens, dollars, days = (
         read(name, given.pop(name)) if name in given else None for name in ("tokens", "dollars", "days")

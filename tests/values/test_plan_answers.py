@@ -14,8 +14,17 @@ from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.short_form import command_text, short_form
 from costmodel.estimates.pipeline_run import simulated_step_s
-from costmodel.planning.finalists import FINALISTS, unsimulated, with_simulation
-from costmodel.planning.preference import TIE_SHARE, by_simplicity, listed, num_things, simplest_tie, unlike
+from costmodel.planning.preference import (
+    FINALISTS,
+    TIE_SHARE,
+    by_simplicity,
+    listed,
+    num_things,
+    simplest_tie,
+    unlike,
+    unsimulated,
+    with_simulation,
+)
 from costmodel.whole_run.run import run_of
 
 ONE = {
