@@ -46,26 +46,17 @@ class Durations(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """A simulated pipeline, and what of the step comes after it.
-
-    Attributes
-    ----------
-    timeline : Timeline
-        Tasks of every pipeline rank.
-    orders : Orders
-        In which they ran.
-    micro_batches, simulated : int
-        Micro-batches of a step, and how many of them the timeline holds.
-    message_s, after_s : float
-        One message between ranks; time of the step outside the pipeline: gradients, parameters, optimizer, overhead. [s]
-    """
+    """A simulated pipeline, and what of the step comes after it."""
 
     timeline: Timeline
     orders: Orders
     micro_batches: int
     simulated: int
+    """How many of them the timeline holds."""
     message_s: float
+    """One message between ranks. [s]"""
     after_s: float
+    """Time of the step outside the pipeline: gradients, parameters, optimizer, overhead. [s]"""
 
     @property
     def is_whole(self) -> bool:

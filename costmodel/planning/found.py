@@ -43,27 +43,16 @@ OWN = -1
 
 
 class Yours(NamedTuple):
-    """The layout that a job has today, compared with the pick.
-
-    Attributes
-    ----------
-    est : Estimate
-        Of it.
-    rank : int, optional
-        Among all layouts that fit; none where it is not among them.
-    num_fit : int
-        Layouts that fit. [-]
-    slower : float
-        Its score over that of the pick, less one. [-]
-    unasked : tuple of str
-        Knobs of which it has another value than those that were asked for.
-    """
+    """The layout that a job has today, compared with the pick."""
 
     est: Estimate
     rank: int | None
+    """Among all layouts that fit; none where it is not among them."""
     num_fit: int
     slower: float
+    """Its score over that of the pick, less one. [-]"""
     unasked: tuple[str, ...]
+    """Knobs of which it has another value than those that were asked for."""
 
 
 class Own(NamedTuple):

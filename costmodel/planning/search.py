@@ -51,45 +51,28 @@ _NO_RISK = 1e-6
 
 @dataclass(frozen=True)
 class Question:
-    """What a search is asked: jobs without a layout, values of every knob, constraints, objective.
-
-    Attributes
-    ----------
-    jobs : tuple of Job
-        One for each number of GPUs, batch, cluster, precision … asked for.
-    given : mapping of str to tuple of float
-        Values of the knobs that the user names; the others take their defaults.
-    max_memory_bytes : float
-        Memory limit beside what the device offers. [B]
-    headroom : float or None
-        Share of the device's memory to leave free, in place of `risk`. [-]
-    objective : str
-        One of `costmodel.describe.jobs.fields.OBJECTIVES`.
-    tp_in_domain : bool
-        Whether tensor parallelism must stay in the innermost domain.
-    launchable : bool
-        Whether to keep to what the recipe's framework starts.
-    files : mapping of str to str
-        How models and clusters were given as texts, by their names.
-    chooses : bool
-        Whether switches and orders of the axes that the framework leaves to its users are searched too.
-    held : frozenset of str
-        Those of them that the user has named.
-    named : frozenset of str
-        Knobs whose values are the user's, not the framework's.
-    """
+    """What a search is asked: jobs without a layout, values of every knob, constraints, objective."""
 
     jobs: tuple[Job, ...]
+    """One for each number of GPUs, batch, cluster, precision … asked for."""
     given: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Values of the knobs that are named; the others take their defaults."""
     max_memory_bytes: float = np.inf
+    """Memory limit beside what the device offers. [B]"""
     headroom: float | None = None
+    """Share of the device's memory to leave free, in place of `risk`. [-]"""
     objective: str = "step-time"
     tp_in_domain: bool = True
     launchable: bool = False
+    """Whether to keep to what the recipe's framework starts."""
     files: Mapping[str, str] = field(default_factory=dict)
+    """How models and clusters were given as texts, by their names."""
     chooses: bool = False
+    """Whether switches and orders of the axes that the framework leaves to its users are searched too."""
     held: frozenset[str] = frozenset()
+    """Those of them that the user has named."""
     named: frozenset[str] = frozenset(KNOBS)
+    """Knobs whose values are the user's, not the framework's."""
     risk: float | None = None
     """Accepted probability of running out of memory, where `headroom` is none; none for `RISK`. [-]"""
     file: JobFile | None = None

@@ -196,20 +196,8 @@ def build_space(
 ) -> Space:
     """Return the layouts on `gpus` that divide, and count the others by the first rule that they break.
 
-    Parameters
-    ----------
-    job : Job
-        Model, cluster, batch and sequence length; its layout is not looked at.
-    gpus : float
-        GPUs of the job. [-]
-    values : mapping of str to sequence of float
-        Values of every knob.
-    tp_in_domain : bool
-        Whether tensor parallelism must stay in the innermost domain.
-    launchable : bool
-        Whether to keep to what the recipe's framework starts.
-    among : mapping of str to Array, optional
-        The placements to look at, a column a knob, in place of all combinations of values.
+    The layout of the job is not looked at. `tp_in_domain` keeps tensor parallelism in the innermost domain, `launchable`
+    to what the recipe's framework starts; `among` are placements to look at in place of all combinations of values.
     """
     rejected: Counter[str] = Counter()
     arrays = {knob: np.asarray(held, dtype=np.float64) for knob, held in values.items()}
