@@ -219,45 +219,63 @@ def _node_limit(placed: PlacedJob) -> Array:
     return np.asarray(model.groups_per_token * np.maximum(1.0, nodes / model.expert_groups))
 
 
-def memory_lines(step: Step) -> list[MemoryLine]:
-    """Return what one dispatch and one combine receive, and the buffers of a dispatcher of own kernels."""
-    placed = step.placed
-    shard = placed.shard
-    moe = float(any(kind.is_moe for kind in placed.kinds))
-    on = moe * (placed.layout.ep * placed.layout.etp > 1)
-    size = 2.0 * shard.expert_tokens * placed.hidden
-    return [
-        *_own_buffer_lines(placed),
-        *_connection_lines(placed),
-        memory_line(
-            "buffer.ep.exchange",
-            part="buffer",
-            axis="ep",
-            formula="max(2 * on * size_bytes - head_bytes, 0)",
-            terms={
-                "on": np.asarray(on)[..., None],
-                "size_bytes": size[..., None],
-                "head_bytes": unfilled_by_layers(step),
-            },
-            source="tokens received by dispatch and sent by combine, bf16; gone again when the logits are alive",
-        ),
-    ]
-
-
 # NCCL on eight H100: 32 channels to each peer, 10 MiB for the three protocols and 2 MiB at each end. With them the
 # first all-to-all takes 7 * 32 * 14 MiB, which are the 3.28 GB that nvidia-smi shows (NVIDIA/nccl issue 1685). Of
 # domains of more than eight nobody has published it.
 _CONNECTIONS = {"channels": 32.0, "channel_bytes": 14.0 * 2**20, "measured": 8.0}
 
 
-def _connection_lines(placed: PlacedJob) -> list[MemoryLine]:
-    """Return the buffers of connections to every peer behind a switch, which the library's all-to-all opens."""
-    recipe, ranks = placed.recipe, placed.layout.ep[..., None]
-    swaps = DISPATCHERS[recipe.moe.moe_dispatcher].dispatch == "all_to_all"
-    by_library = swaps and recipe.memory.communicator_bytes > 0
-    device = placed.cluster.accelerator
+def memory_lines(step: Step) -> list[MemoryLine]:
+    """Return what one dispatch and one combine receive, and the buffers of a dispatcher or of the library."""
+    placed, moe = step.placed, any(kind.is_moe for kind in step.placed.kinds)
+    layout, several = placed.layout, placed.layout.ep > 1
+    received = memory_line(
+        "buffer.ep.exchange",
+        part="buffer",
+        axis="ep",
+        formula="max(2 * on * size_bytes - head_bytes, 0)",
+        terms={
+            "on": np.asarray(moe * 1.0 * (layout.ep * layout.etp > 1))[..., None],
+            "size_bytes": (2.0 * placed.shard.expert_tokens * placed.hidden)[..., None],
+            "head_bytes": unfilled_by_layers(step),
+        },
+        source="tokens received by dispatch and sent by combine, bf16; gone again when the logits are alive",
+    )
+    return [*(_library_lines(placed) if moe and anywhere(several) else []), received]
+
+
+def _library_lines(placed: PlacedJob) -> list[MemoryLine]:
+    """Return what a dispatcher of own kernels allocates beside the framework's memory.
+
+    Or the buffers of connections to every peer behind a switch, which the all-to-all of a library opens.
+    """
+    recipe, device, domain = placed.recipe, placed.cluster.accelerator, placed.mesh.ep.members[0][..., None]
+    by, ranks = DISPATCHERS[recipe.moe.moe_dispatcher], placed.layout.ep[..., None]
+    on = np.asarray(1.0 * (ranks > 1))
+    if not by.dispatch:
+        terms: dict[str, ArrayLike] = {
+            "ranks": ranks,
+            "sms": float(recipe.moe.dispatch_sms or by.sms),
+            "hidden_size": placed.hidden,
+            "tokens": placed.shard.tokens_sp[..., None],
+            "experts": float(placed.model.num_experts),
+            "domain": domain,
+        }
+        return [
+            memory_line(
+                f"buffer.ep.dispatcher.{where}",
+                part="buffer",
+                seen="device",
+                axis="ep",
+                made=quantity(buffer, **{key: terms[key] for key in names_of(buffer) if key in terms}).then(
+                    "buffer_bytes", "on * buffer_bytes", on=on
+                ),
+                source=by.buffer_source,
+            )
+            for where, buffer in (("node", by.node_buffer), ("network", by.network_buffer))
+        ]
     switched = placed.cluster.tiers[0].topology == "switch" and device.is_gpu and not device.has_own_stack
-    if not (by_library and switched and any(kind.is_moe for kind in placed.kinds) and anywhere(ranks > 1)):
+    if by.dispatch != "all_to_all" or not recipe.memory.communicator_bytes > 0 or not switched:
         return []
     return [
         memory_line(
@@ -266,42 +284,7 @@ def _connection_lines(placed: PlacedJob) -> list[MemoryLine]:
             seen="device",
             axis="ep",
             formula="on * (min(members, measured) - 1) * channels * channel_bytes",
-            terms={
-                "on": 1.0 * (ranks > 1),
-                "members": placed.mesh.ep.members[0][..., None],
-                **_CONNECTIONS,
-            },
+            terms={"on": on, "members": domain, **_CONNECTIONS},
             source="NVIDIA/nccl issue 1685: memory before and after the first all-to-all on eight H100",
         )
-    ]
-
-
-def _own_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
-    """Return the buffers that a dispatcher of own kernels allocates beside the framework's memory."""
-    recipe = placed.recipe
-    by = DISPATCHERS[recipe.moe.moe_dispatcher]
-    ranks = placed.layout.ep[..., None]
-    if by.dispatch or not any(kind.is_moe for kind in placed.kinds) or not anywhere(ranks > 1):
-        return []
-    terms: dict[str, ArrayLike] = {
-        "ranks": ranks,
-        "sms": float(recipe.moe.dispatch_sms or by.sms),
-        "hidden_size": placed.hidden,
-        "tokens": placed.shard.tokens_sp[..., None],
-        "experts": float(placed.model.num_experts),
-        "domain": placed.mesh.ep.members[0][..., None],
-    }
-    made = {"node": by.node_buffer, "network": by.network_buffer}
-    return [
-        memory_line(
-            f"buffer.ep.dispatcher.{where}",
-            part="buffer",
-            seen="device",
-            axis="ep",
-            made=quantity(buffer, **{key: terms[key] for key in names_of(buffer) if key in terms}).then(
-                "buffer_bytes", "on * buffer_bytes", on=1.0 * (ranks > 1)
-            ),
-            source=by.buffer_source,
-        )
-        for where, buffer in made.items()
     ]
