@@ -628,9 +628,8 @@ class _Walker:
 
     def end(self, returns: bool, status: str) -> None:
         """Leave a function or the script; not where that is in doubt, nor where a check of what was given fails."""
-        if self.doubts or (returns and not self.bodies):
-            return
-        if returns or status == "0" or missing_in(status):
+        leaves = returns or status == "0" or missing_in(status)
+        if leaves and not self.doubts and (self.bodies or not returns):
             raise _EndError(returns)
 
     def body(self, commands: list[_Command], start: int = 0, end: int | None = None) -> None:
@@ -651,9 +650,9 @@ class _Walker:
 
     def deeper(self, commands: list[_Command], start: int = 0, end: int | None = None) -> None:
         """Follow commands that others call."""
-        self.depth += 1
-        if self.depth > _DEEPEST:
+        if self.depth >= _DEEPEST:
             raise CostModelError(f"line {self.scope.line}: the script calls itself without end")
+        self.depth += 1
         try:
             self.run(commands, start, end)
         finally:

@@ -41,22 +41,12 @@ class Checkpoint:
 
 
 def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | None = None) -> Checkpoint:
-    """Size and times of a checkpoint of parameters and optimizer states.
+    """Size and times of a checkpoint of parameters and optimizer states of an estimate of one layout.
 
-    Parameters
-    ----------
-    est : Estimate
-        Of one layout.
-    how : str
-        blocking, async or replica, see `costmodel.describe.reliability.Reliability`.
-    storage_bytes_per_s : float, optional
-        What the file system takes and gives in all, in place of the cluster's. [B/s]
-
-    Returns
-    -------
-    Checkpoint
-        Gradients are not saved: bytes a parameter are those of the recipe's states in the memory bill. Of a job of
-        adapters they alone are saved; the base that they lie on is read again after a failure.
+    It is written as `how` says: blocking, async or replica, see `costmodel.describe.reliability.Reliability`. Gradients
+    are not saved: bytes a parameter are those of the recipe's states in the memory bill. Of a job of adapters they alone
+    are saved; the base that they lie on is read again after a failure. `storage_bytes_per_s` is what the file system
+    takes and gives in all, in place of the cluster's.
 
     Raises
     ------

@@ -56,26 +56,9 @@ DEFAULT_RELIABILITY = str(FIELD["reliability"].default)
 
 
 _RECORDED = (
-    *(
-        "tokens",
-        "steps",
-        "step_time_s",
-        "days",
-        "effective_training_time_ratio",
-        "gpu_hours",
-        "spare_gpu_hours",
-    ),
-    *(
-        "pays_spares",
-        "dollars",
-        "price_usd_per_gpu_hour",
-        "price_note",
-        "energy_kwh",
-        "energy_at_tdp_kwh",
-        "pue",
-    ),
-    *("tonnes_co2", "tonnes_co2_at_tdp", "interruptions", "planned_stops", "spare_nodes", "headline_place"),
-    *("samples", "seed"),
+    "tokens steps step_time_s days effective_training_time_ratio gpu_hours spare_gpu_hours pays_spares dollars "
+    "price_usd_per_gpu_hour price_note energy_kwh energy_at_tdp_kwh pue tonnes_co2 tonnes_co2_at_tdp interruptions "
+    "planned_stops spare_nodes headline_place samples seed"
 )
 """Figures of a run that its record has under their own names."""
 _COLUMNS = {
@@ -237,10 +220,11 @@ class TrainingRun(Answer):
 
         A broken node takes its replica along where the job shrinks; its peers do its part where it is rerouted.
         """
-        broken = _broken_nodes(self.reliability, self.gpus)
-        parts = {"shrink": float(self.est.job.layout.dp), "reroute": self.num_nodes}
-        parted = parts.get(self.reliability.on_failure)
-        return 0.0 if parted is None else broken / parted
+        if self.reliability.on_failure not in ("shrink", "reroute"):
+            return 0.0
+        shrinks = self.reliability.on_failure == "shrink"
+        parts = float(self.est.job.layout.dp) if shrinks else self.num_nodes
+        return _broken_nodes(self.reliability, self.gpus) / parts
 
     @cached_property
     def bill(self) -> Bill:
@@ -503,7 +487,7 @@ class TrainingRun(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything about a run as numbers and texts; a spread holds p10, p50 and p90."""
-        named = {name: getattr(self, name) for name in _RECORDED}
+        named = {name: getattr(self, name) for name in _RECORDED.split()}
         prices, fails = self.dollars_at_list_prices, self.failures_per_s > 0
         return {
             "schema_version": SCHEMA_VERSION,
