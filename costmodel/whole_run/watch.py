@@ -22,7 +22,7 @@ from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.record import SCHEMA_VERSION
-from costmodel.interop.step_log.follow import LogFollower
+from costmodel.interop.step_log.collect import LogFollower
 from costmodel.trust.step_times import StepTimes, longest_run, measured_steps, step_times
 from costmodel.whole_run.run import DAY_S, TrainingRun, run_of
 from costmodel.whole_run.solve import split_options

@@ -13,8 +13,7 @@ import costmodel as cm
 from costmodel.base.errors import DataError
 from costmodel.cli import main
 from costmodel.interop.step_log import collect
-from costmodel.interop.step_log.collect import StepCollector, read_step_log
-from costmodel.interop.step_log.follow import LogFollower
+from costmodel.interop.step_log.collect import LogFollower, StepCollector, read_step_log
 from costmodel.interop.step_log.formats import FORMATS, MEMORY_FORMATS
 from costmodel.interop.step_log.lines import LONGEST_LINE, LineSplitter
 from costmodel.trust.step_times import longest_run, measured_steps, step_times, warm_up_lines
