@@ -14,7 +14,6 @@ from costmodel.describe.hardware.hardware import load_link
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.trust.calibration import fabric_fit
-from costmodel.trust.calibration.fitting import PulledFit
 
 LINKS = Path(__file__).parents[2] / "hardware_profiles" / "links"
 TRUE = Fabric(rate_factor=1.05, copy_bandwidth_bytes_per_s=900e9, pipeline_s=5e-6, pipeline_step_s=0.2e-6)
@@ -48,22 +47,6 @@ def test_known_constants_are_found_again():
     assert fitted.residual < 0.025
 
 
-def test_large_messages_weigh_three_times(monkeypatch):
-    """From 64 MB on: training sends those."""
-    weights = []
-
-    def pulled(model, start, measured, *, pull, weight, begin):
-        weights.append(weight)
-        return PulledFit(start, 0.0 * start, 0.0 * start, 0.0)
-
-    monkeypatch.setattr(fabric_fit, "fit_pulled", pulled)
-    (run, *_) = synthetic_runs()
-    sizes = np.array([1e3, 63.9e6, 64e6, 1e9])
-    run = run._replace(size_bytes=sizes, time_s=np.ones(4))
-    calibrate_fabric.fit_link("nvlink3", [run], {})
-    assert [weight.tolist() for weight in weights] == [[1.0, 1.0, 3.0, 3.0]]
-
-
 def test_a_written_block_is_what_the_loader_reads(tmp_path):
     folder = tmp_path / "links"
     folder.mkdir()
@@ -86,13 +69,6 @@ def test_no_ring_is_fitted_faster_than_the_wire():
     fast = fabric_fit.with_constants(tier, {"rate_factor": 9.0}, Fabric())
     rate = fast.achieved_bandwidth_bytes_per_s * fast.fabric.constants.rate_factor
     assert rate == pytest.approx(tier.bandwidth_bytes_per_s)
-
-
-def test_a_table_without_times_is_refused(tmp_path):
-    path = tmp_path / "sweeps.csv"
-    path.write_text("id,gpu\na,b\n")
-    with pytest.raises(DataError, match=r"sweeps\.csv: columns .*time_us"):
-        calibrate_fabric.read_runs(path)
 
 
 ROWS = (

@@ -1,5 +1,6 @@
 """Lines of a decode step and of a prefill by hand, on the machine of round numbers, over kinds of attention and splits."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -59,6 +60,17 @@ def test_products_read_their_weights_once_and_multiply_for_every_sequence():
                     assert lines[f"decode.{name}"] == joined(math_s, element * held / BYTES)
                 held = 32000 * 1024 / tp
                 assert lines["decode.head"] == joined(2 * batch * held / FLOPS, 2 * held / BYTES)
+
+
+def test_products_lose_what_the_power_limit_takes():
+    """A fifth lost of the peak: 200 sequences take 1 / 0.8 of the time of their FLOPs."""
+    here = served("dense")
+    kernels = here.cluster.accelerator.kernels
+    products = {name: one._replace(sustained_loss=0.2) for name, one in kernels.matmul.items()}
+    slower = replace(here.cluster.accelerator, kernels=kernels._replace(matmul=products))
+    limited = replace(here, cluster=replace(here.cluster, accelerator=slower))
+    lines = seconds(decode_step(limited, Split(), 200, 100))
+    assert lines["decode.mlp"] == joined(2 * 200 * 48 * MIB / (0.8 * FLOPS), 2 * 48 * MIB / BYTES)
 
 
 def test_a_router_is_held_by_every_rank():

@@ -10,18 +10,12 @@ from costmodel.trust.calibration.kernel_csv import MATMUL, table_of
 
 
 def test_between_and_beyond_what_was_seen():
+    """With one power limit it is what was seen there; more power never loses more, whatever was seen."""
     seen = [(1000.0, 0.334), (1200.0, 0.095)]
     assert loss_at_power(1100, seen) == pytest.approx(0.2145)
     assert loss_at_power(1400, seen) == 0.0
     assert loss_at_power(900, seen) == pytest.approx(0.4535)
-
-
-def test_more_power_never_loses_more():
-    """Where the larger part was seen to lose more, the rule is their mean, not a rising line."""
     assert loss_at_power(1400, [(1000.0, 0.1), (1200.0, 0.2)]) == pytest.approx(0.15)
-
-
-def test_one_power_limit_tells_nothing_of_another():
     assert loss_at_power(350, [(700.0, 0.124)]) == 0.124
 
 

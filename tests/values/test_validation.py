@@ -89,35 +89,26 @@ def test_pairs_in_order():
 
 
 def test_noise_between_tables():
-    """One layout in two releases of a framework: 12 s against 10 s; another model's is another pair."""
-    found = checked(
-        *times((1, 12), source="nemo-24.09"),
-        *times((1, 10), source="nemo-25.02"),
-        *times((1, 30), source="nemo-24.09", model="n", num_experts=8),
-        *times((1, 20), source="nemo-25.02", model="n", num_experts=8),
-    )
-    rows = {row["pairs"]: row for row in found.noise_floor().to_dict("records")}
-    # The earlier source over the later one.
-    assert rows["dense"]["median_%"] == pytest.approx(20)
-    assert rows["moe"]["median_%"] == pytest.approx(50)
-    assert (rows["all"]["count"], rows["all"]["median_%"]) == (2, pytest.approx(35))
-    assert rows["all"]["p90_%"] == pytest.approx(20 + 0.9 * 30)
-
-
-def test_noise_of_three_tables():
-    """10, 11 and 20 s for one layout: 9.1, 50 and 45 % apart; of quality C nothing."""
+    """10, 11 and 20 s for one layout in three releases: 9.1, 50 and 45 % apart; with experts 30 and 20 s, another pair."""
     sources = ("nemo-24.05", "nemo-24.09", "nemo-25.02")
-    rows = [
-        row
-        for source, time in zip(sources, (10, 11, 20), strict=True)
-        for row in times((1, time), source=source)
+    dense = [
+        row for pair in zip((10, 11, 20), sources, strict=True) for row in times((1, pair[0]), source=pair[1])
     ]
-    (dense, everything) = (
-        checked(*rows, *times((1, 99), source="nemo-25.04", quality="C")).noise_floor().to_dict("records")
-    )
-    assert (dense["pairs"], everything["pairs"], dense["count"]) == ("dense", "all", 3)
-    assert dense["median_%"] == pytest.approx(45)
-    assert dense["p90_%"] == pytest.approx(45 + 0.8 * 5)
+    moe = [
+        row
+        for pair in zip((30, 20), sources, strict=False)
+        for row in times((1, pair[0]), source=pair[1], model="n", num_experts=8)
+    ]
+    # Of quality C nothing counts, nor does what another framework measured.
+    others = [*times((1, 99), source="nemo-25.04", quality="C"), *times((1, 99), source="mlperf-5")]
+    found = checked(*dense, *moe, *others)
+    rows = {row["pairs"]: row for row in found.noise_floor().to_dict("records")}
+    assert {name: row["count"] for name, row in rows.items()} == {"dense": 3, "moe": 1, "all": 4}
+    assert rows["dense"]["median_%"] == pytest.approx(45)
+    assert rows["dense"]["p90_%"] == pytest.approx(45 + 0.8 * 5)
+    # The earlier source over the later one.
+    assert rows["moe"]["median_%"] == pytest.approx(50)
+    assert "Noise floor" in {grid.title for grid in found.grids()}
 
 
 def test_out_of_memory():
@@ -161,34 +152,10 @@ def test_tables_of_a_validation():
     """10 and 20 % off: 15 % in the middle, 19 % nine tenths of the way, 5 % too short; 12 s for 10 is regret of 20 %."""
     found = told_rows()
     tables = {grid.title: grid for grid in found.grids(worst=2)}
-    assert list(tables) == [
-        "Step time by class",
-        "Step time, all rows of quality A and B",
-        "Step time by quality, as shipped and with the run's family of sources left out of the fit",
-        "Step time by family",
-        "Step time by source",
-        "Step time by accelerator",
-        "Step time by axis",
-        "Peak memory, all rows of quality A and B",
-        "Peak memory by source",
-        "Does it fit? Runs that ran out of memory, and runs that did not",
-        "Sweeps: layouts of one job, ranked",
-        "The 2 runs furthest off",
-    ]
     rows = {title: [list(row) for row in grid.rows] for title, grid in tables.items()}
-    assert [column.title for column in tables["Step time by class"].columns] == [
-        *("Class", "Runs", "Skipped", "Median", "Mean", "p90", "Bias"),
-    ]
-    assert rows["Step time by class"][1] == [
-        "moe hopper 16-bit",
-        "2",
-        "0",
-        "15.0 %",
-        "15.0 %",
-        "19.0 %",
-        "-5.0 %",
-    ]
-    assert rows["Step time by source"][0] == ["a", "5", "3", "15.0 %", "15.0 %", "19.0 %", "-5.0 %"]
+    figures = ["15.0 %", "15.0 %", "19.0 %", "-5.0 %"]
+    assert rows["Step time by class"][1] == ["moe hopper 16-bit", "2", "0", *figures]
+    assert rows["Step time by source"][0] == ["a", "5", "3", *figures]
     assert rows["Peak memory by source"] == [
         ["a", "3", "0", *["10.0 %"] * 4],
         ["other", "1", "0", *["20.0 %"] * 3, "-20.0 %"],
@@ -197,35 +164,15 @@ def test_tables_of_a_validation():
     assert rows["Does it fit? Runs that ran out of memory, and runs that did not"] == [
         ["12", "2", "91.7%", "100.0%", "50.0%"]
     ]
-    assert rows["Sweeps: layouts of one job, ranked"] == [["other", "m", "4096", "64", "6", "0.94", "20.0%"]]
-    assert tables["Sweeps: layouts of one job, ranked"].note == (
-        "Median Spearman 0.94; median regret 20.0%, p90 20.0%; 93.3% of layout pairs measured 2 % or more apart "
-        "ordered right."
-    )
+    sweeps = "Sweeps: layouts of one job, ranked"
+    assert rows[sweeps] == [["other", "m", "4096", "64", "6", "0.94", "20.0%"]]
+    assert "93.3% of layout pairs measured 2 % or more apart ordered right" in tables[sweeps].note
     assert rows["The 2 runs furthest off"] == [
         ["2", "m", "4096", "tp", "12 s", "1 s", "-91.7%"],
         ["3", "m", "4096", "tp", "10 s", "2 s", "-80.0%"],
     ]
     assert "The 2 runs furthest off" not in {grid.title for grid in found.grids()}
     assert found.remarks() == ["skipped 2 rows: no such recipe", "skipped 1 row: no such model"]
-
-
-def test_tables_of_one_publisher_say_what_no_prediction_can_beat():
-    """Two releases measured one layout at 10 and at 8 s, 25 % apart; experts at 10 and 11: 10 / 11 - 1 is 9.1 %."""
-    rows = [
-        {"source": f"mlperf-{year}", "num_experts": experts, "model": f"m{experts}", **row}
-        for experts, pair in ((0, (10, 8)), (8, (10, 11)))
-        for year, measured in enumerate(pair)
-        for row in times((9, measured))
-    ]
-    found = checked(*rows)
-    (table,) = (grid for grid in found.grids() if grid.title == "Noise floor")
-    floor = {row["pairs"]: row for row in found.to_dict()["noise_floor"]}
-    assert {name: row["count"] for name, row in floor.items()} == {"dense": 1, "moe": 1, "all": 2}
-    assert floor["dense"]["median_%"] == pytest.approx(25)
-    assert floor["moe"]["median_%"] == pytest.approx(100 / 11)
-    assert floor["all"]["p90_%"] == pytest.approx(100 / 11 + 0.9 * (25 - 100 / 11))
-    assert next(list(row) for row in table.rows)[:2] == ["dense", "1"]
 
 
 def test_a_record_of_a_validation():
