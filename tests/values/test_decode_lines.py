@@ -67,7 +67,7 @@ def test_products_lose_what_the_power_limit_takes():
     here = served("dense")
     kernels = here.cluster.accelerator.kernels
     products = {name: one._replace(sustained_loss=0.2) for name, one in kernels.matmul.items()}
-    slower = replace(here.cluster.accelerator, kernels=kernels._replace(matmul=products))
+    slower = replace(here.cluster.accelerator, kernels=kernels.model_copy(update={"matmul": products}))
     limited = replace(here, cluster=replace(here.cluster, accelerator=slower))
     lines = seconds(decode_step(limited, Split(), 200, 100))
     assert lines["decode.mlp"] == joined(2 * 200 * 48 * MIB / (0.8 * FLOPS), 2 * 48 * MIB / BYTES)

@@ -430,6 +430,9 @@ def test_an_optimizer_that_stays_costs_room_in_place_of_seconds():
     assert stays.memory["resident_optimizer"] == pytest.approx(held, rel=0.1)
     assert seconds(swaps)["sleep and wake"] == pytest.approx(2 * stays.memory["resident_optimizer"] / 5e9)
     assert "sleep and wake" not in seconds(stays)
+    # Reference and policy change places: 16 bits of half of the parameters, out and in.
+    swapped = seconds(swaps)["ref log-probs"] - seconds(swaps)["old log-probs"]
+    assert swapped == pytest.approx(2 * 2 * 8.03e9 / 2 / 5e9, rel=0.1)
     assert stays.fits
     crowded = cm.estimate_rl(**SMALL, optimizer_swap=False, memory_fraction=0.95)
     assert not crowded.fits
