@@ -13,7 +13,8 @@ from costmodel.describe.hardware.hardware import check_file, load_accelerator
 from costmodel.estimates.estimate import estimate
 from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
 from costmodel.trust.calibrate import part_factors
-from costmodel.trust.calibration.kernel_fits import matmul_block
+from costmodel.trust.calibration.kernel_csv import table_of
+from costmodel.trust.calibration.kernel_fits import fit_held_out, matmul_block
 from costmodel.trust.own_runs import OwnRun
 
 H200 = load_accelerator("h200")
@@ -218,6 +219,17 @@ def test_constants_of_products_as_profiles_write_them():
     )
     assert block["fixed_per_group"] == "0.2 us"
     assert "fixed_per_group" not in matmul_block(full._replace(fixed_per_group_s=1e-7))
+
+
+def test_errors_are_those_of_rows_that_the_fit_did_not_see():
+    """A fit that knows its own rows by heart, and misses all others by a factor of two."""
+    rows = table_of(("size_bytes", "time_s"), [[size, 1.0] for size in range(1, 13)])
+
+    def recalled(part, known):
+        return np.where(np.isin(part.size_bytes, known), 1.0, 2.0)
+
+    found = fit_held_out(rows, lambda part: part.size_bytes, recalled, (0, 1))
+    assert (found.points, found.held_out_error, len(found.constants)) == (12, 1.0, 12)
 
 
 def test_without_scipy_a_fit_is_refused_in_one_line(tmp_path, capsys, monkeypatch):

@@ -109,6 +109,7 @@ def test_what_is_exposed_idle_and_beside(overlapped):
     assert found.communication_s == pytest.approx(60 * US, abs=1e-12)
     # 60-80: the gather alone.
     assert found.exposed_communication_s == pytest.approx(20 * US, abs=1e-12)
+    assert found.steps[0].exposed_communication_s == pytest.approx(20 * US, abs=1e-12)
     classes = {
         one.name: (one.count, round(one.busy_s / US, 6), round(one.exposed_s / US, 6))
         for one in found.classes

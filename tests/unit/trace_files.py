@@ -129,7 +129,7 @@ def nsight(path, kernels, *, calls=(), ranges=(), copies=(), graphs=()):
             "nameId INTEGER, returnValue INTEGER)"
         )
         for start, call in calls:
-            row = (start, start + 1000, 0, process + 5, call, number("cudaLaunchKernel"), 0)
+            row = (start, start + 1000, 0, process + 0x54321, call, number("cudaLaunchKernel"), 0)
             base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?,?,?)", row)
     if ranges:
         base.execute(
@@ -148,7 +148,7 @@ def nsight(path, kernels, *, calls=(), ranges=(), copies=(), graphs=()):
                 None,
                 None,
                 text,
-                process + 5,
+                process + 0x54321,
                 None,
                 given,
                 0,

@@ -153,6 +153,12 @@ def test_a_refit_by_hand():
     assert float(line.exposed_seconds) == pytest.approx(0.3 + 0.08 + 0.08)
 
 
+def test_weights_are_sent_in_16_bits_whatever_the_engine_keeps_them_in():
+    """Half of 8 bits over 16: 6.98e9 elements of layers in 8 bits and 1.05e9 of tables in 16 are 18.2 GB, in 163 tensors."""
+    found = cm.estimate_rl(**APART, generation_precision="fp8", refit="bucketed")
+    assert seconds(found)["refit"] == pytest.approx(0.3 + 163 * 2e-4 + 18.2 / 25, rel=0.02)
+
+
 REFITS = (
     ("broadcast", "qwen2.5-7b", "tp1", 5.75),
     ("broadcast", "qwen2.5-32b", "tp1", 14.2),
@@ -257,6 +263,9 @@ def test_halves_apart_overlap_and_a_longer_lag_is_never_slower():
             (terms["latency_s"] + max(1 - terms["lag"], 0) * trainer) / max(terms["lag"], 1),
         )
         assert found.step_time_s == pytest.approx(by_hand)
+    # What the framework takes beside the phases lengthens decoding too.
+    slower = cm.estimate_rl(**{**APART, "rl_framework": "nemo-rl"}).period.terms
+    assert float(slower["throughput_s"]) == pytest.approx(1.28 * float(steps[2].period.terms["throughput_s"]))
     # With eight steps of lag the tail is gone: the step is what training or decoding takes at full batches.
     last = {name: float(value) for name, value in steps[-1].period.terms.items()}
     assert times[-1] == pytest.approx(max(last["training_s"], last["throughput_s"]))

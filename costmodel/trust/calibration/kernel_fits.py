@@ -47,7 +47,7 @@ class KernelFit(NamedTuple, Generic[C]):
     held_out_error: float
 
 
-def _fitted(
+def fit_held_out(
     rows: Rows, find: Callable[[Rows], C], price: Callable[[Rows, C], Array], seeds: tuple[int, ...]
 ) -> KernelFit[C]:
     """Fit all rows, and score the fit of each two thirds of them on the third."""
@@ -136,7 +136,9 @@ def fit_matmul(
         assert best is not None
         return best[1]
 
-    return _fitted(rows, find, lambda part, found: predict_matmul(part, accelerator, dtype, found), SEEDS)
+    return fit_held_out(
+        rows, find, lambda part, found: predict_matmul(part, accelerator, dtype, found), SEEDS
+    )
 
 
 # --- attention ---
@@ -262,7 +264,7 @@ def fit_attention(
         assert best is not None
         return best[1]
 
-    found = _fitted(rows, find, price, SEEDS)
+    found = fit_held_out(rows, find, price, SEEDS)
     return KernelFit(found.constants.constants, found.points, found.held_out_error)
 
 
@@ -285,7 +287,7 @@ def fit_memory(rows: Rows, accelerator: Accelerator) -> KernelFit[MemoryConstant
 
         return MemoryConstants(**fit(price, part.time_s, bounds)[0])
 
-    return _fitted(rows, find, lambda part, found: predict_memory(part, accelerator, found), SEEDS)
+    return fit_held_out(rows, find, lambda part, found: predict_memory(part, accelerator, found), SEEDS)
 
 
 # --- a user's own accelerator ---
