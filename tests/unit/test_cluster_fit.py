@@ -5,11 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from costmodel.base.errors import DataError
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.estimates.collective import bus_bytes
+from costmodel.interop.nccl_tests import LogSweep
 from costmodel.physics.network.mesh import Group
 from costmodel.reporting.other_pictures import fit_chart
-from costmodel.trust.calibration.cluster_fit import fit_cluster, price_run
+from costmodel.trust.calibration.cluster_fit import fit_cluster, price_run, sweep_run
 from costmodel.trust.calibration.fabric_fit import FabricRun
 
 H100 = load_cluster("dgx-h100-ndr")
@@ -43,6 +45,27 @@ def test_the_rate_of_large_messages_is_learned():
         large = fit.points[fit.points["size"] >= 2**28]
         assert large["error"].mean() < 0.05, (primitive, ranks, rate)
         assert fit.warnings == ()
+
+
+def test_where_the_ranks_of_a_log_lie():
+    """Nodes are as few as hold the ranks, the last one not full: 12 ranks are 6 on each of two; 4 are inside one."""
+    one = np.ones(3)
+    log = LogSweep("x.log", 3, "all_reduce", "tree", 12, 0, "NVIDIA H100 80GB HBM3", "2.20", one, one, one)
+    run = sweep_run(log, H100)
+    assert ([float(members) for members in run.group.members], run.network) == ([6, 12], "network")
+    assert run.algorithm == "tree"
+    inside = sweep_run(log._replace(ranks=4), H100)
+    # A node has no tree to take.
+    assert (float(inside.group.members[0]), inside.network, inside.algorithm) == (4, None, "auto")
+    for changed, said in (
+        ({"gpu": "NVIDIA GB200"}, "the log is of 'NVIDIA GB200', dgx-h100-ndr has h100"),
+        ({"gpu": "AMD Instinct MI300X"}, "the log is of"),
+        ({"ranks": 13}, "13 ranks on 2 nodes: expected as many on each"),
+        ({"nodes": 1}, "12 ranks a node, but dgx-h100-ndr joins 8 GPUs"),
+        ({"time_s": np.nan * one}, "no in-place times"),
+    ):
+        with pytest.raises(DataError, match=f"x.log:3: {said}"):
+            sweep_run(log._replace(**changed), H100)
 
 
 def test_what_no_constants_give_is_said():
