@@ -171,22 +171,3 @@ def test_prices_from_the_command_line(capsys):
     assert record["dollars"] == pytest.approx(2.0 * record["gpu_hours"])
     assert main([*words.split(), "--price", "p4x=2"]) == 2
     assert capsys.readouterr().err.startswith("Error: price_usd_per_gpu_hour: unknown cluster 'p4x'")
-
-
-@pytest.mark.parametrize(
-    ("named", "said"),
-    [
-        (
-            "a100-sxm-40gb",
-            "'a100-sxm-40gb' is an accelerator, no cluster; clusters of it: p4d-efa and polaris; name",
-        ),
-        ("tpu", "accelerators tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e and tpu-v7x begin so; clusters"),
-        ("v100-sxm2-16gb", "and no cluster has it"),
-        ("rtx-42", "unknown cluster 'rtx-42'"),
-    ],
-)
-def test_an_accelerator_of_several_clusters_or_none_is_one_line(named, said, capsys):
-    job = "estimate -m llama3-8b -n 8 --global-batch 64 --seq-len 8192 -c"
-    assert main([*job.split(), named]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line

@@ -77,6 +77,8 @@ def test_names_as_typed_find_their_cluster(typed, cluster):
         ("trainium", "clusters of it: trn1-efa, trn2-efa and trn2-ultraserver"),
         ("gaudi", "clusters of it: gaudi2-roce and gaudi3-roce"),
         ("tpu v5", "clusters of it: tpu-v5e and tpu-v5p"),
+        ("a100-sxm-40gb", "is an accelerator, no cluster; clusters of it: p4d-efa and polaris; name"),
+        ("v100-sxm2-16gb", "and no cluster has it"),
         # Nor is a word begun by two letters.
         ("tr", "unknown cluster 'tr'"),
     ],

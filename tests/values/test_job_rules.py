@@ -326,25 +326,6 @@ def test_heads_of_a_latent_model():
     assert float(job(LATENT, tp=8).layout.tp) == 8
 
 
-def test_slices_that_cannot_be():
-    for more, said in [
-        (
-            {"slice": "4x4x4x4"},
-            r"slice: 4x4x4x4 does not fit on the 16x20x28 torus of tpu-v5p: expected 3 sides",
-        ),
-        ({"slice": "32x4x4"}, r"slice: 32x4x4 does not fit on the 16x20x28 torus of tpu-v5p$"),
-        ({"slice": "4x4x8"}, r"slice: 4x4x8 has 128 chips, which do not divide gpus = 64"),
-        ({"slice": "4xx4"}, "slice: expected chips along each dimension such as 8x16x16, got '4xx4'"),
-        ({"slice": "0x4x4"}, "slice: expected chips along each dimension"),
-        (
-            {"slice": "2x2x2", "cluster": "dgx-h100-ndr"},
-            "slice: 2x2x2 needs a torus; the tier nvlink of dgx-h100-ndr",
-        ),
-    ]:
-        with pytest.raises(CostModelError, match=said):
-            job(**{"cluster": "tpu-v5p", "gpus": 64, **more, "recipe": "maxtext-tpu"})
-
-
 def test_more_gpus_than_there_are():
     for gpus, most in [(10**7, 10**7), ([16, 10**7], 10**7), ([10**6, 16, 10**7], 10**7)]:
         with pytest.raises(
