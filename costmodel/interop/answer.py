@@ -43,10 +43,10 @@ def job_file(path: str | Path, kind: str = "", **given: Any) -> JobFile:
     from costmodel.interop.reading import kind_of, read
 
     said = str(path)
-    told = kind or (kind_of(path) if Path(path).exists() else "job")
-    if told == "job":
+    kind_read = kind or (kind_of(path) if Path(path).exists() else "job")
+    if kind_read == "job":
         return JobFile(read_job(path), said)
-    found = read(path, told, **given)
+    found = read(path, kind_read, **given)
     if found.unpriced and given.get("model") is None:
         raise CostModelError(f"{said}: the model cannot be priced: {found.unpriced}")
     if found.sweeps and not found.job:

@@ -80,7 +80,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
     )
     draft.job["switches"] = {**_switches(said, draft), **(draft["switches"] or {})}
     draft.put_steps(said["steps"])
-    draft.settle_offload()
+    draft.step_offloaded_as_adam()
     if auto:
         draft.notes.append(f'"auto", filled in by the trainer: {", ".join(auto)}')
     known = {

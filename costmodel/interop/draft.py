@@ -47,7 +47,7 @@ def optimizer_of(name: str, *, sgd: str = "sgd") -> str | None:
 class Draft:
     """A job while it is read: what is given beside the file stands, then what was said of it first.
 
-    Keys of the file that nobody knows, and those without a price, are told of whatever its reader does.
+    Keys of the file that nobody knows, and those without a price, are named whatever its reader does.
     """
 
     def __init__(self, given: Mapping[str, Any], said: Values | None = None) -> None:
@@ -93,7 +93,7 @@ class Draft:
         """Put in the tokens of a run of some steps, where the batch is known."""
         self.put(**tokens_of(steps if type(steps) is int else None, self.job))
 
-    def settle_offload(self) -> None:
+    def step_offloaded_as_adam(self) -> None:
         """Price Adam in place of an optimizer that no host steps, where the job offloads it, and say so."""
         name = self["optimizer"]
         if name and (self["switches"] or {}).get("offload_optimizer") and not OPTIMIZERS[name].on_host:

@@ -227,7 +227,7 @@ def require_launched(job: Job, framework: Framework) -> None:
     overlap = job.recipe.overlap
     if np.any(job.layout.cp > 1) and overlap.cp_method != "ulysses" and overlap.cp_slices != "zigzag":
         raise FrameworkConfigError(
-            f"emit: {framework.title} deals sequences to context ranks in zig-zag, not {overlap.cp_slices}; "
+            f"emit: {framework.title} splits sequences over context ranks in zig-zag, not {overlap.cp_slices}; "
             "leave out cp_slices"
         )
 

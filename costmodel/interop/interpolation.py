@@ -96,5 +96,5 @@ def _followed(
             return None
         here = here[part]
         chain.append(here)
-    inside = [one for one in chain[:-1] if isinstance(one, Mapping)] or [root]
+    inside = [table for table in chain[:-1] if isinstance(table, Mapping)] or [root]
     return _value(here, root, inside, depth)

@@ -87,7 +87,7 @@ def _crosses_streams(job: Job) -> bool:
 
 
 def _by_matrix(job: Job) -> bool:
-    """Return whether the optimizer's states are dealt out matrix by matrix, as only Muon's are."""
+    """Return whether the optimizer's states are divided matrix by matrix, as only Muon's are."""
     return job.optimizer.name == "muon" and bool(job.layout.zero_stage == 1)
 
 
@@ -153,7 +153,7 @@ def layout_arguments(job: Job, counts: dict[str, int]) -> dict[str, Any]:
 
 def recipe_arguments(job: Job, counts: dict[str, int]) -> dict[str, Any]:
     """Return the switches of the recipe that have a flag, by our names."""
-    recipe, dealt = job.recipe, bool(chunks_of(job))
+    recipe, placed = job.recipe, bool(chunks_of(job))
     overlaps = recipe.overlap.dp_overlap != "none"
     undropped = None if recipe.kernels.dropout else "0.0"
     found: dict[str, Any] = {
@@ -178,8 +178,8 @@ def recipe_arguments(job: Job, counts: dict[str, int]) -> dict[str, Any]:
         }
     return {
         **found,
-        "embedding_as_layer": bool(recipe.memory.embedding_as_layer) and not dealt,
-        "head_as_layer": bool(recipe.memory.head_as_layer) and not dealt,
+        "embedding_as_layer": bool(recipe.memory.embedding_as_layer) and not placed,
+        "head_as_layer": bool(recipe.memory.head_as_layer) and not placed,
         "attention_dropout": undropped,
         "hidden_dropout": undropped,
         "attention_backend": "unfused" if recipe.kernels.attention_kernel == "unfused" else None,
@@ -208,17 +208,10 @@ def _graphs(job: Job) -> dict[str, Any]:
     if graph == "local":
         return {"cuda_graphs": graph, "cuda_graph_scope": ["full_iteration"], "no_nan_check": True}
     if graph == "full_iteration":
-        return {
-            "cuda_graphs": graph,
-            "no_nan_check": True,
-            **(_static_experts(job) if job.model.num_experts else {}),
-        }
+        found: dict[str, Any] = {"cuda_graphs": graph, "no_nan_check": True}
+        if job.model.num_experts and not job.recipe.moe.moe_capacity_factor:
+            # Dropless experts get static shapes: room for a rank's tokens beyond the mean, the rest in pages.
+            found |= {"paged_stash": True, "rank_capacity": RANK_CAPACITY, "op_fuser": True}
+        return found
     held = [part for part in _WORDS["graph_scopes"][scope] if has_part(job.model, part)]
     return {"cuda_graphs": "transformer_engine", "cuda_graph_scope": held} if held else {}
-
-
-def _static_experts(job: Job) -> dict[str, Any]:
-    """Return what gives dropless experts static shapes: room for a rank's tokens beyond the mean, its rest in pages."""
-    if job.recipe.moe.moe_capacity_factor:
-        return {}
-    return {"paged_stash": True, "rank_capacity": RANK_CAPACITY, "op_fuser": True}

@@ -152,7 +152,7 @@ def _spread(layers: int, attention: float, mlp: float) -> str:
     """Return the pattern that shares of attention and of MLPs mean: each sort as evenly as it goes.
 
     Attention stands between runs of like length, MLPs replace state spaces from the right, as
-    ``mamba_hybrid_layer_allocation.py`` deals them out: after every so many others comes one of them.
+    ``mamba_hybrid_layer_allocation.py`` places them: after every so many others comes one of them.
     """
     attended = round(layers * attention)
     pattern = _every(["M"] * layers, (layers - attended) / (attended + 1), "*")

@@ -1,6 +1,6 @@
 """Which files of other programs can be read, and reading one.
 
-A kind of file is a record of ``keys/readers.yaml``: how its texts are told, and the function that turns one into an
+A kind of file is a record of ``keys/readers.yaml``: how its texts are recognised, and the function that turns one into an
 `Imported`. A new kind is a record there and its function.
 """
 

@@ -96,7 +96,7 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
         draft.notes.append("no sharding is named: every GPU has a copy (DDP)")
     if not chosen:
         _take_kernels(said, _FSDP_RECIPE, draft)
-    draft.settle_offload()
+    draft.step_offloaded_as_adam()
     draft.put_steps(said["steps"])
     return draft.answer()
 

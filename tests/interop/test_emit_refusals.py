@@ -30,7 +30,7 @@ JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batc
         (
             "megatron",
             {"layout": "cp2", "switches": {"cp_slices": "contiguous"}},
-            "Megatron-LM deals sequences to context ranks in zig-zag, not contiguous; leave out cp_slices",
+            "Megatron-LM splits sequences over context ranks in zig-zag, not contiguous; leave out cp_slices",
         ),
         (
             "torchtitan",

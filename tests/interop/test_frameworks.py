@@ -78,6 +78,9 @@ def test_batches_of_accelerate_are_of_the_data_ranks():
     text = emit(est, "accelerate")
     assert "gradient_accumulation_steps = 16" in text
     assert read_as("accelerate", text).job["global_batch"] == 64
+    assert "fsdp_reshard_after_forward: true" in text
+    kept = cm.estimate(**asked, layout="tp2", zero_stage=2, recipe="torchtitan", sequence_parallel=False)
+    assert "fsdp_reshard_after_forward: false" in emit(kept, "accelerate")
 
 
 def test_nemo_overrides():
@@ -106,6 +109,16 @@ def test_messages_of_stages_overlap_only_where_each_rank_has_several():
         text = emit(est, "nemo")
         assert f"model.overlap_p2p_comm={str(overlaps).lower()}\n" in text
         assert f"model.batch_p2p_comm={str(not overlaps).lower()}\n" in text
+
+
+def test_the_local_batch_of_a_pipeline_is_cut_into_its_micro_batches():
+    """32 sequences over eight data ranks: four a rank, one at a time."""
+    job = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, "global_batch": 32, "seq_len": 4096}
+    text = emit(
+        cm.estimate(**job, layout="pp2", zero_stage=3, micro_batch=1, recipe="torchtitan"), "torchtitan"
+    )
+    assert "local_batch_size=4," in text
+    assert "pipeline_parallel_microbatch_size=1," in text
 
 
 def test_shards_are_those_of_data_beside_context():
