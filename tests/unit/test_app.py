@@ -1,6 +1,7 @@
 """What stands behind the page: texts read as flags are, links, views, dropped files, and a server for this machine."""
 
 import json
+import re
 import shlex
 import socket
 import sys
@@ -32,6 +33,7 @@ from costmodel.app.asked import (
 )
 from costmodel.app.state import FIGURES, VIEWS, State, _packed, query_of, state_of
 from costmodel.base.errors import one_line
+from costmodel.base.units import format_bytes
 from costmodel.cli import main
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, names
 from costmodel.interop.answer import model_yaml
@@ -148,6 +150,17 @@ def test_a_link_restores_the_whole_state(first, second, search, run, shown, figu
     state = State((Texts(first, model), Texts(second)), search, run, shown, figure, b, line)
     again = state_of(query_of(state) or "view=overview")
     assert again == state
+
+
+def test_a_stage_that_is_too_full_is_shown_so():
+    """Llama 3 70B over four stages of 64 H100: the first is the fullest, and the capacity a line in the bars."""
+    job = {**JOB, "tp": "1", "pp": "4", "gpus": "64", "sequence_parallel": "true"}
+    est = cm.estimate(**job_keywords(Texts(job)))
+    held, capacity = est.bill.memory_per_stage_bytes(), est.memory_capacity_bytes
+    body = view(State((Texts(job), Texts())))["body"]
+    sides = re.findall(r'</div><span class="(over|fits)">([^<]+)</span>', body)
+    assert sides == [("over" if size > capacity else "fits", format_bytes(float(size))) for size in held]
+    assert "over" in dict(sides)
 
 
 def test_an_empty_address_shows_a_job_that_can_be_priced():

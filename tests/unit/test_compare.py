@@ -5,6 +5,7 @@ from famous_jobs import LLAMA3_405B, famous
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.base.units import format_bytes
 from costmodel.reporting.comparison import compare_remarks
 from costmodel.what_if.compare import compare, varied_jobs
 from costmodel.whole_run.run import step_power_w
@@ -78,7 +79,13 @@ def test_tables_and_records_say_the_same():
     assert moved == pytest.approx(
         record["jobs"][1]["memory_bytes_per_gpu"] - record["jobs"][0]["memory_bytes_per_gpu"]
     )
-    assert memory.rows[-1][3].startswith(("+", "−"))
+    before, after = (job["memory_bytes_per_gpu"] for job in record["jobs"])
+    assert list(memory.rows[-1][1:4]) == [
+        format_bytes(before),
+        format_bytes(after),
+        f"−{format_bytes(before - after)}",
+    ]
+    assert memory.strong == frozenset({len(memory.rows) - 1})
     (remark,) = compare_remarks(comparison)
     assert remark.startswith("wide is ")
 

@@ -69,6 +69,12 @@ def test_the_table_and_the_record_have_them_side_by_side(found):
     rows, at = rows_of(grid), [column.title for column in grid.columns[1:]].index("64 chips of tpu-v6e")
     assert rows["price of an hour"][at] == "$2.00 (given)"
     assert rows["recipe"][at] == "maxtext-tpu, bf16"
+    # The price of an hour at which a trillion tokens cost as much as on the first machine.
+    one, first = found.machines[at], found.machines[0]
+    if at and first.usd_per_trillion_tokens is not None:
+        equal = 2.0 * first.usd_per_trillion_tokens / one.usd_per_trillion_tokens
+        assert rows["break-even price"][at] == f"${equal:,.2f}"
+    assert rows["break-even price"][0] == ""
     p10, p50, p90 = (date.fromisoformat(day) for day in rows["done by, p10 p50 p90"][at].split(", "))
     assert date(2026, 12, 1) < p10 <= p50 <= p90
     record = {row["cluster"]: row for row in found.to_dict(count=1)["machines"]}

@@ -4,6 +4,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import LayoutError
+from costmodel.base.units import format_bytes, format_seconds
 
 JOB = {"model": "llama3-8b", "gpus": 64, "global_batch": 64, "seq_len": 2048}
 
@@ -19,6 +20,18 @@ def test_sent_is_of_all_links_where_an_axis_crosses_several():
     assert note("tp4").startswith(
         "Link: the slowest that an axis crosses. Sent: over faster links inside that too"
     )
+
+
+def test_an_axis_has_the_seconds_and_bytes_of_its_lines():
+    est = cm.estimate(**JOB, layout="tp8 pp2")
+    (grid,) = [grid for grid in est.grids() if grid.title.startswith("Mesh")]
+    lines = [line for line in est.bill.time_lines if line.axis == "tp" and line.category == "communication"]
+    assert [column.title for column in grid.columns[-3:]] == ["Sent/GPU/step", "Busy", "Exposed"]
+    assert list(next(row for row in grid.rows if row[0] == "tp")[-3:]) == [
+        format_bytes(sum(float(line.bytes) for line in lines)),
+        format_seconds(sum(float(line.seconds) for line in lines)),
+        format_seconds(sum(float(line.exposed_seconds) for line in lines)),
+    ]
 
 
 def test_a_rank_stands_where_megatron_puts_it():

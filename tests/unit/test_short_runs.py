@@ -12,6 +12,8 @@ JOB |= {"lora_rank": 32, "recompute": "full", "samples": 200}
 def tables(tokens):
     run = cm.run(**JOB, tokens=tokens)
     head, hours, spread, *_ = run_grids(run)
+    energy = next(row for row in spread.rows if row[0].startswith("energy"))
+    assert float(energy[2].replace(",", "")) == pytest.approx(run.spread(50)["energy_kwh"][0] / 1e3, rel=0.01)
     return (
         run,
         dict(head.rows),

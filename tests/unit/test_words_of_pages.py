@@ -99,6 +99,7 @@ def test_what_a_budget_tells_in_percentiles():
     del said["spread"]
     said["choices"] = (purchase(train_usd=500.0),)
     over = np.array([0.9, 1.0, 1.1, 1.2, 1.3])
+    said["answers"] = 0.0
     found = budget.Budget(**said, step_over_expected=over)
     ends = {"p10": 0.94, "p50": 1.1, "p90": 1.26}
     times = {"dollars": 1000.0, "gpu_hours": 500.0, "days": 10.0}
