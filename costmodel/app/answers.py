@@ -31,14 +31,13 @@ from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
 from costmodel.describe.jobs.short_form import job_file_text, short_form
-from costmodel.estimates.record import input_record
 from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.beside import Beside, named_or_planned
 from costmodel.reporting import tables
 from costmodel.reporting.cells import say
 from costmodel.reporting.charts import FILLS, ink_on, plotly_figure
 from costmodel.reporting.html.page import warned
-from costmodel.reporting.other_pictures import pareto_chart, short_layout
+from costmodel.reporting.other_pictures import layout_in_short, pareto_chart
 from costmodel.reporting.pictures import MOST_TASKS, pipeline_chart
 from costmodel.reporting.plans import plan_grids
 from costmodel.reporting.series import MEMORY_PARTS, job_title, memory_stacks, time_parts
@@ -276,7 +275,7 @@ def explained(job: Texts, line: str) -> str:
 
 def _compared(first: Texts, second: Texts) -> str:
     """Return two bills side by side."""
-    if not second.said() and not second.model:
+    if not second.named() and not second.model:
         missing = "There is no second job yet: copy this one, change it, and both stand here."
         return _piece("sentences", [missing])
     ests = []
@@ -372,7 +371,7 @@ def overview_plan(state: State, *, progress: Progress) -> Record:
     trials = [est for est, _ in found.trials()]
     layouts = [
         (
-            short_layout({name: [value] for name, value in input_record(est.job).items()}, 0),
+            layout_in_short(est),
             format_seconds(float(est.step_time_s), 4),
             say("{mfu:.1%} MFU, {memory_bytes_per_gpu:B}", est),
         )

@@ -53,7 +53,7 @@ class Texts:
     fields: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
 
-    def said(self) -> dict[str, str]:
+    def named(self) -> dict[str, str]:
         """Return the fields that have a text, in the order of the table."""
         return {name: text for name in FIELD if (text := self.fields.get(name, "").strip())}
 
@@ -66,7 +66,7 @@ def job_keywords(job: Texts) -> dict[str, Any]:
 
 
 def _values(job: Texts) -> dict[str, Any]:
-    return {name: _read(name, text) for name, text in job.said().items()}
+    return {name: _read(name, text) for name, text in job.named().items()}
 
 
 def laid_over(below: Texts, above: Texts) -> Texts:
@@ -74,7 +74,7 @@ def laid_over(below: Texts, above: Texts) -> Texts:
     merged = texts_of(merge_jobs(_values(below), _values(above)))
     if above.model:
         return Texts({name: text for name, text in merged.items() if name != "model"}, above.model)
-    return Texts(merged, "" if "model" in above.said() else below.model)
+    return Texts(merged, "" if "model" in above.named() else below.model)
 
 
 def plan_keywords(job: Texts, asked: Mapping[str, str], path: str = "") -> dict[str, Any]:
@@ -176,24 +176,24 @@ def command(
     >>> command("estimate", Texts({"gpus": "64", "model": "llama3-8b", "axis_order": "tp cp dp pp"}))
     "costmodel estimate -m llama3-8b -n 64 --axis-order 'tp cp dp pp'"
     """
-    said = job.said()
+    texts = job.named()
     if search is not None:
-        said = {key: text for key, text in said.items() if key in _HELD_BY_JOB}
-        said |= {key: text for key in FIELD if (text := search.get(key, "").strip())}
-    said |= {key: text for key in names(WHOLE_RUN_FIELDS) if (text := (run or {}).get(key, "").strip())}
+        texts = {key: text for key, text in texts.items() if key in _HELD_BY_JOB}
+        texts |= {key: text for key in FIELD if (text := search.get(key, "").strip())}
+    texts |= {key: text for key in names(WHOLE_RUN_FIELDS) if (text := (run or {}).get(key, "").strip())}
     if job.model:
-        said = {"model": MODEL_FILE, **{key: text for key, text in said.items() if key != "model"}}
+        texts = {"model": MODEL_FILE, **{key: text for key, text in texts.items() if key != "model"}}
     words = ["costmodel", name, *([file] if file else [])]
-    for key, text in said.items():
+    for key, text in texts.items():
         words += _flags(FIELD[key], text, several=search is not None)
     return shlex.join([*words, *more])
 
 
-def _flags(said: Field, text: str, *, several: bool) -> list[str]:
-    flag = said.short or said.flags[0]
-    if said.kind in _PAIRS:
+def _flags(field: Field, text: str, *, several: bool) -> list[str]:
+    flag = field.short or field.flags[0]
+    if field.kind in _PAIRS:
         return [word for pair in text.split() for word in (flag, pair)]
-    if said.kind == "truth" and not (several and (said.several or said.turned)):
+    if field.kind == "truth" and not (several and (field.several or field.turned)):
         on = text.lower() in ("true", "on", "yes")
         return [flag if on else f"--no-{flag.removeprefix('--')}"]
     return [flag, text]

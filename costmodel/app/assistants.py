@@ -91,12 +91,12 @@ async def _asked(tool: Tool, given: dict[str, Any], context: Any) -> Reply:
 
     search = asyncio.create_task(asyncio.to_thread(tool.ask, given, progress=note))
     try:
-        told = 0
+        reported = 0
         while not search.done():
             await asyncio.wait([search], timeout=_TOLD_EVERY_S)
-            if at[0] > told:
-                told = at[0]
-                await context.session.report_progress(told, at[1], "layouts priced")
+            if at[0] > reported:
+                reported = at[0]
+                await context.session.report_progress(reported, at[1], "layouts priced")
         return search.result()
     finally:
         stop.set()

@@ -75,7 +75,7 @@ def query_of(state: State) -> str:
     """
     pairs: list[tuple[str, str]] = []
     for prefix, job in zip(("", _SECOND), state.jobs, strict=True):
-        pairs += [(f"{prefix}{name}", text) for name, text in job.said().items()]
+        pairs += [(f"{prefix}{name}", text) for name, text in job.named().items()]
         if job.model:
             pairs.append((f"{prefix}{_MODEL}", _packed(job.model)))
     for prefix, texts in ((_SEARCH, state.search), (_RUN, state.run)):

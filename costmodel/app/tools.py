@@ -84,7 +84,7 @@ def _file_of(given: Mapping[str, Any]) -> tuple[Texts, str, Record]:
 
 def _usual_batch(job: Texts, asked: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the texts of the batch and the sequences that are usual where nobody names any, and what was assumed."""
-    known: Record = {**job.said(), **asked}
+    known: Record = {**job.named(), **asked}
     if job.model and "model" not in asked:
         known["model"] = model_of(job.model)
     usual = usual_batch(known) if "gpus" in known else {}

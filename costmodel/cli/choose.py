@@ -201,10 +201,10 @@ def sweep(
         )
     if not done.refused:
         return target.show(done)
-    said = (
+    sentence = (
         f"{len(done.refused)} of {len(done)} points are wrong input, the first: {done.refused[0]['problem']}"
     )
     if len(done.refused) == len(done):
-        raise cm.CostModelError(said)
+        raise cm.CostModelError(sentence)
     target.show(done)
-    target.note(f"Note: {said}")
+    target.note(f"Note: {sentence}")

@@ -179,13 +179,13 @@ def watch(
 def _followed(watcher: Watcher, pause_s: float, *, stop: bool) -> Watch | None:
     """Look again and again, and print a line whenever the state changes."""
     seen: Watch | None = None
-    said = "inside"
+    state = "inside"
     try:
         while True:
             seen = watcher.look() or seen
             if seen is not None:
-                if seen.state not in (said, "unknown"):
-                    said = seen.state
+                if seen.state not in (state, "unknown"):
+                    state = seen.state
                     print(seen.remarks()[0], flush=True)
                 if seen.is_done or (stop and EXIT_CODES[seen.state]):
                     return seen

@@ -82,8 +82,8 @@ def import_grids(found: Imported) -> list[Grid]:
         job |= {f"set {name}": value for name, value in (answer["job"].get("switches") or {}).items()}
         grids.append(pairs(f"Job, from a file of {found.framework or found.kind}", titles, job))
     if answer["model"]:
-        said = {k: v for k, v in answer["model"].items() if v not in (0, "", None, ()) or k == "priced"}
-        grids.append(pairs("Model", titles, said))
+        shape = {k: v for k, v in answer["model"].items() if v not in (0, "", None, ()) or k == "priced"}
+        grids.append(pairs("Model", titles, shape))
     if answer["sweeps"]:
         names = [name for name in answer["sweeps"][0] if name not in ("sizes", "time_s")]
         cells = {**{name: name for name in names}, "sizes": lambda sweep: str(len(sweep.get("sizes", ())))}

@@ -46,8 +46,8 @@ def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
     cells, note = [], ""
     for row in rows:
         link = f"{row.link} ({format_si(row.bandwidth_bytes_per_s, 'B/s')})"
-        said = [f"{row.factor:,}", f"{row.groups:,}", link, row.comm] if row.link else ["1", "–", "–", "–"]
-        cells.append([row.dim, *said])
+        texts = [f"{row.factor:,}", f"{row.groups:,}", link, row.comm] if row.link else ["1", "–", "–", "–"]
+        cells.append([row.dim, *texts])
     if est is not None:
         titles += ["Sent/GPU/step >", "Busy >", "Exposed >"]
         paid = _paid(est, {row.dim for row in rows})

@@ -52,6 +52,11 @@ def short_layout(table: dict[str, list[Any]], row: int) -> str:
     )
 
 
+def layout_in_short(est: Estimate) -> str:
+    """Name the layout of a job in a few letters."""
+    return short_layout({name: [value] for name, value in input_record(est.job).items()}, 0)
+
+
 def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
     """Draw the best layouts and the front of step time against memory, with those to try or another job among them."""
     kept, front = plan.columns(_MOST_KEPT), plan.pareto_columns()
@@ -62,8 +67,7 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
     shown = step <= _SLOWEST_SHOWN * step.min()
     beyond = f"; {np.sum(~shown)} of the front are slower" if not shown.all() else ""
     tried = [found for found, _ in plan.trials()] if est is None else [est]
-    own = [{name: [value] for name, value in input_record(one.job).items()} for one in tried]
-    names_of = [f"{row + 1}: {short_layout(one, 0)}" for row, one in enumerate(own)]
+    names_of = [f"{row}: {layout_in_short(one)}" for row, one in enumerate(tried, start=1)]
     limit = plan.question.limit_bytes(plan.question.jobs[0])
     hover = "%{customdata}<br>%{y:.4g} s, %{x:.1f} GiB<extra></extra>"
     in_range = (0.9 * step.min(), 1.1 * max(step[shown].max(), *(float(one.step_time_s) for one in tried)))
@@ -89,7 +93,7 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
             ),
             *_named(memory, step, names, shown),
             Dots(
-                label="to try" if est is None else f"this job: {short_layout(own[0], 0)}",
+                label="to try" if est is None else f"this job: {layout_in_short(tried[0])}",
                 x=[float(one.memory_bytes_per_gpu) / _GIB for one in tried],
                 y=[float(one.step_time_s) for one in tried],
                 colour=COLOURS[1],
@@ -140,16 +144,15 @@ def scaling_chart(plan: Plan) -> Chart:
     counts = np.asarray(sorted(best))
     rates = np.asarray([_rate(best[count]) for count in counts])
     perfect = rates[0] * counts / counts[0]
-    said = []
+    texts = []
     for count, rate, ideal in zip(counts, rates, perfect, strict=True):
         est = best[float(count)]
-        layout = short_layout({name: [value] for name, value in input_record(est.job).items()}, 0)
-        said.append(f"{rate / ideal:.0%} · {float(est.mfu):.1%}\n{layout}")
+        texts.append(f"{rate / ideal:.0%} · {float(est.mfu):.1%}\n{layout_in_short(est)}")
     panel = Panel(
         marks=[
             Curve(label="perfect scaling from the fewest", x=counts, y=perfect, dash="--", width=1.0),
             Curve(label="best layout: share of perfect, MFU, layout", x=counts, y=rates, colour=COLOURS[0]),
-            Dots(x=counts, y=rates, texts=said),
+            Dots(x=counts, y=rates, texts=texts),
         ],
         x="GPUs [-]",
         y="throughput [tokens/s]",
@@ -228,13 +231,7 @@ def fit_chart(found: FabricCalibration) -> Chart:
 
 
 def predicted_chart(checked: Validation) -> Chart:
-    """Draw predicted over measured step time, marked by accelerator, between lines of 10 and 25 %.
-
-    Raises
-    ------
-    CostModelError
-        If no run was priced and measured.
-    """
+    """Draw predicted over measured step time, marked by accelerator, between lines of 10 and 25 %."""
     runs = checked.judged.dropna(subset=["time_error"])
     if not len(runs):
         raise CostModelError("predicted: no run has both a measured and a predicted step time")
@@ -270,9 +267,9 @@ def classes_chart(found: TraceProfile) -> Chart:
     """Draw what each class of kernels took; what of it is exposed is drawn on top."""
     rows = (*found.classes, *found.copies)
     at, busy = range(len(rows)), [one.busy_s for one in rows]
-    said = [f"{format_seconds(one.busy_s)}, {one.count:,.0f} x" for one in rows]
+    texts = [f"{format_seconds(one.busy_s)}, {one.count:,.0f} x" for one in rows]
     bars = [
-        Bars(label="busy", fill="reserve", at=at, lengths=busy, texts=said),
+        Bars(label="busy", fill="reserve", at=at, lengths=busy, texts=texts),
         Bars(label="exposed", fill="math", at=at, lengths=[one.exposed_s for one in rows]),
     ]
     shape = rows_of([one.name for one in rows])
@@ -286,13 +283,7 @@ def classes_chart(found: TraceProfile) -> Chart:
 
 
 def beside_chart(found: TraceProfile) -> Chart:
-    """Draw bill and trace side by side, the largest difference on top.
-
-    Raises
-    ------
-    CostModelError
-        If there is no job beside the trace.
-    """
+    """Draw bill and trace side by side, the largest difference on top."""
     beside = found.beside
     if beside is None:
         raise CostModelError("figure: beside needs a job: --job JOB.yaml")

@@ -570,9 +570,9 @@ def _stacked(parts: Sequence[tuple[str, str]], bars: list[dict[str, float]], tex
     held = [(label, name) for label, name in parts if any(bar.get(name) for bar in bars)]
     for label, name in held:
         lengths = np.asarray([bar.get(name, 0.0) for bar in bars])
-        said = texts if name == held[-1][1] else ()
+        behind = texts if name == held[-1][1] else ()
         made.append(
-            Bars(label=label, fill=name, at=range(len(bars)), lengths=lengths, starts=ends, texts=said)
+            Bars(label=label, fill=name, at=range(len(bars)), lengths=lengths, starts=ends, texts=behind)
         )
         ends = ends + lengths
     return made

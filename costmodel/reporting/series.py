@@ -1,7 +1,4 @@
-"""What figures show, as numbers: the bill by parts that fit a picture.
-
-Figures and their notes say these; nothing is added up anywhere else.
-"""
+"""What figures show, as numbers: the bill by parts that fit a picture; nothing is added up anywhere else."""
 
 from __future__ import annotations
 
@@ -51,19 +48,8 @@ def _fill_of(line: TimeLine) -> str:
 
 
 def bubble_text(bubble_s: float, idle_s: Array, step_s: float) -> str:
-    """Say what the bubble is, and why ranks are idle for longer; the one definition of every view.
+    """Say what the bubble of the bill is, and why ranks are idle for longer (`idle_s` by rank); for every view.
 
-    Parameters
-    ----------
-    bubble_s : float
-        Of the bill: what the busiest rank waits for because of the pipeline. [s]
-    idle_s : ndarray
-        Time without a task, by rank. [s]
-    step_s : float
-        The step. [s]
-
-    Examples
-    --------
     >>> bubble_text(0.1, np.asarray([0.1, 0.3]), 10.0)
     'bubble 1.0% of the step (what the busiest rank waits for); ranks idle 2.0% of it on average, as the others have less to do'
     """

@@ -49,12 +49,7 @@ _COUNTS = {"causal": "half the matrix", "hardware": "recomputation counted"}
 def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
     """Return the tables of one layout in the order they are read, or the first rows of many.
 
-    Parameters
-    ----------
-    est : Estimate
-        Of one layout or many.
-    every_line : bool
-        Also show lines of less than half a percent one by one.
+    With `every_line` lines of less than half a percent are shown one by one.
     """
     if est.shape:
         return [layouts_grid(est)]

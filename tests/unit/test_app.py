@@ -340,10 +340,10 @@ def test_a_dropped_file_keeps_what_it_does_not_say():
         State((Texts(JOB), Texts())), "job.yaml", b"model: llama3-8b\ngpus: 32\nlayout: tp2"
     )
     kept = {"cluster": "dgx-h100-ndr", "global_batch": "128", "seq_len": "8k"}
-    assert state.job.said() == {"model": "llama3-8b", "gpus": "32", "tp": "2", **kept}
+    assert state.job.named() == {"model": "llama3-8b", "gpus": "32", "tp": "2", **kept}
     assert said.startswith("Read as job.")
     state, _ = with_file(State((Texts(JOB), Texts())), "config.json", CONFIG.encode())
-    assert state.job.said() == {key: text for key, text in JOB.items() if key != "model"}
+    assert state.job.named() == {key: text for key, text in JOB.items() if key != "model"}
     assert "num_layers: 31" in state.job.model
 
 
