@@ -57,33 +57,10 @@ SHOWN_FLAGS = 10
 """Flags that the short help of a command shows beside those of the help itself."""
 _EVERY = "costmodel.help_all"
 _FIRST = (
-    *(
-        "model",
-        "cluster",
-        "gpus",
-        "keep",
-        "framework",
-        "emit",
-        "html",
-        "log",
-        "vary",
-        "line",
-        "tokens",
-        "days",
-    ),
-    *(
-        "dollars",
-        "layout",
-        "global_batch",
-        "seq_len",
-        "recipe",
-        "top",
-        "plot",
-        "details",
-        "precision",
-        "recompute",
-    ),
-    *("switches", "hw", "zero_stage", "format", "out", "csv"),
+    *("model", "cluster", "gpus", "keep", "framework", "emit", "html", "log"),
+    *("vary", "line", "tokens", "days", "dollars", "layout", "global_batch", "seq_len"),
+    *("recipe", "top", "plot", "details", "precision", "recompute", "switches", "hw"),
+    *("zero_stage", "format", "out", "csv"),
 )
 """Flags by how often they are used; the others follow as they stand."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.base.answer import Listing
 from costmodel.base.errors import CostModelError
-from costmodel.reporting import budgets
+from costmodel.reporting import training_runs
 from costmodel.reporting.lists import list_grids
 from costmodel.whole_run import budget
 
@@ -52,14 +52,14 @@ def cells(grid):
 
 def test_what_a_budget_buys_by_rule(monkeypatch):
     """Twenty tokens a parameter are whole, five have two digits; what is too large to serve says so."""
-    monkeypatch.setattr(budgets, "_bought", lambda found: None)
-    _, choices = budgets.budget_grids(bought())
+    monkeypatch.setattr(training_runs, "_budget_head", lambda found: None)
+    _, choices = training_runs.budget_grids(bought())
     assert [[str(cell) for cell in row] for row in choices.rows] == [
         ["a", "2.0 B", "40.0 B", "20", "2.500", "$1,000", "$500", "$1,500"],
         ["a", "2.0 B", "10.0 B", "5", "2.500", "$1,000", "too large", "–"],
     ]
     assert [column.title for column in choices.columns][-2:] == ["Serving", "Together"]
-    _, unserved = budgets.budget_grids(
+    _, unserved = training_runs.budget_grids(
         bought(served_tokens=0.0, choices=(purchase(tokens=5.5e9, serve_usd=0.0),))
     )
     assert [[str(cell) for cell in row] for row in unserved.rows] == [
@@ -74,7 +74,7 @@ def test_what_a_budget_is():
         "days": {"p10": 9.0, "p50": 10.0, "p90": 12.5},
         "training_flops": {"p10": 6.5e20, "p50": 7.2e20, "p90": 8e20},
     }
-    headline, _ = budgets.budget_grids(bought(spread=within))
+    headline, _ = training_runs.budget_grids(bought(spread=within))
     assert headline.title == "A budget on h100"
     said = {name: cells for name, (cells,) in cells(headline).items()}
     assert said["budget"] == "$1,000 at $2.00 a GPU-hour"
@@ -86,7 +86,7 @@ def test_what_a_budget_is():
     assert said["serving"] == "1.00 B tokens at a context of 8,192 tokens"
     del within["days"]
     for changes in ({"gpus": None}, {"days": None}):
-        few, _ = budgets.budget_grids(bought(spread=within, served_tokens=0.0, **changes))
+        few, _ = training_runs.budget_grids(bought(spread=within, served_tokens=0.0, **changes))
         said = {name: cells for name, (cells,) in cells(few).items()}
         assert said["GPU-hours"] == "500"
         assert said["p10 / p50 / p90"].startswith("$900 / $1,000 / $1,100 for this training, or")
