@@ -25,15 +25,10 @@ from costmodel.describe.hardware.slices import sliced
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER
 from costmodel.describe.jobs.reading import read
 from costmodel.physics.network.collectives import ALGORITHMS, TWO_LEVEL, CollectiveTime, two_level_time
-from costmodel.physics.network.fabric import NCCL_ALGORITHMS
+from costmodel.physics.network.expert_dispatch import moe_exchange_time
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost
 from costmodel.physics.network.mesh import Group, slowest_tier, usable_domain_size
-from costmodel.physics.network.nccl import (
-    PRIMITIVES,
-    GroupCost,
-    collective_candidates,
-    collective_time,
-    moe_exchange_time,
-)
+from costmodel.physics.network.nccl import PRIMITIVES, collective_candidates, collective_time
 from costmodel.physics.network.torus import Box
 
 Array = NDArray[np.float64]

@@ -16,7 +16,8 @@ from costmodel.base.units import format_bytes, format_seconds
 from costmodel.bill.formula import evaluate_steps, names_of
 from costmodel.estimates.frame import NONE, bill_rows
 from costmodel.estimates.priced_job import PricedJob
-from costmodel.physics.network.nccl import NCCL_ALGORITHMS, PROTOCOLS
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS
+from costmodel.physics.network.nccl import PROTOCOLS
 from costmodel.physics.pipeline.schedules import schedule_at
 
 _UNITS = (

@@ -18,9 +18,9 @@ from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
 from costmodel.generation.deployment import Deployment, Split
 from costmodel.generation.memory import STATE_BYTES, layer_weights, weight_element_bytes
 from costmodel.physics.kernels.roofline import MatmulConstants, attention_time
-from costmodel.physics.network.expert_dispatch import DISPATCH_LATENCY_S
+from costmodel.physics.network.expert_dispatch import DISPATCH_LATENCY_S, moe_exchange_time
 from costmodel.physics.network.fabric import GroupCost
-from costmodel.physics.network.nccl import collective_time, moe_exchange_time
+from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step.anatomy.kv_cache import attended, attention_flops, cached_layers, state_elements
 from costmodel.step.anatomy.params import attended_tokens

@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.base.errors import LayoutError
 from costmodel.describe.hardware.cluster import Tier
-from costmodel.physics.network.fabric import Fabric
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric
 from costmodel.physics.network.mesh import Group
-from costmodel.physics.network.nccl import (
-    NCCL_ALGORITHMS,
-    WAYS,
-    collective_time,
-)
+from costmodel.physics.network.nccl import WAYS, collective_time
 
 BASE = {"ll": 6.6, "simple": 8.4, "pat": 8.0}
 NET = {"ll": 2.7, "simple": 14.0, "pat": 14.0}

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from costmodel.describe.hardware.hardware import load_link
+from costmodel.physics.network.expert_dispatch import moe_exchange_time
 from costmodel.physics.network.mesh import Group
-from costmodel.physics.network.nccl import collective_time, moe_exchange_time
+from costmodel.physics.network.nccl import collective_time
 
 SWEEPS = pd.read_csv(Path(__file__).parent / "nccl_sweeps.csv", comment="#", keep_default_na=False)
 

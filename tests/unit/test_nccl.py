@@ -11,10 +11,10 @@ from costmodel.base.errors import LayoutError
 from costmodel.describe.hardware.cluster import Tier
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.physics.network.expert_dispatch import expected_copies
-from costmodel.physics.network.fabric import Fabric
+from costmodel.physics.network.expert_dispatch import expected_copies, moe_exchange_time
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric
 from costmodel.physics.network.mesh import Group
-from costmodel.physics.network.nccl import NCCL_ALGORITHMS, PRIMITIVES, collective_time, moe_exchange_time
+from costmodel.physics.network.nccl import PRIMITIVES, collective_time
 
 CLUSTERS = ("dgx-h100-ndr", "dgx-a100-hdr", "gb200-nvl72-ndr")
 TIERS = {name: load_cluster(name).tiers for name in CLUSTERS}

@@ -7,8 +7,9 @@ import pytest
 
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.describe.hardware.cluster import Tier
+from costmodel.physics.network.expert_dispatch import moe_exchange_time
 from costmodel.physics.network.mesh import Group
-from costmodel.physics.network.nccl import collective_time, moe_exchange_time
+from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.network.topologies import TOPOLOGIES, topology
 
 XGMI = Tier(name="xgmi", size=8, bandwidth_bytes_per_s=448e9, topology="full-mesh")

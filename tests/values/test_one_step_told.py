@@ -7,7 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.estimates.explain import headline
-from costmodel.physics.network.nccl import NCCL_ALGORITHMS
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS
 
 JOB = {
     "model": "qwen3-30b-a3b",

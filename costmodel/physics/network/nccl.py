@@ -41,23 +41,10 @@ from costmodel.bill.formula import compiled, evaluate, run, with_steps
 from costmodel.bill.lines import anywhere
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network import paths
-from costmodel.physics.network.expert_dispatch import moe_exchange_time
-from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric, GroupCost, TierLike
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, TierLike
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.paths import Path, Route, go_on, path_of
 from costmodel.physics.network.topologies import TORUS
-
-__all__ = [
-    "NCCL_ALGORITHMS",
-    "PRIMITIVES",
-    "PROTOCOLS",
-    "WAYS",
-    "Fabric",
-    "GroupCost",
-    "collective_candidates",
-    "collective_time",
-    "moe_exchange_time",
-]
 
 Array = NDArray[np.float64]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from costmodel.base.errors import LayoutError
@@ -29,14 +30,6 @@ class Chunk(NamedTuple):
     loss: int = 0
 
 
-_LETTERS = {
-    "E": Chunk(embedding=1),
-    "t": Chunk(layers=1),
-    "m": Chunk(mtp=1),
-    "L": Chunk(loss=1),
-}
-
-
 def parse_chunks(text: str) -> tuple[Chunk, ...]:
     """Read a pipeline layout string into its chunks, in the order of the model.
 
@@ -46,15 +39,8 @@ def parse_chunks(text: str) -> tuple[Chunk, ...]:
     >>> [(c.embedding, c.layers, c.mtp, c.loss) for c in parse_chunks("Et*2|(t*3|)*2tmL")]
     [(1, 2, 0, 0), (0, 3, 0, 0), (0, 3, 0, 0), (0, 1, 1, 1)]
     """
-    return tuple(_summed(part) for part in _expanded(text).split("|"))
-
-
-def _summed(letters: str) -> Chunk:
-    return (
-        Chunk(*(sum(each) for each in zip(*(_LETTERS[letter] for letter in letters), strict=True)))
-        if letters
-        else Chunk()
-    )
+    # The letters in the order of the fields of a chunk.
+    return tuple(Chunk(*map(part.count, "EtmL")) for part in _expanded(text).split("|"))
 
 
 def _expanded(text: str) -> str:
@@ -104,21 +90,11 @@ def chunks_text(chunks: Sequence[Chunk]) -> str:
     'Et*2|(t*3|)*2tmL'
     """
     parts = []
-    at = 0
-    while at < len(chunks):
-        same = 1
-        while at + same < len(chunks) and chunks[at + same] == chunks[at]:
-            same += 1
-        last = at + same == len(chunks)
-        # The bar ends every chunk but the last, so the last one is never inside a repetition.
-        same -= int(last and same > 1)
-        one = _chunk_text(chunks[at])
-        if at + same == len(chunks):
-            parts.append(one)
-        else:
-            parts.append(f"({one}|)*{same}" if same > 1 else f"{one}|")
-        at += same
-    return "".join(parts)
+    # The bar ends every chunk but the last, so the last one is never inside a repetition.
+    for chunk, alike in groupby(chunks[:-1]):
+        text, times = _chunk_text(chunk), len(list(alike))
+        parts.append(f"({text}|)*{times}" if times > 1 else f"{text}|")
+    return "".join([*parts, *map(_chunk_text, chunks[-1:])])
 
 
 def _chunk_text(chunk: Chunk) -> str:

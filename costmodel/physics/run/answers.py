@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import CostModelError
+from costmodel.physics.run.distributions import log_gamma
 
 Array = NDArray[np.float64]
 
@@ -26,9 +27,6 @@ def pass_at_k(k: ArrayLike, rate: ArrayLike) -> Array:
     0.75
     """
     return np.asarray(1.0 - (1.0 - np.asarray(rate, dtype=np.float64)) ** np.asarray(k, dtype=np.float64))
-
-
-_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
 def pass_at_k_beta(k: ArrayLike, a: ArrayLike, b: ArrayLike) -> Array:
@@ -56,9 +54,7 @@ def pass_at_k_beta(k: ArrayLike, a: ArrayLike, b: ArrayLike) -> Array:
         raise CostModelError(f"pass@k: a and b of Beta(a, b) must be positive, got {one} and {other}")
     whole = one + other
     return np.asarray(
-        -np.expm1(
-            _log_gamma(other + drawn) - _log_gamma(whole + drawn) + _log_gamma(whole) - _log_gamma(other)
-        )
+        -np.expm1(log_gamma(other + drawn) - log_gamma(whole + drawn) + log_gamma(whole) - log_gamma(other))
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
-_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
+log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 _normal_quantile = np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])
 
 _MOST_TERMS = 1000  # of a continued fraction or of Newton's method; ten to a hundred are usual
@@ -108,5 +108,5 @@ def poisson_upper_tail(count: ArrayLike, mean: ArrayLike) -> Array:
     highest = max(float(above.max()), float(mean.max()))
     numbers = np.arange(1.0, math.floor(highest + 10.0 * math.sqrt(highest) + 60.0))
     with np.errstate(divide="ignore"):
-        terms = np.exp(numbers * np.log(mean) - mean - _log_gamma(numbers + 1.0))
+        terms = np.exp(numbers * np.log(mean) - mean - log_gamma(numbers + 1.0))
     return np.asarray(np.where(numbers > np.floor(above), terms, 0.0).sum(axis=-1))
