@@ -120,18 +120,16 @@ def _pieces(product: Operator, given: Given, targets: tuple[str, ...]) -> dict[s
         return {leaf: width} if "mixer" in targets else {}
     if part == "experts" and "experts" not in targets:
         return {}
+    if leaf in ("fc1", "qkv") and leaf in targets:
+        return {leaf: width}
     if leaf == "fc1":
         halves = ("gate", "up") if model.gated_mlp else ("up",)
-        named = {word: np.asarray(width / len(halves)) for word in halves if word in targets}
-        return {"fc1": width} if "fc1" in targets else named
-    if leaf == "fc2":
-        return {"down": width} if "down" in targets else {}
+        return {word: np.asarray(width / len(halves)) for word in halves if word in targets}
+    if leaf in ("fc2", "out"):
+        word = {"fc2": "down", "out": "o"}[leaf]
+        return {word: width} if word in targets else {}
     if part != "attention":
         return {}
-    if leaf == "out":
-        return {"o": width} if "o" in targets else {}
-    if leaf == "qkv" and "qkv" in targets:
-        return {"qkv": width}
     if leaf == "qkv":
         gate = given.heads * float(model.v_head_dim) if model.attention_gate else 0.0
         queries = given.heads * float(model.head_dim) + gate
