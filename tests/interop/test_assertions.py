@@ -14,6 +14,7 @@ from costmodel.describe.frameworks import FRAMEWORKS, MEGATRON_2026, UNWRITTEN
 from costmodel.describe.models.model import make_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.assertions.arguments import WORDS
+from costmodel.interop.assertions.megatron_arguments import connections
 from costmodel.interop.assertions.tables import ASSERTIONS, TABLES, broken
 from costmodel.interop.emit import emit
 from costmodel.interop.keys import Flags
@@ -61,6 +62,9 @@ BREAKS = YAML_READER.load(Path(__file__).with_name("assertion_breaks.yaml").read
 ROWS = [(name, row) for name, table in TABLES.items() for row in table.assertions]
 
 
+EP = {"layout": "tp2 ep4"}
+
+
 def good(framework):
     return cm.estimate(**JOB, **GOOD[framework]).job
 
@@ -87,6 +91,9 @@ def test_arguments_that_one_degree_alone_does_not_tell():
     spread = cm.estimate(**JOB, layout="tp2 etp2", recipe="torchtitan", zero_stage=2).job
     assert float(TABLES["accelerate"].arguments(spread)["ep_size"]) == 2
     sharded = [cm.estimate(**JOB, layout="tp2", zero_stage=stage).job for stage in (1, 2)]
+    overlapping = {"layout": "tp2", "switches": {"ep_overlap": True}}
+    counts = [float(connections(cm.estimate(**JOB, **{**overlapping, **more}).job)) for more in ({}, EP)]
+    assert counts == [1, 0]  # nothing is overlapped where one rank has all experts
     assert [bool(TABLES["megatron"].arguments(job)["use_megatron_fsdp"]) for job in sharded] == [False, True]
 
 

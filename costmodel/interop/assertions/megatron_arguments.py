@@ -157,5 +157,5 @@ def graph_of(job: Job) -> str:
 def connections(job: Job) -> ArrayLike:
     """Return what ``CUDA_DEVICE_MAX_CONNECTIONS`` has to be: 1 where TP or CP order their kernels, else free (0)."""
     ordered = (job.layout.tp > 1) | (job.layout.cp > 1)
-    overlapped = bool(job.model.num_experts) and job.recipe.moe.ep_overlap
-    return np.where(ordered & (not overlapped) & (job.layout.zero_stage < 2), 1.0, 0.0)
+    overlapped = (job.model.num_experts > 0) & job.recipe.moe.ep_overlap & (job.layout.ep > 1)
+    return np.where(ordered & ~np.asarray(overlapped) & (job.layout.zero_stage < 2), 1.0, 0.0)
