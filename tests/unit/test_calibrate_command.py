@@ -145,6 +145,9 @@ def test_a_constant_is_found():
     steps = [OwnRun("job", one, float(one.step_time_s) + 0.25) for one in jobs]
     constant = next(one for one in part_factors(steps) if one.part == "constant")
     assert (constant.factor, constant.error_left) == pytest.approx((0.25, 0.0))
+    assert constant.plausible
+    much = [OwnRun("job", one, 1.5 * float(one.step_time_s)) for one in jobs[:1]]
+    assert not next(one for one in part_factors(much) if one.part == "constant").plausible
 
 
 def test_steps_by_command(tmp_path, capsys):

@@ -170,7 +170,7 @@ def test_what_hides_at_the_prior_is_found_from_a_probe():
     rows, given = np.array([0.5, 0.5]), priors(0.05, tail=3.0)
     scale = np.full(2, 0.05)
     blind = posterior(model, rows, given, scale, 3.0)
-    found = posterior(model, rows, given, scale, 3.0, probes=[np.array([1.2]), np.array([3.0])])
+    found = posterior(model, rows, given, scale, 3.0, probes=[np.array([1.45]), np.array([0.5])])
 
     assert blind.center[0] < 0.1
     np.testing.assert_allclose(found.center, [1.5], atol=0.02)
