@@ -69,9 +69,9 @@ def test_a_layout_string_and_a_named_cluster_are_taken():
 def test_an_empty_cell_takes_what_is_usual():
     """2 x A100's NICs of 200 Gbit/s, ZeRO-1, and the framework's recipe of the year."""
     bare = {key: cell for key, cell in ROW.items() if key not in ("recipe", "switches", "recompute")}
-    rack = {"accelerator": "gb200", "gpus_per_node": "4", "nvlink_domain": "72", "gpus": "64"}
-    # Inside one NVLink domain of many nodes no network is needed.
-    assert [tier.size for tier in job_of_row({**bare, **rack}).cluster.tiers] == [64]
+    rack = {"accelerator": "mi300x", "gpus_per_node": "4", "nvlink_domain": "8", "gpus": "8"}
+    # Inside one domain of several nodes no network is needed.
+    assert [tier.size for tier in job_of_row({**bare, **rack, "nic_gbit_per_gpu": ""}).cluster.tiers] == [8]
     job = job_of_row({**bare, "nic_gbit_per_gpu": "", "network": ""})
     assert job.cluster.tiers[-1].bandwidth_bytes_per_s == pytest.approx(200e9 / 8)
     assert (float(job.layout.zero_stage), float(job.layout.recompute)) == (1, 0)
