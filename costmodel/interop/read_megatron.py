@@ -11,7 +11,7 @@ from typing import Any
 
 from costmodel.base.files import is_there
 from costmodel.interop.draft import Draft
-from costmodel.interop.framework import FrameworkConfigError, Imported, own_head
+from costmodel.interop.framework import FrameworkConfigError, Imported, known_model, own_head
 from costmodel.interop.keys import Flags
 from costmodel.interop.megatron_job import MEGATRON, read_flags
 from costmodel.interop.shell import Followed, Launch, follow, gpus_per_node, options_of
@@ -210,8 +210,14 @@ def _take_defaults_of_forks(flags: Flags, words: Sequence[str]) -> None:
         if backend != "megatron":
             raise FrameworkConfigError(f"--train-backend: {backend!r} is not supported (megatron is)")
         defaults = MEGATRON.more["words"]["slime_defaults"]
-    elif "megatron" in words[:3] and flags["model"] and not flags.said("num_layers"):
+    elif "megatron" in words[:3] and not flags.said("num_layers"):
         defaults = MEGATRON.more["words"]["swift_defaults"]
+        # A converted checkpoint is named for its model (ms-swift's `swift export --to_mcore`).
+        converted = Path(without_marks("".join((flags.raw.get("--load") or [])[:1]))).name.removesuffix(
+            "-mcore"
+        )
+        if known_model(converted) is not None:
+            flags.raw.setdefault("--model", [converted])
     for flag, value in defaults.items():
         flags.raw.setdefault(flag, [value])
 
