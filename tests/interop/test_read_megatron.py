@@ -96,6 +96,16 @@ def test_a_model_by_name_as_ms_swift_has_it(tmp_path):
     wanted = {"gpus": 8, "precision": "bf16", "zero_stage": 1, "seq_len": 4096, "recompute": "selective"}
     assert {key: found.job[key] for key in wanted} == wanted
 
+    converted = read(
+        tmp_path,
+        "NPROC_PER_NODE=8 megatron sft --load x/Qwen3-8B-mcore --global_batch_size 16 --max_length 4096\n",
+    )
+    assert {**converted.job, "model": converted.job["model"].name} == {**found.job, "model": "qwen3-8b"}
+    other = read(
+        tmp_path, "NPROC_PER_NODE=8 megatron sft --load mine --global_batch_size 16 --max_length 4096\n"
+    )
+    assert (other.job["precision"], "model" in other.missing) == ("bf16", True)
+
 
 def test_fragments_without_a_command(tmp_path):
     found = read(tmp_path, f"MODEL_ARGS=( {LLAMA} --swiglu )\n")
