@@ -105,7 +105,7 @@ cluster: {gpus_per_node: 8, num_nodes: 1}
     found = job_of(tmp_path, text)
     assert found.ignored == ()
     holds(found.job, prompts=32, samples_per_prompt=16, gpus=8, optimizer_steps=1)
-    with pytest.raises(cm.CostModelError, match="policy.dynamic_batching.batches: 3 is not understood"):
+    with pytest.raises(cm.CostModelError, match=r"policy\.dynamic_batching\.batches: 3 is not understood"):
         job_of(
             tmp_path,
             text.replace("sequence_length_round: 64}\n  sequence_packing", "batches: 3}\n  sequence_packing"),
