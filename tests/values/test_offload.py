@@ -74,19 +74,24 @@ def test_gradients_hide_behind_the_backward_pass_and_beside_what_nothing_hides_o
     assert exposed_us(est, "offload.") == near({"offload.gradients.grad_sync": way - hides})
 
 
-def test_gradients_of_sharded_parameters_travel_while_the_backward_pass_waits_for_gathers():
-    """ZeRO-3 without overlap: gathers of the backward pass and reductions are waited for; the host's link is free."""
+@pytest.mark.parametrize("times", [1, 3])
+def test_gradients_of_sharded_parameters_travel_while_the_backward_pass_waits_for_gathers(times):
+    """ZeRO-3 without overlap: gathers of the backward pass and reductions are waited for; the host's link is free.
+
+    Each micro-batch has its own way, its own pass, and its part of what is waited for in a step.
+    """
     slow = cluster_file(gpu={"host_link": "0.1 GB/s"})
     switches = {"offload_optimizer": True, "dp_overlap": "none"}
-    est = price(gpus=2, layout="tp1", zero_stage=3, global_batch=2, cluster=slow, switches=switches)
+    est = price(gpus=2, layout="tp1", zero_stage=3, global_batch=2 * times, cluster=slow, switches=switches)
     way = sum(each_us(est, "offload.gradients").values())
     lines = [line for line in est.bill.time_lines if line.axis == "dp"]
     gathers = [line for line in lines if line.name.endswith("param_all_gather.backward")]
     sums = [line for line in lines if line.phase == "grad_sync"]
     waited = [1e6 * sum(float(line.exposed_seconds) for line in each) for each in (gathers, sums)]
     assert min(waited) > 0
-    hides = step_us(est, "backward", "backward_weight") + sum(waited)
+    hides = (step_us(est, "backward", "backward_weight") + sum(waited)) / times
     assert exposed_us(est, "offload.gradients") == near({"offload.gradients.grad_sync": way - hides})
+    assert counts(est, "offload.gradients") == {"offload.gradients.grad_sync": times}
 
 
 def test_nothing_travels_unasked():
@@ -139,3 +144,19 @@ def test_a_stage_with_fewer_layers_hides_behind_half_of_what_it_waits_as_well(m)
     busy, exposed = each_us(est, "offload."), exposed_us(est, "offload.")
     assert busy[UP] - exposed[UP] == near(second[0] + waits / 2 / m)
     assert busy[DOWN] - exposed[DOWN] == near(second[1] + waits / 2 / m)
+    # Gradients for an optimizer on the host go once a step; those of sharded parameters after each micro-batch.
+    name = "offload.gradients.grad_sync"
+    for stage, often in ((1, 1), (3, m)):
+        away = price(
+            model,
+            gpus=2,
+            layout="pp2",
+            global_batch=m,
+            zero_stage=stage,
+            cluster=cluster_file(gpu={"host_link": "0.5 GB/s"}),
+            switches={"offload_optimizer": True},
+        )
+        assert counts(away, name) == {name: often}
+        # What hides on every stage: the first waits for nobody, and has its pass alone.
+        hides = min(first[1], second[1] + waits / 2 / often)
+        assert each_us(away, name)[name] - exposed_us(away, name)[name] == near(hides)
