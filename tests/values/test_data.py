@@ -182,6 +182,12 @@ def test_shard_groups_and_their_replicas():
     assert each_us(est, "optimizer.adam") == near({"optimizer.adam": moved_us(30 * N / 4)})
 
 
+def test_both_ends_of_a_pipeline_that_runs_both_ways_sum_together():
+    """DualPipe on two stages: each of four ranks of a node holds both, so that all four share the whole model."""
+    est = price(gpus=4, layout="pp2", global_batch=8, schedule="dualpipe")
+    assert each_us(est, "dp.") == near({SCATTER: ring_us(4 * N, 4), GATHER: ring_us(2 * N, 4)})
+
+
 @pytest.mark.parametrize(
     ("job", "rare", "params", "copies"),
     [

@@ -14,6 +14,7 @@ from round_jobs import (
     TABLE_PARAMS,
     counts,
     each_us,
+    line,
     memory,
     near,
     price,
@@ -207,6 +208,11 @@ def test_waiting_for_the_slowest_rank():
         rel=1e-4,
     )
     assert late[2] == pytest.approx(0.02 / math.sqrt(math.pi), rel=1e-4)
+    # Two ranks of experts that two tensor ranks share are four that meet, before any pipeline.
+    shared = price(MOE, gpus=4, layout="ep2 etp2", global_batch=4, switches={"stragglers": "normal"})
+    (name,) = each_us(shared, "resilience.stragglers.")
+    assert name == "resilience.stragglers.expert"
+    assert float(line(shared, name).terms["ranks"]) == 4
 
 
 def test_jitter_is_paid_at_every_synchronisation():
