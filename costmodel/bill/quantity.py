@@ -38,16 +38,6 @@ class Quantity(NamedTuple):
         """Call this value `name` and go on with `formula`, which may use it and the numbers of `more`.
 
         Only the new part is computed.
-
-        Raises
-        ------
-        ValueError
-            If a number of `more` has the name of another number of this quantity.
-
-        >>> busy = quantity("size_bytes / rate", size_bytes=6.0, rate=2.0)
-        >>> paid = busy.then("busy_s", "max(busy_s - window_s, 0)", window_s=1.0)
-        >>> paid.formula, float(paid.value), float(paid.steps["busy_s"])
-        ('busy_s = size_bytes / rate; max(busy_s - window_s, 0)', 2.0, 3.0)
         """
         for key in more:
             if key in self.terms and self.terms[key] is not more[key]:

@@ -137,11 +137,6 @@ def place(
     group of a tensor-parallel node is; as many as fit by default. On a torus that domain is the slices of a job of the
     group's size. The textbook formulas take the latency and rate of `tier`, by default the outermost one that is crossed.
     `concurrent` groups share every port and link. [-]
-
-    Raises
-    ------
-    LayoutError
-        If the numbers do not go together or the cluster is too small.
     """
     ranks, asked, stride = read("ranks", ranks), members_per_node, 1
     if asked is not None:

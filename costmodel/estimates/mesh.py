@@ -161,11 +161,6 @@ def rank_groups(sizes: Mapping[str, int], rank: int) -> list[RankGroup]:
     rank : int
         Global rank, from 0. [-]
 
-    Raises
-    ------
-    LayoutError
-        If there is no such rank.
-
     Examples
     --------
     >>> [group.ranks for group in rank_groups({"tp": 2, "dp": 3}, 4)]

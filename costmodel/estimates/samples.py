@@ -119,13 +119,7 @@ class Samples(Answer):
         return place_of(float(self.nominal.step_time_s), self.step_time_s)
 
     def interval(self, share: float = SHARE, figure: str = "step_time_s") -> Interval:
-        """Return the middle `share` of a figure's distribution.
-
-        Raises
-        ------
-        CostModelError
-            If the share is not between 0 and 1.
-        """
+        """Return the middle `share` of a figure's distribution."""
         require_share(share)
         outside = 0.5 * (1.0 - share)
         return Interval(self.quantile(outside, figure), self.quantile(1.0 - outside, figure))

@@ -93,13 +93,7 @@ ENGINE_NAMES = tuple(sorted({name for name, _ in ENGINES}))
 
 
 def engine_of(name: str, generation: str) -> Engine:
-    """Return the constants of an engine on a generation of accelerators, or the pooled ones nearest to it.
-
-    Raises
-    ------
-    CostModelError
-        If there is no such engine.
-    """
+    """Return the constants of an engine on a generation of accelerators, or the pooled ones nearest to it."""
     if name not in ENGINE_NAMES:
         raise CostModelError(f"engine: {name!r} is unknown; {choices_hint(name, ENGINE_NAMES)}")
     nearest = ((name, generation), (name, "any"), ("any", generation), ("any", "any"))
@@ -107,13 +101,7 @@ def engine_of(name: str, generation: str) -> Engine:
 
 
 def number_format(name: str) -> NumberFormat:
-    """Return a number format by name.
-
-    Raises
-    ------
-    CostModelError
-        If there is none.
-    """
+    """Return a number format by name."""
     if name not in NUMBER_FORMATS:
         raise CostModelError(f"precision: {name!r} is unknown; {choices_hint(name, NUMBER_FORMATS)}")
     return NUMBER_FORMATS[name]
@@ -137,13 +125,7 @@ class Split(NamedTuple):
 
 
 def parse_split(field: str, text: str, gpus: int, model: Model) -> Split:
-    """Return the layout of a replica that a field names.
-
-    Raises
-    ------
-    CostModelError
-        If an engine has no such degree, or cannot cut the model so, or replicas do not fill the GPUs.
-    """
+    """Return the layout of a replica that a field names."""
     degrees = parse_layout(read(field, text))
     for name in degrees:
         if name not in Split._fields:
@@ -226,13 +208,7 @@ def deployment(
     cuda_graphs: bool = True,
     memory_fraction: float = 0.9,
 ) -> Deployment:
-    """Return a model on an engine and a cluster.
-
-    Raises
-    ------
-    CostModelError
-        If a name is unknown, or the accelerator lacks what generation is priced by.
-    """
+    """Return a model on an engine and a cluster."""
     model = load_model(model) if isinstance(model, str) else model
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     accelerator = cluster.accelerator

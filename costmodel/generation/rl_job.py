@@ -86,13 +86,7 @@ class RLJob:
 
 
 def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
-    """Check and complete a job of reinforcement learning given under the names of the table.
-
-    Raises
-    ------
-    CostModelError
-        One line that names the field, the value and what is allowed.
-    """
+    """Check and complete a job of reinforcement learning given under the names of the table."""
     given = spelled_out(keywords(asked, (*JOB_FIELDS, *RL_FIELDS), who=who))
     if "global_batch" in given:
         raise CostModelError(

@@ -88,11 +88,6 @@ def exponential_lengths(mean: float, longest: float) -> Lengths:
 
     With scale s and limit c, :math:`E[\min(x, c)] = s (1 - e^{-c/s})`; answers that would be longer end at the limit.
 
-    Raises
-    ------
-    CostModelError
-        If the mean is not below the limit.
-
     Examples
     --------
     >>> found = exponential_lengths(1000.0, 4000.0)
@@ -120,13 +115,7 @@ def exponential_lengths(mean: float, longest: float) -> Lengths:
 
 
 def quantile_lengths(points: Mapping[float, float], longest: float) -> Lengths:
-    """Return lengths of which some quantiles are known, such as ``{0.5: 800, 0.9: 3000, 0.99: 8000}``.
-
-    Raises
-    ------
-    CostModelError
-        If a share is not between 0 and 1, or lengths do not rise with it or exceed the limit.
-    """
+    """Return lengths of which some quantiles are known, such as ``{0.5: 800, 0.9: 3000, 0.99: 8000}``."""
     levels, values = [0.0, *sorted(points), 1.0], [points[level] for level in sorted(points)]
     if not points or levels[1] < 0.0 or levels[-2] > 1.0:
         raise CostModelError(
@@ -142,13 +131,7 @@ def quantile_lengths(points: Mapping[float, float], longest: float) -> Lengths:
 
 
 def measured_lengths(tokens: Sequence[float] | Array) -> Lengths:
-    """Return the distribution of measured lengths.
-
-    Raises
-    ------
-    CostModelError
-        If there are fewer than two, or one is not a positive number.
-    """
+    """Return the distribution of measured lengths."""
     found = np.sort(np.asarray(tokens, dtype=np.float64))
     if found.size < 2 or not np.isfinite(found).all() or found[0] < 0.0 or found[-1] < 1.0:
         raise CostModelError("lengths: expected two measured lengths or more, in tokens")
@@ -156,13 +139,7 @@ def measured_lengths(tokens: Sequence[float] | Array) -> Lengths:
 
 
 def read_lengths(path: str | Path) -> Lengths:
-    """Read a file of measured lengths: one a line, or the last column of a CSV.
-
-    Raises
-    ------
-    CostModelError
-        If it cannot be read or a line is no number.
-    """
+    """Read a file of measured lengths: one a line, or the last column of a CSV."""
     refuse_endless(path)
     try:
         text = Path(path).read_text(encoding="utf-8")

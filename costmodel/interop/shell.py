@@ -87,11 +87,6 @@ def follow(
     """Follow a script of some `name`, with the variables of `environment` set when it starts.
 
     What it sources is read from `folder`, where it lies, and below, and from `allowed` folders.
-
-    Raises
-    ------
-    CostModelError
-        If it is no script, is too long, files source each other in a circle, or it does not come to an end.
     """
     if len(text) > _LONGEST:
         raise CostModelError(f"expected a script of at most {_LONGEST:,} characters, got {len(text):,}")
@@ -265,13 +260,7 @@ def _end_of_word(text: str, start: int, line: int) -> int:
 
 
 def _parsed(text: str, first_line: int = 1) -> list[_Command]:
-    """Return the commands of a script.
-
-    Raises
-    ------
-    CostModelError
-        If a quote, a bracket or a keyword has no end.
-    """
+    """Return the commands of a script."""
     commands, opened = list[_Command](), list[_Command]()
     current, redirect = _Command(0, ""), ""
     for line, token in _tokens(text.replace("\r\n", "\n"), first_line):

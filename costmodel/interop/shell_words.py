@@ -76,13 +76,7 @@ def end_of_piece(text: str, at: int) -> int:
 
 
 def end_of_nested(text: str, start: int, opener: str = "$(") -> int:
-    """Return the place behind what closes a part, passing what is nested in it.
-
-    Raises
-    ------
-    CostModelError
-        If nothing closes it.
-    """
+    """Return the place behind what closes a part, passing what is nested in it."""
     at, closer, nested = start, {"$(": ")", "${": "}"}.get(opener, opener[-1]), _NESTED[opener]
     while at < len(text) and text[at] != closer:
         if text[at] not in nested or (text.startswith("$'", at) and opener != "$("):

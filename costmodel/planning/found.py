@@ -151,13 +151,7 @@ class Found:
 
     @classmethod
     def search(cls, asked: Question | Request, *, kept: int = KEPT, progress: Progress | None = None) -> Self:
-        """Answer a question: price every layout that divides, and keep so many.
-
-        Raises
-        ------
-        NoLayoutError
-            If none is left; the message names the constraint that bites first and what would do.
-        """
+        """Answer a question: price every layout that divides, and keep so many."""
         request = asked if isinstance(asked, Request) else Request(asked)
         question = request.question
         if not question.jobs:

@@ -434,13 +434,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def draw(chart: Chart) -> Any:
-    """Draw a chart by matplotlib.
-
-    Raises
-    ------
-    CostModelError
-        If matplotlib is not installed.
-    """
+    """Draw a chart by matplotlib."""
     rows = -(-len(chart.panels) // chart.columns)
     heights = [
         max(p.height for p in chart.panels[row * chart.columns :][: chart.columns]) for row in range(rows)

@@ -538,13 +538,7 @@ def _load(job: Job, tokens: Array) -> Array:
 
 
 def measured_load(of_experts: Sequence[float], experts: int, ranks: Array) -> Array:
-    """Tokens of the busiest expert rank over the mean, of measured tokens of every expert. [-]
-
-    Raises
-    ------
-    RecipeError
-        If there are not as many loads as experts.
-    """
+    """Tokens of the busiest expert rank over the mean, of measured tokens of every expert. [-]"""
     loads = np.asarray(of_experts)
     if len(loads) != experts:
         raise RecipeError(f"moe_loads: expected a load for each of {experts} experts, got {len(loads)}")

@@ -132,13 +132,7 @@ class FabricCalibration(Answer):
         }
 
     def files(self, path: str | Path) -> dict[Path, str]:
-        """Return the files of the new profile with their texts: links first, then the cluster at `path`.
-
-        Raises
-        ------
-        CostModelError
-            If the fit has problems.
-        """
+        """Return the files of the new profile with their texts: links first, then the cluster at `path`."""
         _refuse(self.problems)
         names: dict[int, list[str]] = {}
         for sweep, run in zip(self.log.sweeps, self.fit.runs, strict=True):
@@ -162,11 +156,6 @@ def read_logs(logs: Sequence[str | Path], *, collective: str = "", ranks: int = 
     -------
     Log
         Sweeps, lines that cannot be read (``.problems``), and what is worth knowing (``.notes``).
-
-    Raises
-    ------
-    CostModelError
-        If a file cannot be read.
     """
     known = canonical(collective) if collective else ""
     return read_nccl_logs(logs, collective=known, ranks=ranks, nodes=nodes)
@@ -197,11 +186,6 @@ def fabric(
         Mean relative error above which the fit should not be used. [-]
     profile_path : path, optional
         Folders of profiles of your own.
-
-    Raises
-    ------
-    CostModelError
-        If a log cannot be read, or was taken on other GPUs.
     """
     machine = load_cluster(cluster, profile_path=profile_path)
     log = logs if isinstance(logs, Log) else read_logs(logs)
@@ -258,13 +242,7 @@ class KernelCalibration(Answer):
         }
 
     def files(self, path: str | Path) -> dict[Path, str]:
-        """Return the file of the new accelerator with its text.
-
-        Raises
-        ------
-        CostModelError
-            If the fit has problems.
-        """
+        """Return the file of the new accelerator with its text."""
         _refuse(self.problems)
         text = accelerator_text(
             Path(path),
@@ -296,11 +274,6 @@ def kernels(
         Held-out mean error above which a fit should not be used. [-]
     profile_path : path, optional
         Folders of profiles of your own.
-
-    Raises
-    ------
-    CostModelError
-        If a table or a row cannot be read.
     """
     device = load_accelerator(accelerator, profile_path=profile_path)
     paths = [Path(table) for table in tables]
@@ -396,11 +369,6 @@ def steps(
         ``"job.yaml=train.log"``; or estimates with the seconds of a step, by name.
     overhead : bool
         Also try a constant that is added to every step.
-
-    Raises
-    ------
-    CostModelError
-        If a job or a quantity cannot be read.
     """
     found = _given(measured) if isinstance(measured, Mapping) else [_measured(text) for text in measured]
     parts = tuple(one for one in part_factors(found) if overhead or one.part != "constant")

@@ -45,11 +45,6 @@ def kernels(
     -------
     table : str
         A CSV below a line about the device, for `costmodel.calibrate.kernels`.
-
-    Raises
-    ------
-    CostModelError
-        If torch or the device is missing, or a name is unknown.
     """
     if what not in KERNELS:
         raise CostModelError(f"kernels: {what!r} is unknown; {choices_hint(what, KERNELS)}")
@@ -95,11 +90,6 @@ def collectives(
     -------
     log : str
         As nccl-tests prints it, for `costmodel.calibrate.fabric`; empty on ranks other than 0.
-
-    Raises
-    ------
-    CostModelError
-        If torch, GPUs or ranks are missing, or nccl-tests has no such collective.
     """
     torch = import_torch()
     chosen = choose_device(torch, device)

@@ -59,11 +59,6 @@ def read_runs(files: Sequence[str | Path], job: Mapping[str, Any] | None = None)
         At least one.
     job : mapping, optional
         Fields below those of every row, and the job of every log.
-
-    Raises
-    ------
-    CostModelError
-        Naming file, row and field, if one cannot be read.
     """
     base = {key: value for key, value in (job or {}).items() if value is not None}
     if not files:

@@ -55,13 +55,7 @@ _SEEN: Mapping[str, tuple[Seen, ...]] = {
 
 
 def seen_by_kind(bill: Bill, memory_kind: str) -> NDArray[np.float64]:
-    """Return the peak memory that a way of measuring would show for a bill, worst stage. [B]
-
-    Raises
-    ------
-    CostModelError
-        If memory is not measured so.
-    """
+    """Return the peak memory that a way of measuring would show for a bill, worst stage. [B]"""
     if memory_kind not in _SEEN:
         raise CostModelError(f"memory_kind: {memory_kind!r} is unknown; {choices_hint(memory_kind, _SEEN)}")
     lines = [line.bytes for line in bill.memory_lines if line.seen in _SEEN[memory_kind]]
@@ -75,26 +69,14 @@ def shipped_runs() -> Path:
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
-    """Read a table of published runs.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, empty, or lacks a column; names what is missing.
-    """
+    """Read a table of published runs."""
     return [row for _, row in read_table(path, REQUIRED_COLUMNS)[1]]
 
 
 def read_table(
     path: str | Path, needed: Sequence[str] = ()
 ) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """Return the columns of a table (.csv, .tsv) and its rows with their lines.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, lacks a column or has no rows, or one has more or fewer cells than the header.
-    """
+    """Return the columns of a table (.csv, .tsv) and its rows with their lines."""
     try:
         text = read_text(path).text
     except CostModelError as error:
@@ -150,13 +132,7 @@ def recipe_of_row(row: Row) -> str:
 
 
 def job_of_row(row: Row) -> Job:
-    """Return the job that a published run describes.
-
-    Raises
-    ------
-    CostModelError
-        With the reason why the row cannot be priced.
-    """
+    """Return the job that a published run describes."""
     gpus, tp = _integer(row, "gpus"), _integer(row, "tp")
     cluster = _cluster_of_row(row, gpus)
     torus = cluster.tiers[0] if cluster.tiers[0].shape else None

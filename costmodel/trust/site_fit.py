@@ -209,26 +209,14 @@ class RunsCalibration(Answer):
         return {key: [getattr(fit, key) for fit in self.fits] for key in keys}
 
     def files(self, path: str | Path) -> dict[Path, str]:
-        """Return the site file with its text.
-
-        Raises
-        ------
-        DataError
-            If the runs say nothing of any factor.
-        """
+        """Return the site file with its text."""
         if not self.moves:
             raise DataError("calibrate: nothing to write: the runs say nothing of any factor")
         return {Path(path): site_text(self.site)}
 
 
 def fit_site(runs: Sequence[OwnRun], progress: Callable[[int, int], None] | None = None) -> RunsCalibration:
-    """Update the factors by measured runs.
-
-    Raises
-    ------
-    DataError
-        If there is no run, or one holds several layouts.
-    """
+    """Update the factors by measured runs."""
     if not runs:
         raise DataError("runs: expected at least one measured run")
     for run in runs:

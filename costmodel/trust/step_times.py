@@ -147,11 +147,6 @@ def step_times(logs: str | Path | Iterable[str | Path], est: Estimate | None = N
     est : Estimate, optional
         The job that was run; needed where the framework prints tokens or samples a second. Steps of another
         global batch, as of a ramp, are left out.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be read, has no line of a step, or none of this job.
     """
     paths = [logs] if isinstance(logs, str | Path) else list(logs)
     return measured_steps(read_step_log(paths), est)

@@ -199,11 +199,6 @@ def serving(
     A sequence holds `context` tokens on average; with lengths of prompts and answers their prefill is part of a step,
     and whole sequences fit. `step_limit_s` is the longest step, so the slowest token, that users accept. Priced by the
     lines of `costmodel.generate`, the engine's constants pooled.
-
-    Raises
-    ------
-    NoLayoutError
-        If no layout of up to 128 GPUs holds the model and is fast enough.
     """
     served = deployment(model, cluster)
     splits = possible_splits(model, _SERVING_GPUS)

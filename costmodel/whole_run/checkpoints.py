@@ -47,11 +47,6 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
     are not saved: bytes a parameter are those of the recipe's states in the memory bill. Of a job of adapters they alone
     are saved; the base that they lie on is read again after a failure. `storage_bytes_per_s` is what the file system
     takes and gives in all, in place of the cluster's.
-
-    Raises
-    ------
-    CostModelError
-        If the cluster has no storage and none is given.
     """
     job = est.job
     layout, cluster = job.layout, job.cluster

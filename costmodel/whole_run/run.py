@@ -554,13 +554,7 @@ class TrainingRun(Answer):
 
 
 def first_day(start: date | str) -> date:
-    """Return the day on which a run starts.
-
-    Raises
-    ------
-    CostModelError
-        If it is no date such as ``2026-12-01``.
-    """
+    """Return the day on which a run starts."""
     try:
         return date.fromisoformat(start) if isinstance(start, str) else start
     except ValueError:

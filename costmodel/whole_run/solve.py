@@ -63,13 +63,7 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 def affordable_tokens(
     found: TrainingRun, *, dollars: float | None = None, days: float | None = None
 ) -> float:
-    """Return the tokens that a run of the same job reaches within a budget or a time; the tighter of both.
-
-    Raises
-    ------
-    CostModelError
-        If the job has no price.
-    """
+    """Return the tokens that a run of the same job reaches within a budget or a time; the tighter of both."""
     limits = [] if days is None else [days / found.days]
     if dollars is not None:
         if not found.dollars:
@@ -82,11 +76,6 @@ def gpus_needed(job: Mapping[str, Any], tokens: float, days: float, **run_option
     """Return the run with the fewest GPUs, replicas added, that trains on so many tokens in so many days.
 
     The job is as for `costmodel.estimate`, without gpus; `run_options` are those of `run_of`.
-
-    Raises
-    ------
-    CostModelError
-        If no data-parallel degree of the batch, up to the cluster's size, is fast enough.
     """
     settings = {key: value for key, value in job.items() if key not in ("gpus", "dp", "tokens")}
     probe = layout_of_job({**spelled_out(settings), "gpus": 1})

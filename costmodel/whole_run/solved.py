@@ -65,11 +65,6 @@ class Measured(NamedTuple):
 def read_pass_rate(text: str) -> tuple[Measured, ...]:
     """Read how often samples solve a problem, of one model or of two.
 
-    Raises
-    ------
-    CostModelError
-        If it cannot be read, or no distribution passes through the points.
-
     Examples
     --------
     >>> read_pass_rate("8B/15T: 0.3; 70B/15T: 0.5")[1].num_params

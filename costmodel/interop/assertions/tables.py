@@ -132,13 +132,7 @@ def broken(framework: str, job: Job, given: Arguments | None = None) -> list[tup
 
 
 def require_launchable(framework: str, job: Job, given: Arguments | None = None) -> None:
-    """Refuse a job that a framework would not start, or would run as another one.
-
-    Raises
-    ------
-    FrameworkConfigError
-        With the first assertion that it breaks, and its file and line.
-    """
+    """Refuse a job that a framework would not start, or would run as another one."""
     found = broken(framework, job, given)
     if found:
         more = f"; and {len(found) - 1} more" if len(found) > 1 else ""

@@ -171,13 +171,7 @@ class StepCollector:
         return bool(self._series)
 
     def found(self) -> StepLog:
-        """Return what was heard so far.
-
-        Raises
-        ------
-        DataError
-            If no line was that of a step.
-        """
+        """Return what was heard so far."""
         if not self._series:
             known = ", ".join(dict.fromkeys(f.title.partition("'")[0] for f in FORMATS))
             raise DataError(
@@ -238,13 +232,7 @@ def _clock_s(line: str) -> float:
 
 
 def read_step_log(paths: Iterable[str | Path]) -> StepLog:
-    """Read the steps of one log, or of the pieces that it was rotated into, the oldest first; also gzipped.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be read, is no text, or none has a line of a step.
-    """
+    """Read the steps of one log, or of the pieces that it was rotated into, the oldest first; also gzipped."""
     files = [Path(path) for path in paths]
     if not files:
         raise DataError("log: expected a file")
@@ -273,13 +261,7 @@ class LogFollower:
         self._first = b""
 
     def look(self) -> bool:
-        """Read what is new, and return whether there was anything.
-
-        Raises
-        ------
-        DataError
-            If what is new is no text.
-        """
+        """Read what is new, and return whether there was anything."""
         before = self.collector.lines
         if self._is_cut():
             self._start(self._stream)

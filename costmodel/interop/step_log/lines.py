@@ -34,13 +34,7 @@ class LineSplitter:
         self._rest = ""
 
     def feed(self, raw: bytes, *, last: bool = False) -> Iterator[str]:
-        """Give the lines that end in these bytes; with `last` also the one that nothing ends.
-
-        Raises
-        ------
-        DataError
-            If they are no text.
-        """
+        """Give the lines that end in these bytes; with `last` also the one that nothing ends."""
         text = self._decoded(raw, last)
         if not text and not last:
             return
@@ -63,13 +57,7 @@ class LineSplitter:
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """Open a log for reading, unpacked where it is gzipped.
-
-    Raises
-    ------
-    DataError
-        If there is no such file, or it cannot be read.
-    """
+    """Open a log for reading, unpacked where it is gzipped."""
     called = shown(str(path))
     try:
         if path.is_dir():
@@ -85,13 +73,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:
-    """Give a file piece by piece.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, or what is gzipped ends too early.
-    """
+    """Give a file piece by piece."""
     with open_log(path) as stream:
         while True:
             try:

@@ -201,11 +201,6 @@ def textbook_time(
     latency_s, bandwidth_bytes_per_s, gamma_s_per_byte : array_like
         :math:`\alpha`, :math:`1/\beta` and :math:`\gamma`. [s], [B/s], [s/B]
 
-    Raises
-    ------
-    LayoutError
-        If the primitive or algorithm is unknown, or does not apply to a group size.
-
     Examples
     --------
     1 GB over 8 ranks that each send 450 GB/s: 1.75 GB on the wire.
@@ -263,11 +258,6 @@ def two_level_time(
         What one rank sends inside and between nodes. [B/s]
     gamma_s_per_byte : array_like
         Local reduction of one byte. [s/B]
-
-    Raises
-    ------
-    LayoutError
-        If there is no such algorithm.
     """
     return _record(TWO_LEVEL, primitive, algorithm)._priced(
         size_bytes=size_bytes,

@@ -181,11 +181,6 @@ def collective_time(
     cost : GroupCost
         Exactly zero in a group of one. A send is priced across the outermost tier that the group spans. Sizes below a
         few bytes, chunk alignment and the number of channels are not seen.
-
-    Raises
-    ------
-    LayoutError
-        If there is no such collective, or no group can do it by the algorithm.
     """
     path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent, without)
     if algorithm != "auto":

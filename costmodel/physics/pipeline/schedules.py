@@ -30,11 +30,6 @@ _EQUALLY_FAST = {name: 0.0 for name in NAMES if name.endswith("_s")} | {"first":
 def schedule_code(name: str) -> int:
     """Return the integer code of a schedule's name.
 
-    Raises
-    ------
-    LayoutError
-        If there is no schedule of this name; the message lists the nearest ones.
-
     Examples
     --------
     >>> schedule_code("1f1b")
@@ -156,11 +151,6 @@ def bubble_time_s(
     and all of it over v; a single group of p micro-batches goes round its v - 1 first chunks at the pace of the
     slowest rank, forward and backward. Where a V puts both ends on the first rank that one never waits for the way
     there. Others: nearly always within 3 %; see docs/limits.md.
-
-    Raises
-    ------
-    TypeError
-        If a name of `unlike` is none.
 
     Examples
     --------

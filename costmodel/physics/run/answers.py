@@ -39,11 +39,6 @@ def pass_at_k_beta(k: ArrayLike, a: ArrayLike, b: ArrayLike) -> Array:
     a, b : array_like
         Of the distribution; unsolved problems fall as :math:`k^{-a}`. [-]
 
-    Raises
-    ------
-    CostModelError
-        If a or b is not positive.
-
     Examples
     --------
     >>> round(float(pass_at_k_beta(1, 1.0, 1.0)), 6), round(float(pass_at_k_beta(9, 1.0, 1.0)), 6)
@@ -60,11 +55,6 @@ def pass_at_k_beta(k: ArrayLike, a: ArrayLike, b: ArrayLike) -> Array:
 
 def beta_of_points(k_first: float, first: float, k_second: float, second: float) -> tuple[float, float]:
     """Return a and b of the Beta distribution through two measured points of pass@k.
-
-    Raises
-    ------
-    CostModelError
-        If no distribution passes through them: more samples must solve more, and less than as many alike problems.
 
     Examples
     --------

@@ -32,11 +32,6 @@ def cluster_texts(
 
     `base` is the name or file of the cluster to inherit from; every outer tier of the same link takes the fitted one.
     `sources` says what was measured of each tier, for people.
-
-    Raises
-    ------
-    ProfileError
-        If the name cannot be one of a profile, or the base's own links would not be found.
     """
     if path.suffix not in _YAML:
         raise ProfileError(f"{path}: expected a file that ends in .yaml")
@@ -99,13 +94,7 @@ def accelerator_text(
     *,
     profile_path: ProfilePath = None,
 ) -> str:
-    """Return the file of an accelerator that inherits all but the fitted kernels from `base`.
-
-    Raises
-    ------
-    ProfileError
-        If the base has no kernels to keep for what was not measured.
-    """
+    """Return the file of an accelerator that inherits all but the fitted kernels from `base`."""
     folders = disk.search_folders(profile_path)
     content = disk.read_profile(disk.find_profile("accelerator", base, folders), "accelerator", folders)
     block = content.get("kernels")

@@ -85,13 +85,7 @@ class ClusterFit(NamedTuple):
 
 
 def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> FabricRun:
-    """Return a sweep as a run on two levels of `cluster`.
-
-    Raises
-    ------
-    DataError
-        If such a run does not fit on the cluster, or the log's GPU is another one.
-    """
+    """Return a sweep as a run on two levels of `cluster`."""
     place = f"{sweep.file}:{sweep.line}"
     _check_gpu(sweep, cluster)
     domain = cluster.tiers[0].size

@@ -44,13 +44,7 @@ COPY_BYTES = tuple(2.0**power for power in range(14, 32))
 
 
 def import_torch() -> Any:
-    """Return torch.
-
-    Raises
-    ------
-    CostModelError
-        If it is not installed.
-    """
+    """Return torch."""
     try:
         import torch
     except ImportError:
@@ -59,13 +53,7 @@ def import_torch() -> Any:
 
 
 def choose_device(torch: Any, wanted: str) -> str:
-    """Return ``cuda`` where there is a GPU, or what was asked for.
-
-    Raises
-    ------
-    CostModelError
-        If no GPU can be seen and the processor was not asked for.
-    """
+    """Return ``cuda`` where there is a GPU, or what was asked for."""
     if wanted == "cpu":
         return "cpu"
     if not torch.cuda.is_available():

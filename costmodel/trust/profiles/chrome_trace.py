@@ -142,13 +142,7 @@ def nanoseconds(microseconds: Any) -> int:
 
 
 def read_chrome_trace(path: Path) -> Recording:
-    """Read a trace of the PyTorch profiler: JSON, or JSON in gzip whatever its name.
-
-    Raises
-    ------
-    DataError
-        If it is cut off, is no such trace, or holds nothing that ran on a GPU.
-    """
+    """Read a trace of the PyTorch profiler: JSON, or JSON in gzip whatever its name."""
     reader = _Reader()
     with path.open("rb") as plain:
         zipped = plain.read(2) == b"\x1f\x8b"

@@ -34,13 +34,7 @@ _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 
 
 def read_nsight(path: Path) -> Recording:
-    """Read an SQLite export of Nsight Systems.
-
-    Raises
-    ------
-    DataError
-        If it is damaged, is no such export, or holds nothing that ran on a GPU.
-    """
+    """Read an SQLite export of Nsight Systems."""
     try:
         # Read-only: sqlite3 would otherwise make a journal beside the file.
         base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)

@@ -250,13 +250,7 @@ def profile(
 
 
 def read_recording(path: Path) -> Recording:
-    """Read a trace of either profiler, told by what is in it.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, or holds nothing that ran on a GPU.
-    """
+    """Read a trace of either profiler, told by what is in it."""
     if path.is_dir():
         raise DataError(f"{path}: is a folder, expected a trace")
     if not path.exists():

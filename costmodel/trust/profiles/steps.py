@@ -36,11 +36,6 @@ def find_steps(
 
     By ranges of the host whose names count steps, or begin with `step_range`: a kernel belongs to the step in which it
     was issued, or where the trace does not say, in which it began. Otherwise by repetition.
-
-    Raises
-    ------
-    CostModelError
-        If no range has the name that was given, or nothing was issued in one.
     """
     if step_range:
         named = [one for one in ranges if one.name.startswith(step_range)]

@@ -44,13 +44,7 @@ MIXERS: Mapping[str, Mixer] = {
 
 
 def mixer_of(kind: str) -> Mixer:
-    """Return the record of a kind.
-
-    Raises
-    ------
-    ModelConfigError
-        If there is none.
-    """
+    """Return the record of a kind."""
     if kind not in MIXERS:
         raise ModelConfigError(f"mixer: {kind!r} is unknown; {choices_hint(kind, MIXERS)}")
     return MIXERS[kind]
