@@ -121,57 +121,44 @@ def plan_rl(**job: Unpack[RLKeywords]) -> RLPlan:
         One line that names the field, the value and what is allowed.
     """
     asked: Mapping[str, Any] = job
-    lag = asked.get("lag")
-    apart = {
-        key: value
-        for key, value in asked.items()
-        if key not in ("lag", "generation_gpus", "generation_layout")
+    lag, gpus, layout = (asked.get(name) for name in ("lag", "generation_gpus", "generation_layout"))
+    fixed = {
+        name: value
+        for name, value in asked.items()
+        if name not in ("lag", "generation_gpus", "generation_layout")
     }
-    first = rl_job_of({**apart, **({"generation_layout": "tp1"})}, who="plan_rl")
-    layouts = (
-        [asked["generation_layout"]] if asked.get("generation_layout") else [f"tp{tp}" for tp in _ENGINE_TP]
-    )
-    given_gpus = asked.get("generation_gpus")
-    if given_gpus is not None:
-        first = rl_job_of({**apart, "generation_gpus": given_gpus}, who="plan_rl")
-    found: list[RLEstimate] = []
-    impossible, why = 0, ""
+    refusals: list[str] = []
 
-    def best_at(gpus: int, half: Mapping[str, Any]) -> RLEstimate | None:
-        nonlocal impossible, why
-        best: RLEstimate | None = None
-        for layout in layouts:
-            more = {"lag": lag} if gpus and lag is not None else {}
+    def job_of(**more: Any) -> RLJob:
+        return rl_job_of({**fixed, **more}, who="plan_rl")
+
+    def best_at(count: int, half: Mapping[str, Any]) -> RLEstimate | None:
+        """Return the best layout of the engine on so many GPUs that only generate."""
+        found = []
+        more = {**half, "generation_gpus": count, **({"lag": lag} if count and lag is not None else {})}
+        for engine in [layout] if layout else [f"tp{tp}" for tp in _ENGINE_TP]:
             try:
-                made = estimate_rl_job(
-                    rl_job_of(
-                        {**apart, **half, **more, "generation_gpus": gpus, "generation_layout": layout},
-                        who="plan_rl",
-                    )
-                )
+                made = estimate_rl_job(job_of(**more, generation_layout=engine))
             except CostModelError as error:
-                impossible, why = impossible + 1, str(error)
+                refusals.append(str(error))
                 continue
-            if not made.fits:
-                impossible, why = impossible + 1, "a half does not fit its memory"
-            elif best is None or made.step_time_s < best.step_time_s:
-                best = made
-        return best
+            if made.fits:
+                found.append(made)
+            else:
+                refusals.append("a half does not fit its memory")
+        return min(found, key=lambda each: each.step_time_s, default=None)
 
+    first = job_of(generation_layout="tp1") if gpus is None else job_of(generation_gpus=gpus)
     is_open = names_no_degree(asked)
     half = _planned_layout(first) if is_open else {}
-    found = [best for gpus in _splits(first, asked) if (best := best_at(gpus, half)) is not None]
-    found.sort(key=lambda one: one.step_time_s)
-    for number, one in enumerate(found[:_FINALISTS] if is_open else []):
-        if one.job.train_gpus != first.train_gpus:
-            again = best_at(
-                one.job.generation_gpus,
-                _planned_layout(
-                    rl_job_of({**apart, "generation_gpus": one.job.generation_gpus}, who="plan_rl")
-                ),
-            )
-            if again is not None and again.step_time_s < one.step_time_s:
+    found = [best for count in _splits(first, asked) if (best := best_at(count, half)) is not None]
+    found.sort(key=lambda each: each.step_time_s)
+    for number, before in enumerate(found[:_FINALISTS] if is_open else []):
+        if before.job.train_gpus != first.train_gpus:
+            count = before.job.generation_gpus
+            again = best_at(count, _planned_layout(job_of(generation_gpus=count)))
+            if again is not None and again.step_time_s < before.step_time_s:
                 found[number] = again
     if not found:
-        raise NoLayoutError(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {why}")
-    return RLPlan(tuple(sorted(found, key=lambda one: one.step_time_s)), impossible)
+        raise NoLayoutError(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {refusals[-1]}")
+    return RLPlan(tuple(sorted(found, key=lambda each: each.step_time_s)), len(refusals))

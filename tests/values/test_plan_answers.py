@@ -12,7 +12,6 @@ from costmodel.base.errors import CostModelError
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.job import make_job
-from costmodel.describe.jobs.short_form import command_text, short_form
 from costmodel.estimates.pipeline_run import simulated_step_s
 from costmodel.planning.preference import (
     FINALISTS,
@@ -292,21 +291,6 @@ def test_every_row_prints_a_command_that_prices_it(asked, capsys):
         again = json.loads(capsys.readouterr().out)
         assert again["step_time_s"] == pytest.approx(float(row.step_time_s), rel=1e-12)
         assert again["memory_bytes_per_gpu"] == pytest.approx(float(row.memory_bytes_per_gpu), rel=1e-12)
-
-
-def test_a_short_form_leaves_out_defaults():
-    job = make_job(**{**JOB, "gpus": 8, "global_batch": 8}, layout="tp8", micro_batch=8)
-    assert short_form(job) == {
-        "model": "llama3-70b",
-        "gpus": 8,
-        "layout": "tp8",
-        "micro_batch": 8,
-        "global_batch": 8,
-        "seq_len": 8192,
-    }
-    # What is named is decided, even where every degree is 1.
-    plain = make_job(model="llama3-8b", gpus=8, global_batch=8, seq_len=1024)
-    assert command_text(plain, "run").startswith("costmodel run -m llama3-8b -n 8 -l tp1 ")
 
 
 def test_the_job_file_is_read_by_estimate_and_run(tmp_path, capsys):
