@@ -398,9 +398,9 @@ def _meeting_rows(stack: _Stack, pp: float, vp: float, embedding: float, head: f
     held = rows.reshape(len(rows), chunks, ranks)
     _, below = np.unique(held[..., -2::-1].reshape(-1, ranks - 1), axis=1, return_index=True)
     _, above = np.unique(held[..., :-1].reshape(-1, ranks - 1), axis=1, return_index=True)
-    nearest = np.unique([*(ranks - 2 - below), *above])
+    nearest = sorted({*(ranks - 2 - below).tolist(), *above.tolist()})
     columns = []
-    for number, rank in enumerate(nearest.tolist()):
+    for number, rank in enumerate(nearest):
         ahead, alike = ranks - 1 - rank, Counter[tuple[float, ...]]()
         for shift, share in ((0, 1.0 - ahead / ranks), (1, ahead / ranks)):
             more = np.roll(held[..., rank], -shift, axis=1) - held[..., -1]
