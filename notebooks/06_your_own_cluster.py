@@ -11,7 +11,7 @@
 # %% [markdown]
 # # Your own cluster: from nccl-tests logs to a plan
 #
-# What a network achieves is not on its data sheet. Run nccl-tests, hand the logs to `costmodel calibrate fabric`,
+# What a network achieves is not on its data sheet. Run nccl-tests, hand the logs to `costmodel observed calibrate fabric`,
 # and every estimate uses your machine. The logs here are assembled from published tables of an H100 cluster
 # with NDR InfiniBand.
 
@@ -32,7 +32,7 @@ print("\n".join(LOGS[0].read_text().splitlines()[:12]))
 # %% [markdown]
 # ## From logs to a profile
 #
-# The same as on the command line: `costmodel calibrate fabric logs/*.log --cluster h100-ndr --write ours.yaml`.
+# The same as on the command line: `costmodel observed calibrate fabric logs/*.log --cluster h100-ndr --write ours.yaml`.
 
 # %%
 folder = Path(tempfile.mkdtemp())

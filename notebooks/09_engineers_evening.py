@@ -127,7 +127,7 @@ pd.DataFrame(
 # %% [markdown]
 # ## Calibrate
 #
-# `costmodel calibrate runs` does the same with files. The steps are slower than predicted, and not all alike: one is as
+# `costmodel observed calibrate runs` does the same with files. The steps are slower than predicted, and not all alike: one is as
 # predicted, two are far off. The factor that explains all three is the speed of what crosses InfiniBand.
 
 # %%

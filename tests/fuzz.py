@@ -396,8 +396,8 @@ def _corpus(folders: tuple[Path, ...]) -> list[tuple[str, bytes]]:
     return [(re.sub(r"[^\w.-]", "_", name), data) for name, data in found if data]
 
 
-_LEFT_OUT = ("app", "mcp", "measure", "watch", "report")
-"""Servers, what wants a GPU, what waits for a job, and the page of several seconds."""
+_LEFT_OUT = ("serve", "measure", "watch")
+"""The server, what wants a GPU, and what waits for a job."""
 
 
 @functools.cache

@@ -409,6 +409,6 @@ def bill_csv(job: Texts) -> str:
 
 
 def report(state: State, *, progress: Progress) -> Record:
-    """Write the page of `costmodel report`."""
+    """Write the page of `costmodel estimate --html`."""
     est, is_planned = named_or_planned(job_keywords(state.job))
     return {"name": "report.html", "text": cm.report(est, is_planned=is_planned, progress=progress)}

@@ -227,7 +227,9 @@ def read_upload(name: str, content: bytes) -> Upload:
     if found.unpriced:
         raise CostModelError(f"{called}: the model cannot be priced: {found.unpriced}")
     if found.sweeps and not found.job:
-        raise CostModelError(f"{called}: holds measurements, not a job; costmodel calibrate reads them")
+        raise CostModelError(
+            f"{called}: holds measurements, not a job; costmodel observed calibrate reads them"
+        )
     job = spelled_out({key: value for key, value in found.job.items() if key in FIELD and value is not None})
     model = job.pop("model", None)
     own = _of_model(model) if isinstance(model, Model) else Texts(texts_of({"model": model}))

@@ -1,4 +1,4 @@
-"""The page of `costmodel app`: a small server on this machine, for the one person who sits at it.
+"""The page of `costmodel serve`: a small server on this machine, for the one person who sits at it.
 
 The address holds the whole state (`costmodel.app.state`), so a request is a question and nothing is kept between two. The
 page asks for JSON; what takes seconds answers with a line of progress after another, and ends when nobody reads it any

@@ -1,7 +1,7 @@
 """Files that appear whole or not at all, files that may never end, and whether a name may be a path of this machine.
 
 On a command line, a model or a cluster may be named by the path of a file. A process that works for people elsewhere (the
-page of `costmodel app`, an assistant) must not open files for them, nor say which there are: it closes this door once,
+page of `costmodel serve`, an assistant) must not open files for them, nor say which there are: it closes this door once,
 for good, and every place that would follow a path asks here first.
 """
 

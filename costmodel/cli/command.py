@@ -30,9 +30,10 @@ DETAILED = (*OUTPUT_FLAGS, "details")
 """Of commands that print twenty lines unless more are asked for."""
 
 
-def command_group(name: str) -> typer.Typer:
+def command_group(name: str, summary: str = "") -> typer.Typer:
     """Return a group of commands."""
-    group = typer.Typer(cls=Group, rich_markup_mode=None, add_completion=False, help=COMMANDS[name].summary)
+    about = summary or COMMANDS[name].summary
+    group = typer.Typer(cls=Group, rich_markup_mode=None, add_completion=False, help=about)
     group.callback()(lambda: None)
     return group
 

@@ -1,4 +1,4 @@
-"""Files and programs of others: ``costmodel read``, ``schema`` and ``validate``, and the servers ``app`` and ``mcp``."""
+"""Files and programs of others: ``costmodel read`` and ``validate``, and the server ``serve``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     costmodel read config.json --format json | jq .model.num_params
     costmodel read ds_config.json --gpus 64 --micro-batch 1 --precision bf16 --out job.yaml
     costmodel read run.slurm --env MODEL_SIZE=8B --env TP=2
+    costmodel read --schema job --out job.schema.json
     """,
     fields=(*JOB_FIELDS, *LENGTH_FIELDS),
     output=("out", "force", "quiet"),
@@ -36,11 +37,20 @@ def read(
     collective: str,
     ranks: int | None,
     nodes: int | None,
+    schema: bool,
 ) -> None:
     """Read a file of another program: what it trains, on what, how, and what was not understood.
 
-    What the file leaves to its surroundings (GPUs, vocabulary, "auto") is given by flags of the same names.
+    What the file leaves to its surroundings (GPUs, vocabulary, "auto") is given by flags of the same names. With
+    --schema a kind of our own files stands in its place: job, grid (of sweep), hardware, model or recipe. Its JSON
+    Schema is what editors complete and check by; a file names it in its first line,
+    ``# yaml-language-server: $schema=job.schema.json``.
     """
+    if schema:
+        import costmodel as cm
+        from costmodel.base.answer import to_json
+
+        return target.put(to_json(cm.schema(job or given["model"] or "")) + "\n")
     from costmodel.interop.answer import job_yaml, record
     from costmodel.interop.reading import read as read_file
     from costmodel.reporting.lists import import_grids
@@ -71,26 +81,6 @@ def _write_model(found: Imported, target: Target) -> str:
         raise CostModelError(f"{path}: exists; --force replaces it")
     target.write(path, model_yaml(model))
     return path.name
-
-
-@command(
-    """
-    costmodel schema job --out job.schema.json
-    costmodel schema hardware | jq keys
-    and a file names its schema in its first line:
-    # yaml-language-server: $schema=job.schema.json
-    """,
-    output=("out", "force", "quiet"),
-)
-def schema(
-    target: Target,
-    kind: str,
-) -> None:
-    """Print the JSON Schema of a kind of file, by which editors complete and check it."""
-    import costmodel as cm
-    from costmodel.base.answer import to_json
-
-    target.put(to_json(cm.schema(kind)) + "\n")
 
 
 @command(
@@ -131,39 +121,30 @@ _COLLECT_EVERY = 700
 
 @command(
     """
-    costmodel app
-    costmodel app --port 0
+    costmodel serve
+    costmodel serve --port 0
+    and in the configuration of an assistant:
+    {"mcpServers": {"costmodel": {"command": "costmodel", "args": ["serve", "--mcp"]}}}
     """,
     output=(),
 )
-def app(
+def serve(
     port: int,
+    mcp: bool,
 ) -> None:
-    """Serve a page to choose a job, see its bill, memory and figures, plan, compare and export.
+    """Serve a page to choose a job, see its bill, plan, compare and export; or tools for assistants.
 
-    It needs no network, tells nobody anything, and only this machine reaches it. The address in the browser holds the
-    whole state. To serve it takes the extra `app`.
+    The page needs no network, tells nobody anything, and only this machine reaches it. The address in the browser holds
+    the whole state. To serve it takes the extra `app`. With --mcp an assistant is answered over the Model Context
+    Protocol, on stdin and stdout: list, estimate, plan, run, compare and explain. The tools read no file of this
+    machine: a model or a job is handed over as text. To serve them takes the extra `mcp`.
     """
-    from costmodel.app.serve import serve
-
     gc.set_threshold(_COLLECT_EVERY)
-    serve(port, lambda line: typer.echo(line, err=True))
+    if mcp:
+        from costmodel.app.assistants import serve_tools
 
+        serve_tools()
+    else:
+        from costmodel.app.serve import serve as serve_page
 
-@command(
-    """
-    in the configuration of an assistant:
-    {"mcpServers": {"costmodel": {"command": "costmodel", "args": ["mcp"]}}}
-    """,
-    output=(),
-)
-def mcp() -> None:
-    """Answer an assistant over the Model Context Protocol: tools list, estimate, plan, run, compare and explain.
-
-    It talks on stdin and stdout, so an assistant starts it. The tools read no file of this machine: a model or a job
-    is handed over as text. To serve them takes the extra `mcp`.
-    """
-    from costmodel.app.assistants import serve_tools
-
-    gc.set_threshold(_COLLECT_EVERY)
-    serve_tools()
+        serve_page(port, lambda line: typer.echo(line, err=True))

@@ -13,7 +13,10 @@ from costmodel.base.errors import CostModelError, choices_hint
 
 
 class Entry(NamedTuple):
-    """A command: the heading of the README that it stands under, its module in this folder, what its help begins with."""
+    """A command: the heading of the README that it stands under, its module in this folder, what its help begins with.
+
+    Without a heading it is an old name, which no help lists; without a module its summary is what it is called now.
+    """
 
     heading: str
     module: str
@@ -26,6 +29,7 @@ def _read_entries() -> dict[str, Entry]:
 
 
 COMMANDS = _read_entries()
+LISTED = {name: entry for name, entry in COMMANDS.items() if entry.heading}
 
 
 class Group(TyperGroup):
@@ -57,7 +61,7 @@ SHOWN_FLAGS = 10
 """Flags that the short help of a command shows beside those of the help itself."""
 _EVERY = "costmodel.help_all"
 _FIRST = (
-    *("model", "cluster", "gpus", "keep", "framework", "emit", "html", "log"),
+    *("model", "cluster", "gpus", "keep", "framework", "emit", "html", "trace", "log"),
     *("vary", "line", "tokens", "days", "dollars", "layout", "global_batch", "seq_len"),
     *("recipe", "top", "plot", "details", "precision", "recompute", "switches", "hw"),
     *("zero_stage", "format", "out", "csv"),
@@ -82,7 +86,7 @@ class LazyGroup(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, in the order of the headings."""
-        return list(COMMANDS)
+        return list(LISTED)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Read one command: the function of that name in its module, or the group of commands."""
@@ -99,13 +103,16 @@ class LazyGroup(Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command."""
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            raise CostModelError(f"no command is called {args[0]!r}; {choices_hint(args[0], COMMANDS)}")
+        entry = COMMANDS.get(args[0]) if args else None
+        if args and not args[0].startswith("-") and entry is None:
+            raise CostModelError(f"no command is called {args[0]!r}; {choices_hint(args[0], LISTED)}")
+        if entry is not None and not entry.module:
+            args = [*entry.summary.split(), *args[1:]]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section a heading."""
-        for heading in dict.fromkeys(entry.heading for entry in COMMANDS.values()):
-            rows = [(name, entry.summary) for name, entry in COMMANDS.items() if entry.heading == heading]
+        for heading in dict.fromkeys(entry.heading for entry in LISTED.values()):
+            rows = [(name, entry.summary) for name, entry in LISTED.items() if entry.heading == heading]
             with formatter.section(heading):
                 formatter.write_dl(rows)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodel.cli.command import DETAILED, command, command_with, merged_job, priced, short_names
 from costmodel.cli.output import Result, Target, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
+
+if TYPE_CHECKING:
+    from costmodel.estimates.estimate import Estimate
 
 _SMALL_SHARE = 0.002
 
@@ -155,14 +158,19 @@ def roofline(
     The first asks for FLOPs per byte of memory, the second for FLOPs per byte sent: left of a ridge point
     bytes set the pace. With the regime of each axis, what would move it, and the critical batch.
     """
+    return roofline_result(priced(given), given, every_operator)
+
+
+def roofline_result(est: Estimate, given: Mapping[str, Any], every_operator: bool) -> Result:
+    """Return the roofline of an estimate: in twenty lines, or whole."""
     import costmodel as cm
 
-    found = cm.roofline(priced(given))
+    found = cm.roofline(est)
     result = result_of(found, every_operator=every_operator)
     if every_operator:
         return result
     following = (
-        command_with("roofline", given, JOB_FIELDS, "--details"),
+        command_with("estimate", given, JOB_FIELDS, "--roofline", "--details"),
         command_with("explain", given, JOB_FIELDS, "--line", f"compute.{found.operators[0].name}"),
     )
     return shortened(result, found, *following)
@@ -181,19 +189,24 @@ def trace(given: Mapping[str, Any]) -> Result:
     The schedule is simulated with the durations of the bill; the last slice ends at its step time.
     Without --out a table shows how long each stage works and stands idle.
     """
+    return trace_result(priced(given))
+
+
+def trace_result(est: Estimate) -> Result:
+    """Return one step as a trace, whose JSON is what viewers read."""
     import costmodel as cm
 
-    found = cm.trace(priced(given))
+    found = cm.trace(est)
     return result_of(found)._replace(json_text=found.to_json)
 
 
 @command(
     """
-    costmodel profile trace.json.gz                  # PyTorch profiler
-    costmodel profile report.sqlite                  # nsys export --type sqlite report.nsys-rep
-    costmodel profile trace.json.gz --job job.yaml --plot beside.png
-    costmodel profile trace.json.gz --job job.yaml --write site.yaml
-    costmodel profile trace.json.gz --job job.yaml --set attention_kernel=flash3 --format json
+    costmodel observed profile trace.json.gz                  # PyTorch profiler
+    costmodel observed profile report.sqlite                  # nsys export --type sqlite report.nsys-rep
+    costmodel observed profile trace.json.gz --job job.yaml --plot beside.png
+    costmodel observed profile trace.json.gz --job job.yaml --write site.yaml
+    costmodel observed profile trace.json.gz --job job.yaml --set attention_kernel=flash3 --format json
     """,
     fields=JOB_FIELDS,
 )

@@ -93,6 +93,10 @@ class Target(NamedTuple):
             format = endings.get(path.suffix.lower(), Format.table) if path is not None else Format.table
         return cls(format, path, csv_path, quiet, force, details)
 
+    def beside(self, name: str) -> Target:
+        """Return another file to write, in the format of its ending."""
+        return Target.of(out=name, force=self.force, quiet=self.quiet)
+
     def file(self, name: str) -> Path | None:
         """Check another file to write; none where none is named."""
         return checked_file(name, self.force)

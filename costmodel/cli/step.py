@@ -1,4 +1,4 @@
-"""One step, and inference: ``costmodel estimate``, ``mesh``, ``report`` and ``generate``."""
+"""One step, and inference: ``costmodel estimate``, ``mesh`` and ``generate``."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ from costmodel.describe.jobs.fields import (
     costmodel estimate job.yaml --recompute full --set attention_kernel=flash3
     costmodel estimate job.yaml --samples 200 --format json | jq .uncertainty.time_causes
     costmodel estimate job.yaml --plot pipeline.svg --figure pipeline
+    costmodel estimate job.yaml --html report.html
+    costmodel estimate job.yaml --trace step.json      # open in ui.perfetto.dev or chrome://tracing
+    costmodel estimate job.yaml --roofline
     costmodel estimate job.yaml --expect "mfu > 0.3, memory < 78 GiB" --format json | jq .mfu
     """,
     fields=(*JOB_FIELDS, *LENGTH_FIELDS),
@@ -56,25 +59,41 @@ def estimate(
     form: opt.Form,
     plot: str,
     figure: str,
+    html: str,
+    with_plan: bool,
+    with_sensitivity: bool,
+    start: str,
+    trace: str,
+    roofline: bool,
 ) -> None:
     """Price one training step: step time, MFU and memory per GPU, with the lines they add up from.
 
     A job is given by flags, by a YAML file with the same names as keys, or by both; flags win. A file with a section
     ``rl`` is a step of reinforcement learning: generation, log-probs, training and refit. Where no
     degree of the layout is named, it is data parallelism alone, and the planner's best where that does not fit.
+
+    --html writes a page with the bill, figures, other layouts, sources, and sliders that are already priced; it needs no
+    network, and to make it takes plotly (the extra `report`). --trace writes one step as a trace: a process a pipeline
+    stage, a thread a stream, a counter of memory. --roofline shows where operators lie under the GPU's roofs, and each
+    axis against the tiers of the fabric, in place of the bill.
     """
     import costmodel as cm
+    from costmodel.cli.look import roofline_result, trace_result
     from costmodel.describe.jobs.merge import assumed_recipe, is_rl, names_no_degree
     from costmodel.describe.jobs.reading import require_complete
 
     asked = merged_job(given, complete=False)
     if is_rl(asked):
-        if samples or expect:
+        if samples or expect or html or trace or roofline:
             raise CostModelError(
-                "--samples and --expect: are of a training step; this is one of reinforcement learning"
+                "--samples, --expect, --html, --trace and --roofline: are of a training step; this is one of "
+                "reinforcement learning"
             )
         return _estimate_rl(asked, target, check, plot, figure)
     draw = planned_figure("Estimate", plot, target, figure)
+    if start and not html:
+        raise CostModelError("--start: needs --html, on whose page it stands")
+    views = [target.beside(name) for name in (html, trace)]
     for text in expect or []:
         cm.read_expected(text)
     stars = assumed(asked)
@@ -105,8 +124,25 @@ def estimate(
             command_with("estimate", given, JOB_FIELDS, "--details"),
         )
         result = shortened(result, est, *following, before=before, assumed=stars)
-    target.show(result)
+    if roofline:
+        result = roofline_result(est, given, every_line)
+    if "-" not in (html, trace):
+        target.show(result)
     draw(est)
+    if html:
+        with waiting("writing the page", quiet=target.quiet) as progress:
+            page = cm.report(
+                est,
+                plan=with_plan,
+                sensitivities=with_sensitivity,
+                seed=seed,
+                start=start,
+                is_planned=is_planned,
+                progress=progress,
+            )
+        views[0].put(page)
+    if trace:
+        views[1].show(trace_result(est))
     if check and not est.fits:
         raise typer.Exit(3)
     hold(est, expect or [])
@@ -145,48 +181,6 @@ def mesh(
     job, places = merged_job(given, complete=False), names(PLACE_FIELDS)
     found = cm.mesh(**{name: value for name, value in job.items() if name in places})
     return found if rank is None else found.of_rank(rank)
-
-
-@command(
-    """
-    costmodel report job.yaml --html report.html
-    costmodel report -m llama3-70b -n 64 -l "tp8 pp4" --global-batch 128 --seq-len 8192 --html r.html
-    costmodel report job.yaml --html report.html --no-plan --force
-    """,
-    fields=JOB_FIELDS,
-    output=("force", "quiet"),
-)
-def report(
-    given: Mapping[str, Any],
-    target: Target,
-    html: str,
-    with_plan: bool,
-    with_sensitivity: bool,
-    samples: int,
-    seed: int,
-    start: str,
-) -> None:
-    """Write a page with the bill, figures, other layouts, sources, and sliders that are already priced.
-
-    The page needs no network: it can be mailed, archived and opened from a login node. To
-    make it takes plotly (the extra `report`). Where no degree of the layout is named, it is the planner's.
-    """
-    import costmodel as cm
-
-    target = target._replace(out=target.file(html))
-    with waiting("writing the page", quiet=target.quiet) as progress:
-        est, is_planned = cm.named_or_planned(merged_job(given))
-        page = cm.report(
-            est,
-            plan=with_plan,
-            sensitivities=with_sensitivity,
-            samples=samples,
-            seed=seed,
-            start=start,
-            is_planned=is_planned,
-            progress=progress,
-        )
-    target.put(page)
 
 
 @command(

@@ -135,9 +135,9 @@ EXIT_CODES = {"inside": 0, "unknown": 0, "slower": 4, "faster": 5}
 
 @command(
     """
-    costmodel watch train.log --job job.yaml --once
-    costmodel watch train.log --job job.yaml --tokens 2e12 --price 2.10 --interval 5min
-    costmodel watch train.log --job job.yaml --stop || scontrol requeue $SLURM_JOB_ID
+    costmodel observed watch train.log --job job.yaml --once
+    costmodel observed watch train.log --job job.yaml --tokens 2e12 --price 2.10 --interval 5min
+    costmodel observed watch train.log --job job.yaml --stop || scontrol requeue $SLURM_JOB_ID
     """,
     fields=(*JOB_FIELDS, *RUN_FIELDS),
 )

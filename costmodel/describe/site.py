@@ -1,6 +1,6 @@
 """What a site's own runs say of the uncertain factors: a YAML file beside the hardware and the job.
 
-``costmodel calibrate runs`` writes it, `site` of a job names it. It holds the posterior of the factors that its runs
+``costmodel observed calibrate runs`` writes it, `site` of a job names it. It holds the posterior of the factors that its runs
 speak of: medians that the price is multiplied by, spreads and correlations that samples are drawn from. All others
 keep the shipped spreads, so that runs on one machine say nothing of another.
 """
@@ -78,7 +78,7 @@ def site_text(site: Site) -> str:
     content = {
         "schema_version": SCHEMA_VERSION,
         "profile": "site",
-        "made_by": f"costmodel calibrate runs, version {__version__}",
+        "made_by": f"costmodel observed calibrate runs, version {__version__}",
         "runs": [node(dict(run), inline=True) for run in site.runs],
         "factors": {
             name: node(dict(zip(_FACTOR_KEYS, row, strict=True)), inline=True) for name, row in rows.items()
@@ -95,7 +95,9 @@ def load_site(path: str | Path) -> Site:
     """Read a site file."""
     raw = read_mapping(Path(path), example="profile: site", error=DataError, name=f"site: {path}")
     if raw.get("profile") != "site":
-        raise DataError(f"site: {path}: is no site file (profile: site); costmodel calibrate runs writes one")
+        raise DataError(
+            f"site: {path}: is no site file (profile: site); costmodel observed calibrate runs writes one"
+        )
     if raw.get("schema_version") != SCHEMA_VERSION:
         raise DataError(
             f"site: {path}: schema_version {shown(raw.get('schema_version'))} is not {SCHEMA_VERSION}; calibrate again"

@@ -50,7 +50,9 @@ def job_file(path: str | Path, kind: str = "", **given: Any) -> JobFile:
     if found.unpriced and given.get("model") is None:
         raise CostModelError(f"{said}: the model cannot be priced: {found.unpriced}")
     if found.sweeps and not found.job:
-        raise CostModelError(f"{said}: holds measurements, not a job; costmodel calibrate reads them")
+        raise CostModelError(
+            f"{said}: holds measurements, not a job; costmodel observed calibrate reads them"
+        )
     # Switches are one field of many: those of the file stay beside those given.
     kept = {
         name: value

@@ -267,7 +267,7 @@ def kernels(
     Parameters
     ----------
     tables : sequence of path
-        CSV files of products, attention or copies, as `costmodel measure` writes them.
+        CSV files of products, attention or copies, as `costmodel observed measure` writes them.
     accelerator : str
         Name or file of the accelerator that was measured.
     max_error : float

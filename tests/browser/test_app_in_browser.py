@@ -1,4 +1,4 @@
-"""The page of `costmodel app` in a real browser: as it is typed, by keyboard, narrow and wide, dark and light."""
+"""The page of `costmodel serve` in a real browser: as it is typed, by keyboard, narrow and wide, dark and light."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The page of `costmodel report` in a real browser: opens offline, moves, and says what `estimate` says."""
+"""The page of `costmodel estimate --html` in a real browser: opens offline, moves, and says what `estimate` says."""
 
 import re
 

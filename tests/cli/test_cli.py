@@ -13,7 +13,7 @@ import typer
 
 import costmodel as cm
 from costmodel.cli import main, root
-from costmodel.cli.group import COMMANDS as ENTRIES
+from costmodel.cli.group import COMMANDS, LISTED
 from costmodel.estimates.frame import LONG_COLUMNS, WIDE_COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -379,12 +379,48 @@ def test_a_group_without_command_prints_its_help_and_exits_with_2(run, group):
 def test_the_help_says_of_every_command_what_its_own_help_says():
     group = typer.main.get_command(root)
     readme = (ROOT / "README.md").read_text()
-    assert group.list_commands(None) == list(ENTRIES)
-    for name, entry in ENTRIES.items():
+    assert group.list_commands(None) == list(LISTED)
+    assert len(LISTED) == 18
+    for name, entry in LISTED.items():
         command = group.get_command(None, name)
         assert command.name == name
         assert " ".join(command.help.split()).startswith(entry.summary), name
         assert f"costmodel {name}" in readme, name
+
+
+def test_old_names_of_commands_go_on_and_no_help_lists_them(run):
+    listed = run("--help")[1]
+    old = [name for name in COMMANDS if name not in LISTED]
+    assert len(old) == 10
+    for name in old:
+        assert f"\n  {name} " not in listed
+        code, out, err = run(name, "--help")
+        assert (code, err) == (0, ""), name
+        if not COMMANDS[name].module:
+            assert out == run(*COMMANDS[name].summary.split(), "--help")[1]
+    for before, now in (
+        (("schema", "job"), ("read", "--schema", "job")),
+        (("roofline", *SMALL), ("estimate", *SMALL, "--roofline")),
+        (("trace", *SMALL), ("estimate", *SMALL, "--trace", "-")),
+        (("calibrate", "steps", "no.yaml=5s"), ("observed", "calibrate", "steps", "no.yaml=5s")),
+        (("schema", "nonsense"), ("read", "--schema", "nonsense")),
+    ):
+        assert run(*before) == run(*now)
+
+
+def test_views_of_an_estimate_are_files_of_their_own(run, tmp_path):
+    pytest.importorskip("plotly")
+    page, trace, before = (tmp_path / name for name in ("page.html", "step.json", "before.json"))
+    least = ("--no-plan", "--no-sensitivity", "--samples", "20")
+    code, out, err = run("estimate", *SMALL, *least, "--html", page, "--trace", trace)
+    assert (code, err) == (0, f"wrote {page}\nwrote {trace}\n")
+    assert out.startswith("llama3-8b on 8 H100: ")
+    assert "<html" in page.read_text()
+    assert run("trace", *SMALL, "--out", before)[0] == 0
+    assert trace.read_text() == before.read_text()
+    assert run("estimate", *SMALL, *least, "--html", "-", "-q")[1].lstrip().lower().startswith("<!doctype")
+    for flag, file in (("--html", page), ("--trace", trace)):
+        assert run("estimate", *SMALL, flag, file) == (2, "", f"Error: {file}: exists; --force replaces it\n")
 
 
 def test_help_of_all_reads_no_command(tmp_path):

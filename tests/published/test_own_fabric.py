@@ -1,4 +1,4 @@
-"""`costmodel calibrate fabric` on five logs assembled from published tables, and its profile in use."""
+"""`costmodel observed calibrate fabric` on five logs assembled from published tables, and its profile in use."""
 
 import json
 from pathlib import Path

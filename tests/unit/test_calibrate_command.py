@@ -1,4 +1,4 @@
-"""`costmodel calibrate kernels` and `steps`: constants found again, bad rows named, nothing half done."""
+"""`costmodel observed calibrate kernels` and `steps`: constants found again, bad rows named, nothing half done."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`costmodel measure`: refusals without torch or GPU, and the whole path on processors where torch is."""
+"""`costmodel observed measure`: refusals without torch or GPU, and the whole path on processors where torch is."""
 
 import builtins
 import importlib.util

@@ -1,4 +1,4 @@
-"""`costmodel measure` on a torch of our own with a clock of our own: what is started, how often, and what is written."""
+"""`costmodel observed measure` on a torch of our own with a clock of our own: what is started, how often, and what is written."""
 
 import csv
 import os

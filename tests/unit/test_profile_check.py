@@ -155,7 +155,7 @@ def test_a_cluster_is_priced_too(tmp_path):
         MI325X.replace("kernels: {like: mi300x, because: same chip with more memory}\n", "")
     )
     assert check(tmp_path, text, "mine") == [
-        "mine.yaml: accelerator mi325x: has no 'kernels' block; costmodel calibrate writes one"
+        "mine.yaml: accelerator mi325x: has no 'kernels' block; costmodel observed calibrate writes one"
     ]
 
 

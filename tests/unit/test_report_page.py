@@ -1,4 +1,4 @@
-"""The page of `costmodel report` as a file: one, whole, small, and free of the network."""
+"""The page of `costmodel estimate --html` as a file: one, whole, small, and free of the network."""
 
 import base64
 import gzip

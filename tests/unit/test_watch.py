@@ -1,4 +1,4 @@
-"""`costmodel watch`: in the band it is quiet; out of it: since when, by how much, what it costs, and the exit code."""
+"""`costmodel observed watch`: in the band it is quiet; out of it: since when, by how much, what it costs, and the exit code."""
 
 import json
 from types import SimpleNamespace

@@ -3,7 +3,7 @@
 ``python tools/fit/fit_fabric.py collectives.csv [--write LINKS_FOLDER]`` prints the mean
 relative error of each run, by size decade, beside a plain ring alpha-beta fitted to that very run;
 with ``--write`` it puts the constants into the ``fabric:`` block of the link profiles. With
-``--held-out`` it prints what `costmodel calibrate fabric` would make of each run alone: fitted to every
+``--held-out`` it prints what `costmodel observed calibrate fabric` would make of each run alone: fitted to every
 other of its sizes, from constants that were fitted to nothing, scored on the sizes between.
 
 The inner link of a node is fitted first, to one-node runs; a network is fitted with it held fixed.

@@ -5,7 +5,7 @@
 
 The profile is deepseek-ai/profile-data, train.json @ 4496024 (DeepSeek, 2025): a forward and a backward chunk of
 DualPipe, four layers with experts each, H800, EP64, TP1, 4,096 tokens, balanced routing, no pipeline messages.
-`tests/data/profiles/deepseek-v3-h800.csv` holds what `costmodel profile` adds it up to: counts and times, no names.
+`tests/data/profiles/deepseek-v3-h800.csv` holds what `costmodel observed profile` adds it up to: counts and times, no names.
 """
 
 from __future__ import annotations

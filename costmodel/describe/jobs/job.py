@@ -195,7 +195,7 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
     accelerator = cluster.accelerator
     if accelerator.kernels is None:
         raise ProfileError(
-            f"accelerator {accelerator.name}: has no 'kernels' block; costmodel calibrate writes one"
+            f"accelerator {accelerator.name}: has no 'kernels' block; costmodel observed calibrate writes one"
         )
     site = _site(read("site", given["site"])) if "site" in given else NO_SITE
     chunks = read("pipeline_layout", given["pipeline_layout"]) if "pipeline_layout" in given else ""

@@ -74,7 +74,7 @@ def _link_text(name: str, fitted: Fitted, measured: str) -> str:
         tier.link,
         tier.link,
         f"nccl-tests: {measured}",
-        {"fabric": "written by costmodel calibrate fabric"},
+        {"fabric": "written by costmodel observed calibrate fabric"},
         notes=f"Told by the sweeps: {', '.join(told) or 'nothing'}. "
         f"Mostly as in {tier.link}: {', '.join(kept) or 'nothing'}.",
         latency={"value": quantity_text("_s", tier.latency_s), "source": "calibration"},
@@ -108,7 +108,7 @@ def accelerator_text(
             block["memory"] = dict(one.block)
         else:
             block[one.section][one.name] = dict(one.block)
-    comments = {"kernels": "written by costmodel calibrate kernels"}
+    comments = {"kernels": "written by costmodel observed calibrate kernels"}
     return _text("accelerator", path.stem, accelerator.title, base, source, comments, kernels=block)
 
 

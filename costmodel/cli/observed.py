@@ -1,4 +1,4 @@
-"""Profiles from your own measurements: ``costmodel calibrate``, and ``measure`` of this machine."""
+"""What machines did, ``costmodel observed``: profiles of own measurements, and ``measure`` of this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ import typer
 from costmodel.base.errors import CostModelError, one_line
 from costmodel.cli.collective import parse_sizes
 from costmodel.cli.command import command, command_group, merged_job
+from costmodel.cli.group import Command
+from costmodel.cli.look import profile
 from costmodel.cli.output import Target, planned_figure, waiting
+from costmodel.cli.whole import watch
 
-calibrate = command_group("calibrate")
+observed = command_group("observed")
+measure = command_group("measure", "Measure kernels and collectives of this machine (needs torch and a GPU).")
+calibrate = command_group(
+    "calibrate", "Profiles from your own measurements: collectives, kernels, training steps."
+)
+observed.add_typer(measure, name="measure")
+observed.add_typer(calibrate, name="calibrate")
+for _called, _function in (("profile", profile), ("watch", watch)):
+    observed.command(_called, cls=Command, epilog=_function.epilog)(_function)  # type: ignore[attr-defined]
 
 
 def _refuse(problems: Iterable[object], end: str = "") -> None:
@@ -42,8 +53,8 @@ def _write_files(found: Any, path: Path | None, target: Target) -> None:
 
 @command(
     """
-    costmodel calibrate fabric all_reduce.log all_gather.log --cluster h100-ndr --write my-cluster.yaml
-    costmodel calibrate fabric logs/*.log --cluster my-cluster.yaml --plot fit.png
+    costmodel observed calibrate fabric all_reduce.log all_gather.log --cluster h100-ndr --write my-cluster.yaml
+    costmodel observed calibrate fabric logs/*.log --cluster my-cluster.yaml --plot fit.png
     costmodel estimate -m llama3-8b -c my-cluster.yaml -n 64 -l "tp2" --global-batch 512 --seq-len 8192
     """,
     group=calibrate,
@@ -93,8 +104,8 @@ def fabric(
 
 @command(
     """
-    costmodel calibrate kernels matmul.csv attention.csv memory.csv --accelerator h200 --write my-h200.yaml
-    costmodel measure matmul --out matmul.csv
+    costmodel observed calibrate kernels matmul.csv attention.csv memory.csv --accelerator h200 --write my-h200.yaml
+    costmodel observed measure matmul --out matmul.csv
     """,
     group=calibrate,
     name="kernels",
@@ -120,9 +131,9 @@ def kernels(
 
 @command(
     """
-    costmodel calibrate steps job.yaml=5.21s
-    costmodel calibrate steps a.yaml=5.21s,61GiB b.yaml=3.4s --overhead
-    costmodel calibrate steps job.yaml=train.log
+    costmodel observed calibrate steps job.yaml=5.21s
+    costmodel observed calibrate steps a.yaml=5.21s,61GiB b.yaml=3.4s --overhead
+    costmodel observed calibrate steps job.yaml=train.log
     """,
     group=calibrate,
     name="steps",
@@ -139,9 +150,9 @@ def steps(
 
 @command(
     """
-    costmodel calibrate runs mine.csv --write site.yaml
-    costmodel calibrate runs train.log --job job.yaml
-    costmodel calibrate runs a.yaml b.yaml --write site.yaml && costmodel plan job.yaml --site site.yaml
+    costmodel observed calibrate runs mine.csv --write site.yaml
+    costmodel observed calibrate runs train.log --job job.yaml
+    costmodel observed calibrate runs a.yaml b.yaml --write site.yaml && costmodel plan job.yaml --site site.yaml
     """,
     group=calibrate,
     name="runs",
@@ -170,7 +181,6 @@ def runs(
 
 # --- measuring ---
 
-measure = command_group("measure")
 _FILES = ("out", "force", "quiet")
 
 
@@ -184,7 +194,10 @@ def _kernels(what: str, device: str, small: bool, target: Target, dtypes: Sequen
 
 
 @command(
-    "costmodel measure matmul --dtypes bf16,fp8 --out matmul.csv", group=measure, name="matmul", output=_FILES
+    "costmodel observed measure matmul --dtypes bf16,fp8 --out matmul.csv",
+    group=measure,
+    name="matmul",
+    output=_FILES,
 )
 def matmul(
     target: Target,
@@ -210,8 +223,8 @@ def memory(target: Target, device: str, small: bool) -> None:
 
 @command(
     """
-    torchrun --nproc-per-node 8 -m costmodel measure collectives --sizes 1KiB:4GiB --out sweep.log
-    costmodel measure collectives --local 2 --device cpu --sizes 1KiB:1MiB
+    torchrun --nproc-per-node 8 -m costmodel observed measure collectives --sizes 1KiB:4GiB --out sweep.log
+    costmodel observed measure collectives --local 2 --device cpu --sizes 1KiB:1MiB
     """,
     group=measure,
     name="collectives",
