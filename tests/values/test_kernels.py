@@ -196,8 +196,9 @@ def test_attention_in_eight_bits():
         price(windowed, cluster=machine(), **job)
 
 
-def test_kernels_that_quantise_the_first_operand():
-    """3 bytes an element of 10 by 30, four groups of them, at half of 100 B/s, and 7 s to start."""
+@pytest.mark.parametrize(("per_element", "start"), [(3.0, 7.0), (3.0, 0.0), (0.0, 7.0)])
+def test_kernels_that_quantise_the_first_operand(per_element, start):
+    """Bytes an element of 10 by 30, four groups of them, at half of 100 B/s, and seconds to start."""
     constants = MatmulConstants(
         num_sms=1.0,
         fixed_s=0.0,
@@ -205,8 +206,8 @@ def test_kernels_that_quantise_the_first_operand():
         memory_fraction=0.5,
         tile_m=1.0,
         tile_n=1.0,
-        cast_bytes_per_element=3.0,
-        cast_fixed_s=7.0,
+        cast_bytes_per_element=per_element,
+        cast_fixed_s=start,
     )
     plain, casting = (
         matmul_time(
@@ -221,7 +222,7 @@ def test_kernels_that_quantise_the_first_operand():
         ).value
         for cast in (False, True)
     )
-    assert float(casting - plain) == near(7 + 3 * 10 * 30 * 4 / 50)
+    assert float(casting - plain) == near(start + per_element * 10 * 30 * 4 / 50)
 
 
 def one_attention(**changes):

@@ -9,6 +9,7 @@ from round_jobs import (
     QUIET,
     SMALL,
     TABLE_PARAMS,
+    cluster_file,
     counts,
     each_us,
     exposed_us,
@@ -157,11 +158,17 @@ def test_time_of_the_recurrence(kind):
     )
 
 
-def test_a_selective_scan_runs_on_vector_units():
-    """Nine operations a state and step, at 10 TFLOP/s in fp32."""
-    est = priced(MAMBA)
-    forward = 1 + (T * (10 * 2048 + 64) / 2e6 + 9 * T * 2048 * 16 / 10e6) / 0.7
-    backward = 1 + (T * (20 * 2048 + 256) / 2e6 + 25 * T * 2048 * 16 / 10e6) / 0.36
+@pytest.mark.parametrize(("sheet", "tflops"), [({"fp32": 10}, 10), ({}, 100 / 16)])
+def test_a_selective_scan_runs_on_vector_units(sheet, tflops):
+    """Nine operations a state and step, at the fp32 of the sheet, or a sixteenth of the 100 TFLOP/s in bf16."""
+    peaks = {
+        name: {"value": f"{value} TFLOP/s", "source": "assumed"}
+        for name, value in {"bf16": 100, **sheet}.items()
+    }
+    est = priced(MAMBA, cluster=cluster_file(gpu={"peak_dense": peaks}))
+    rate = tflops * 1e6
+    forward = 1 + (T * (10 * 2048 + 64) / 2e6 + 9 * T * 2048 * 16 / rate) / 0.7
+    backward = 1 + (T * (20 * 2048 + 256) / 2e6 + 25 * T * 2048 * 16 / rate) / 0.36
     assert each_us(est, "compute.mixer.scan") == near(
         {"compute.mixer.scan.forward": forward, "compute.mixer.scan.backward": backward}
     )

@@ -7,6 +7,7 @@ from round_jobs import (
     TABLE_PARAMS,
     counts,
     each_us,
+    exposed_us,
     memory,
     moved_us,
     near,
@@ -103,3 +104,19 @@ def test_prediction_runs_again_with_or_without_sequence_parallelism():
         assert found["tp.mtp.projection.columns.recompute"] == near(ring_us(2 * MIB))
     assert sharded["tp.mtp.projection.all_gather.recompute"] == near(ring_us(4 * MIB))
     assert "tp.mtp.projection.all_gather.recompute" not in plain
+
+
+def test_a_predicting_layer_is_of_the_last_layers_sort():
+    """The last of two stages waits for the first: its two layers of plain attention and the embedding."""
+    mamba = {"kind": "mamba", "inner": 2048, "state": 16, "dt_rank": 64, "conv_kernel": 4}
+    model = {**MODEL, "attention_pattern": "fffx", "mixers": {"x": mamba}}
+    est = price(model, gpus=2, layout="pp2", global_batch=4, pipeline_layout="even")
+    layer, embedding = (
+        sum(
+            1e6 * float(one.exposed_each_s)
+            for one in est.bill.time_lines
+            if one.name.startswith(f"compute.{name}.")
+        )
+        for name in ("dense", "embedding")
+    )
+    assert exposed_us(est, "pp.bubble") == near({"pp.bubble": 2 * layer + embedding})
