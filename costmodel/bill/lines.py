@@ -223,13 +223,13 @@ def host_line(
     return HostLine(*line)
 
 
-def anywhere(mask: ArrayLike) -> bool:
+def any_nonzero(mask: ArrayLike) -> bool:
     """Tell whether something holds, or is not zero, in some layout; of one layout it is no reduction."""
     array = np.asarray(mask)
     return bool(array) if array.ndim == 0 else bool(np.count_nonzero(array))
 
 
-def settled(values: ArrayLike) -> Array:
+def without_constant_axes(values: ArrayLike) -> Array:
     """Return an array without the dimensions along which it is the same, one number where it is everywhere.
 
     What a search holds fixed in all its layouts then spreads no line over their dimension.

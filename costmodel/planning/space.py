@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.numbers import divisors
-from costmodel.bill.lines import settled
+from costmodel.bill.lines import without_constant_axes
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
@@ -129,8 +129,8 @@ class Slab:
         """Return the slab as an open mesh."""
         return Layout(
             gpus=np.asarray(self.gpus),
-            **{knob: settled(values) for knob, values in self.placements.items()},
-            vp=settled(self.vp[0] if len(self.vp) == 1 else self.vp),
+            **{knob: without_constant_axes(values) for knob, values in self.placements.items()},
+            vp=without_constant_axes(self.vp[0] if len(self.vp) == 1 else self.vp),
             schedule=self.schedule[0] if len(self.schedule) == 1 else self.schedule,
             recompute=self.recompute[:, None, None],
             zero_stage=self.zero_stage[:, None, None, None],

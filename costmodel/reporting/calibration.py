@@ -63,16 +63,16 @@ def _constant_grids(found: FabricCalibration) -> list[Grid]:
                 quantity_text(name, before[name]),
                 quantity_text(name, after[name]),
                 f"±{known.spread:.0%}",
-                f"{known.told:.0%}",
+                f"{known.variance_explained:.0%}",
             ]
             for name, known in fitted.confidence.items()
         ]
         rate = base.achieved_bandwidth_bytes_per_s * fitted.fabric.rate_factor
         note = (
             f"{fitted.points} points, {fitted.residual:.1%} off on average. Ring rate per GPU: "
-            f"{format_si(rate, 'B/s')}. Told: what the sweeps say of it, 0 % is the profile's word."
+            f"{format_si(rate, 'B/s')}. Variance explained: the share that the sweeps decide; 0 % keeps the profile's value."
         )
-        titles = columns("Constant", f"{base.link} >", "Fitted >", "Error >", "Told >")
+        titles = columns("Constant", f"{base.link} >", "Fitted >", "Error >", "Variance explained >")
         grids.append(Grid(f"Tier {base.name}", titles, rows, note=note))
     return grids
 

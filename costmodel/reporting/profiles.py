@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.base.grid import Grid
 from costmodel.base.units import format_seconds
 from costmodel.reporting.cells import Form, cell, cells_of, facts_grid, grid_of, table_of
-from costmodel.trust.profiles.beside import Beside
+from costmodel.trust.profiles.against_bill import AgainstBill
 from costmodel.trust.profiles.profile import TraceProfile
 
 _LONGEST_NAME = 90
@@ -77,7 +77,7 @@ def _signed(seconds: float) -> str:
     return ("−" if seconds < 0 else "+") + format_seconds(abs(seconds))
 
 
-def _beside_grid(beside: Beside) -> Grid:
+def _beside_grid(beside: AgainstBill) -> Grid:
     own = {
         "Difference >": lambda row: _signed(row.difference_s),
         "Off >": lambda row: f"{row.bill_s / row.trace_s - 1:+.0%}" if row.trace_s and row.bill_s else "",

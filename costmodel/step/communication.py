@@ -20,7 +20,7 @@ from costmodel.bill.lines import (
     Bill,
     Phase,
     TimeLine,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     counted,
     time_line,
@@ -58,7 +58,7 @@ class Ports:
     def take(self, line: TimeLine, times: ArrayLike | None = None) -> None:
         """Add the messages of a line, so many of them in the pass."""
         known = id(line.tier) in self._by_tiers
-        if line.category == "communication" and (known or anywhere(line.tier >= 0)):
+        if line.category == "communication" and (known or any_nonzero(line.tier >= 0)):
             each = line.each_s if times is None else counted(np.asarray(times), line.each_s)
             sums = self._by_tiers.setdefault(id(line.tier), (line.tier, {}))[1]
             sums[each.shape] = each if (held := sums.get(each.shape)) is None else np.asarray(held + each)
@@ -100,16 +100,16 @@ def port_lines(_: object, bill: Bill) -> list[TimeLine]:
     for line, each in sent.values():
         of_count = line._replace(each_s=broadcast_sum(each))
         ports.take(of_count, line.count)
-        if anywhere(line.tier >= 0):
+        if any_nonzero(line.tier >= 0):
             together.append(of_count.seconds)
     known = bill.step_time_s()
     # No tier is busier than all of them together.
-    if not anywhere(broadcast_sum(together) > known):
+    if not any_nonzero(broadcast_sum(together) > known):
         return []
     made: list[TimeLine] = []
     for index, name in enumerate(bill.tier_names):
         busy = ports.busy_s(index)
-        if not anywhere(busy > known):
+        if not any_nonzero(busy > known):
             continue
         made.append(
             time_line(
@@ -126,7 +126,7 @@ def port_lines(_: object, bill: Bill) -> list[TimeLine]:
     return made
 
 
-def hidden_beside(
+def hidden_behind(
     beside: Ports | None, tier: Array, waited_s: Array | None = None
 ) -> tuple[str, dict[str, Array]]:
     """Return what of a message hides, as text, and the numbers of the messages `beside` it on its tier."""
@@ -162,7 +162,7 @@ def communication_line(
     """
     cost = placed.messages.collective(primitive, size_bytes, group)
     part = np.asarray(share, dtype=np.float64)
-    hidden, taken = hidden_beside(beside, cost.tier, waited_s)
+    hidden, taken = hidden_behind(beside, cost.tier, waited_s)
     made = placed.sent(cost).then(
         "collective_s",
         f"busy_s = share * collective_s; {hidden}",
@@ -222,7 +222,7 @@ def collective_lines(
         )
         for phase in passes
         for one in every
-        if anywhere(getattr(one, phase))
+        if any_nonzero(getattr(one, phase))
     ]
 
 

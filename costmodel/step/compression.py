@@ -14,7 +14,7 @@ from costmodel.bill.lines import (
     Array,
     MemoryLine,
     TimeLine,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     highest_on_stages,
     memory_line,
@@ -133,7 +133,7 @@ def kernel_lines(
         num_ranks=ranks,
     )
     moved = traffic.then("traffic_bytes", "share * traffic_bytes", share=share)
-    if not anywhere(moved.value):
+    if not any_nonzero(moved.value):
         return []
     kernels = share
     if method.kernels_per_matrix:

@@ -23,7 +23,7 @@ from costmodel.bill.lines import (
     MemoryLine,
     Phase,
     TimeLine,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     memory_line,
     time_line,
@@ -330,7 +330,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
                 for label, made in zip(labels, item.passes[1:], strict=True)
             ),
         ]
-        if anywhere(item.recompute_share > 0):
+        if any_nonzero(item.recompute_share > 0):
             share = item.recompute_share
             again = item.passes[0].then("pass_s", "recompute_share * pass_s", recompute_share=share)
             passes.append(("recompute", again, share * operator.forward_bytes))
@@ -437,7 +437,7 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
         ("forward", issued, block.forward_s + exposed_sum(before), 1.0),
         ("backward", rest, where(apart, back_s - weights_s, back_s), where(apart, 1.0, 1.0 - of_weights)),
     ]
-    if anywhere(of_weights):
+    if any_nonzero(of_weights):
         both = _Issued(where(apart, own, back.launches), where(apart, own, back.kernels))
         share = where(apart, 1.0, of_weights)
         passes.append(("backward_weight", both, where(apart, weights_s, back_s), share))
@@ -515,7 +515,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             source="Transformer Engine get_dummy_wgrad; Megatron-Core tensor_parallel/layers.py",
         )
         for name, stub in (("layers", layer_stubs), ("head", head_stub))
-        if anywhere(stub)
+        if any_nonzero(stub)
     ]
     sizes = _pass_sizes(step, head_stub)
     passing = memory_line(

@@ -28,7 +28,7 @@ from costmodel.bill.lines import (
     MemoryLine,
     Phase,
     TimeLine,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     memory_line,
     time_line,
@@ -58,7 +58,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     .. [2] A. Grattafiori et al., "The Llama 3 herd of models," arXiv:2407.21783, section 3.3.2.
     .. [3] S. A. Jacobs et al., "DeepSpeed Ulysses," arXiv:2309.14509, section 3.
     """
-    if block.kind is None or not anywhere(placed.layout.cp > 1):
+    if block.kind is None or not any_nonzero(placed.layout.cp > 1):
         return []
     on, again = np.asarray(placed.layout.cp > 1, dtype=np.float64), placed.recomputation.whole_layers
 
@@ -70,7 +70,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
         # What it waits for from the ranks beside its own in the sequence, and the collectives that it asks for
         # itself; backward they run the other way.
         asked = [*item.operator.exchanges]
-        if anywhere(item.operator.neighbour_bytes):
+        if any_nonzero(item.operator.neighbour_bytes):
             asked.insert(0, ContextExchange("neighbour", "send_recv", item.operator.neighbour_bytes))
         for one in asked:
             asking = Sent(one.label, one.primitive, one.size_bytes, on, on * again, on)
@@ -308,7 +308,7 @@ def _merge_lines(placed: PlacedJob, model: Model, name: str) -> list[TimeLine]:
     made = _MERGED[placed.recipe.overlap.torch_slices]
     again = on * placed.recomputation.whole_layers
     passes: list[tuple[Phase, Array, Array]] = [("forward", outputs, on), ("backward", queries, on)]
-    if anywhere(placed.recomputation.whole_layers):
+    if any_nonzero(placed.recomputation.whole_layers):
         passes.insert(1, ("recompute", outputs, again))
     lines = []
     for phase, elements, share in passes:

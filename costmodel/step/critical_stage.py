@@ -25,13 +25,13 @@ from costmodel.bill.formula import where
 from costmodel.bill.lines import (
     Array,
     TimeLine,
-    anywhere,
+    any_nonzero,
     at_stage,
     broadcast_sum,
     counted,
     highest_on_stages,
     lowest_on_stages,
-    settled,
+    without_constant_axes,
 )
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.fabric import GroupCost
@@ -134,11 +134,13 @@ class Step:
 
         def paid_beyond_waits(stage: int) -> Array:
             here = [at_stage(count, stage) for count in held]
-            paid = [counted(count, each) for count, each in zip(here, each_s, strict=True) if anywhere(count)]
+            paid = [
+                counted(count, each) for count, each in zip(here, each_s, strict=True) if any_nonzero(count)
+            ]
             paid += [
                 np.asarray(np.minimum(count, 1.0) * once)
                 for count, once in zip(here, once_s, strict=True)
-                if anywhere(once)
+                if any_nonzero(once)
             ]
             return np.asarray(broadcast_sum(paid) - self.stage.waits_s[..., stage])
 
@@ -239,7 +241,7 @@ def _sent(placed: PlacedJob, first: Array, last: Array) -> schedules.Sent:
     """Return the messages that make stages with these ends stand still. [-]"""
     if placed.recipe.overlap.pp_overlap:
         return schedules.Sent(np.zeros(1), np.zeros(1))
-    schedule, chunks = settled(placed.layout.schedule), settled(placed.layout.vp)
+    schedule, chunks = without_constant_axes(placed.layout.schedule), without_constant_axes(placed.layout.vp)
     return schedules.sent_by_rank(
         schedule[..., None], virtual_stages=chunks[..., None], first=first, last=last
     )
@@ -247,7 +249,7 @@ def _sent(placed: PlacedJob, first: Array, last: Array) -> schedules.Sent:
 
 def _pause_s(placed: PlacedJob) -> Array:
     """Return how long a rank stands still for a message that it sends (an empty last dimension for stages). [s]"""
-    if placed.recipe.overlap.pp_overlap or not anywhere(placed.layout.pp > 1):
+    if placed.recipe.overlap.pp_overlap or not any_nonzero(placed.layout.pp > 1):
         return np.zeros(1)
     return _message_s(placed)
 
@@ -378,7 +380,7 @@ def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[s
     unlike = placed.ranks_wait_unlike
     # Of a stage's own first micro-batch, all chunks but one pass while it waits for the others.
     paced_s = np.asarray((micro_batches - placed.chunk_shares[0][..., None]) * stage_s)
-    if not anywhere(unlike):
+    if not any_nonzero(unlike):
         return paced_s
     waiting = {
         **placed.schedule_terms(by_stage=True),

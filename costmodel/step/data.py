@@ -18,14 +18,14 @@ from costmodel.bill.lines import (
     Array,
     Phase,
     TimeLine,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     counted,
     highest_on_stages,
     repeated,
-    settled,
     sum_exposed,
     time_line,
+    without_constant_axes,
 )
 from costmodel.bill.quantity import quantity
 from costmodel.describe.switch_table import DTYPE_BYTES
@@ -58,9 +58,9 @@ def time_lines(step: Step) -> list[TimeLine]:
     .. [2] Y. Zhao et al., "PyTorch FSDP," arXiv:2304.11277, section 3.3 (prefetch, resharding).
     """
     placed, parts, lines = step.placed, _parts(step.placed), []
-    if anywhere(~placed.shards_parameters):
+    if any_nonzero(~placed.shards_parameters):
         lines += _replicated_lines(step, parts)
-    if anywhere(placed.shards_parameters):
+    if any_nonzero(placed.shards_parameters):
         lines += _sharded_lines(step, parts)
     return lines
 
@@ -123,7 +123,7 @@ class Window:
             size_bytes=size,
             group=message.group,
             window_s=window,
-            beside=ports if anywhere(window) else None,
+            beside=ports if any_nonzero(window) else None,
             waited_s=waited_s,
             least_share=least_share,
             share=share,
@@ -185,7 +185,7 @@ def _replicated_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     lines: list[TimeLine] = []
     for part in parts:
         held = placed.weight_copies * highest_on_stages(step.trained.of(part.name))
-        if anywhere(held):
+        if any_nonzero(held):
             lines += _replicated_part_lines(step, part, held, backward, forward)
     return lines
 
@@ -202,7 +202,7 @@ def _replicated_part_lines(
     sharded = np.asarray(placed.shards_optimizer & ~placed.shards_parameters, dtype=np.float64)
     whole_sum = np.asarray(1.0 * ~placed.shards_optimizer + sharded * overlap.zero_all_reduce)
     scattered = sharded * (not overlap.zero_all_reduce)
-    each = settled((placed.layout.zero_stage == 2) & overlap.reduce_each_micro_batch) > 0
+    each = without_constant_axes((placed.layout.zero_stage == 2) & overlap.reduce_each_micro_batch) > 0
     repeats = np.where(each, placed.micro_batches, 1.0)
     often = np.asarray(1.0 / placed.policy.sync_every)
     rarely = backward if placed.policy.sync_every == 1 else Window(placed, _NONE)
@@ -229,7 +229,7 @@ def _replicated_part_lines(
     lines = [
         window.send(name, phase, message, share=share, count=count, pieces=pieces, least_share=least)
         for window, phase, message, share, count, pieces in traffic
-        if anywhere(share)
+        if any_nonzero(share)
     ]
     return lines + compression.kernel_lines(
         step,
@@ -262,7 +262,7 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
         any_held = np.minimum(held, 1.0)
         lines += [*repeated(each, held), *repeated(once, any_held)]
         own_s += [counted(held, each_s[-1]), counted(any_held, once_s[-1])]
-    if anywhere(placed.layout.pp > 1):
+    if any_nonzero(placed.layout.pp > 1):
         lines.append(
             time_line(
                 "dp.stage_with_more_to_send",
@@ -297,7 +297,7 @@ def _sharded_block_lines(
     each: list[TimeLine] = []
     once: list[TimeLine] = []
     for part in parts:
-        if not anywhere(gathered.of(part.name)):
+        if not any_nonzero(gathered.of(part.name)):
             continue
         before, after = forward, backward
         if overlaps and part.name == "expert" and not overlap.fsdp_across_layers:
@@ -386,7 +386,7 @@ def _replica_lines(
     Behind the backward pass of the layers below, on the ports that gathers and scatters leave free.
     """
     several, params = part.replica.ranks > 1, gathered.of(part.name)
-    if not anywhere(several):
+    if not any_nonzero(several):
         return []
     hides = placed.recipe.overlap.hsdp_overlap and placed.policy.sync_every == 1
     size = np.asarray(params * compression.gradient_bytes(placed) / part.shard.ranks)
@@ -451,7 +451,7 @@ def _buffer_lines(
         ("reduce_copy", "grad_sync", before_reduce, on, trained),
     )
     for label, phase, width, times, held in copies:
-        if not width or not anywhere(held):
+        if not width or not any_nonzero(held):
             continue
         moved = quantity(
             "kernels * bytes_per_param * params", kernels=times, bytes_per_param=width, params=held

@@ -21,7 +21,7 @@ from costmodel.bill.lines import (
     MemoryLine,
     Phase,
     TimeLine,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     memory_line,
     time_line,
@@ -30,7 +30,7 @@ from costmodel.bill.quantity import quantity
 from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_time
 from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.anatomy.operator_parts import exchanged_bytes
-from costmodel.step.communication import Ports, Sent, collective_lines, communication_line, hidden_beside
+from costmodel.step.communication import Ports, Sent, collective_lines, communication_line, hidden_behind
 from costmodel.step.compute import unfilled_by_layers
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, PlacedJob
@@ -47,7 +47,7 @@ def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
     .. [2] DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, section 3.2.2.
     """
     layout, shard = placed.layout, placed.shard
-    if block.kind is None or not block.kind.is_moe or not anywhere((layout.ep > 1) | (layout.etp > 1)):
+    if block.kind is None or not block.kind.is_moe or not any_nonzero((layout.ep > 1) | (layout.etp > 1)):
         return []
     dispatched, gradients = exchanged_bytes(placed.recipe, placed.precision)
     one, again = np.asarray(1.0), placed.recomputation.of_module("moe")
@@ -65,7 +65,7 @@ def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
     by = DISPATCHERS[placed.recipe.moe.moe_dispatcher]
     lines = []
     for label, phase, element_bytes, share in exchanged:
-        if not anywhere(share):
+        if not any_nonzero(share):
             continue
         name, hiding = (
             f"ep.{block.label}moe.{label}.{phase}",
@@ -93,7 +93,7 @@ def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
                 share=share,
             )
         )
-    if anywhere(layout.etp > 1):
+    if any_nonzero(layout.etp > 1):
         size = 2.0 * placed.hidden * shard.expert_tokens
         inside = [Sent(kind, kind, size, one, again, one) for kind in ("all_gather", "reduce_scatter")]
         lines += collective_lines(placed, "ep", f"{block.label}expert_tensor", placed.mesh.etp, inside)
@@ -124,7 +124,7 @@ def _hiding(placed: PlacedJob, block: Block, others: Sequence[TimeLine], part: A
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, section 3.2.1, figure 4.
     """
     layout, zero = placed.layout, np.asarray(0.0)
-    if not anywhere(placed.pairs_passes):
+    if not any_nonzero(placed.pairs_passes):
         return _Hiding(zero, zero, zero, None)
     alone = unpaired_share(
         layout.schedule, stages=layout.pp, micro_batches=placed.micro_batches, virtual_stages=layout.vp
@@ -167,7 +167,7 @@ def _own_exchange_line(
         node_limit=_node_limit(placed),
         network_rate=by.network_rate,
     )
-    hidden, more = hidden_beside(hiding.beside, cost.tier)
+    hidden, more = hidden_behind(hiding.beside, cost.tier)
     terms: dict[str, ArrayLike] = {**more}
     steps, sent, rate = "", "exchange_s", recipe.moe.exchange_rate_under_load
     # SMs that it takes from what runs beside it; none where they are set aside for good.
@@ -241,7 +241,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         },
         source="tokens received by dispatch and sent by combine, bf16; gone again when the logits are alive",
     )
-    return [*(_library_lines(placed) if moe and anywhere(several) else []), received]
+    return [*(_library_lines(placed) if moe and any_nonzero(several) else []), received]
 
 
 def _library_lines(placed: PlacedJob) -> list[MemoryLine]:

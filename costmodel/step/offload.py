@@ -23,7 +23,7 @@ from costmodel.bill.lines import (
     Line,
     Phase,
     TimeLine,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     host_line,
     memory_line,
@@ -60,7 +60,7 @@ def lines(step: Step, bill: Bill) -> list[Line]:
         ways, made = _activations(step, bill)
     if placed.recipe.host.offload_optimizer:
         ways.append(_gradients(step, bill))
-    if placed.recipe.host.offload_parameters and anywhere(placed.shards_parameters):
+    if placed.recipe.host.offload_parameters and any_nonzero(placed.shards_parameters):
         ways += _parameters(step)
     sent = [
         time_line(
@@ -188,7 +188,7 @@ def port_lines(step: Step, bill: Bill) -> list[TimeLine]:
         for index, tier in enumerate(placed.cluster.tiers)
         if tier.through_host
         for line in bill.time_lines
-        if line.category == "communication" and anywhere(line.tier == index)
+        if line.category == "communication" and any_nonzero(line.tier == index)
     ]
     sent, fetched = (
         [line.seconds for line in bill.time_lines if line.host_way == way] for way in ("out", "in")
@@ -204,7 +204,7 @@ def port_lines(step: Step, bill: Bill) -> list[TimeLine]:
         fetched_s=broadcast_sum(fetched),
         known_s=sum_exposed(bill.time_lines),
     )
-    if not anywhere(busy.value):
+    if not any_nonzero(busy.value):
         return []
     return [
         time_line(

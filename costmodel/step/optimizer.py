@@ -17,7 +17,7 @@ from costmodel.bill.lines import (
     HostWay,
     MemoryLine,
     TimeLine,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     memory_line,
     time_line,
@@ -225,7 +225,7 @@ def _update_lines(step: Step, part: Stepped) -> list[TimeLine]:
     """
     placed, recipe, source = step.placed, step.placed.recipe, step.placed.optimizer.source
     local = placed.most_stepped(part.params)
-    if not anywhere(local):
+    if not any_nonzero(local):
         return []
     own = part.mean_state_bytes(placed, local)
     states = recipe.dtypes.master_weights_bytes + own
@@ -451,7 +451,7 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
             share=times,
         )
         for name, primitive, over, elements, times in sent
-        if anywhere(over.ranks > 1) and anywhere(times)
+        if any_nonzero(over.ranks > 1) and any_nonzero(times)
     ]
 
 

@@ -12,7 +12,7 @@ from functools import partial, reduce
 
 import numpy as np
 
-from costmodel.bill.lines import Array, Bill, TimeLine, anywhere, sum_exposed, time_line
+from costmodel.bill.lines import Array, Bill, TimeLine, any_nonzero, sum_exposed, time_line
 from costmodel.describe.factors import classed
 from costmodel.physics.run.stragglers import (
     RankTimes,
@@ -77,7 +77,7 @@ def _slowest_slice(step: Step, bill: Bill) -> list[TimeLine]:
     placed = step.placed
     slices = placed.layout.gpus / placed.cluster.tiers[0].size
     spread = max((tier.spread for tier in placed.cluster.tiers[1:]), default=0.0)
-    if not (placed.cluster.tiers[0].shape and spread and anywhere(slices > 1)):
+    if not (placed.cluster.tiers[0].shape and spread and any_nonzero(slices > 1)):
         return []
     return [
         _line(
@@ -217,7 +217,7 @@ def straggler_lines(step: Step, bill: Bill) -> list[TimeLine]:
         for kind, each in excesses.items()
         for level, excess, count in zip(_LEVELS, each, ranks, strict=True)
     ]
-    return [line for line in made if anywhere(line.each_s)]
+    return [line for line in made if any_nonzero(line.each_s)]
 
 
 def _ranks_below(placed: PlacedJob) -> list[Array]:

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from costmodel.bill.lines import Array, MemoryLine, TimeLine, anywhere, memory_line, time_line
+from costmodel.bill.lines import Array, MemoryLine, TimeLine, any_nonzero, memory_line, time_line
 from costmodel.physics.network.mesh import split_group
 from costmodel.physics.pipeline import schedules
 from costmodel.step.communication import communication_line
@@ -31,7 +31,7 @@ def time_lines(step: Step) -> list[TimeLine]:
        section 4.1 (scatter/gather of the transfers).
     """
     placed = step.placed
-    if not anywhere(placed.layout.pp > 1):
+    if not any_nonzero(placed.layout.pp > 1):
         return []
     waiting = {**placed.schedule_terms(), **step.stage.passes}
     bubble = _line(

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import RecipeError
-from costmodel.bill.lines import Array, Axis, anywhere, broadcast_sum, highest_on_stages, settled
+from costmodel.bill.lines import (
+    Array,
+    Axis,
+    any_nonzero,
+    broadcast_sum,
+    highest_on_stages,
+    without_constant_axes,
+)
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import OTHER
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
@@ -272,7 +279,7 @@ class PlacedJob(Job):
         found: Array = np.asarray(1.0)
         for index, one in enumerate(self.cluster.tiers):
             factor = self.factors.of("collective", one.kind or OTHER, part)
-            if factor is not None and anywhere(here := tier == index):
+            if factor is not None and any_nonzero(here := tier == index):
                 found = np.where(here, factor, found)
         return found
 
@@ -311,12 +318,12 @@ class PlacedJob(Job):
     @cached_property
     def shards_optimizer(self) -> NDArray[np.bool_]:
         """Whether data parallelism shards the states of the optimizer (ZeRO-1 to 3); one value where all are alike."""
-        return np.asarray(settled(self.layout.zero_stage >= 1) > 0)
+        return np.asarray(without_constant_axes(self.layout.zero_stage >= 1) > 0)
 
     @cached_property
     def shards_parameters(self) -> NDArray[np.bool_]:
         """Whether it shards the parameters too (ZeRO-3, FSDP); one value where all are alike."""
-        return np.asarray(settled(self.layout.zero_stage >= 3) > 0)
+        return np.asarray(without_constant_axes(self.layout.zero_stage >= 3) > 0)
 
     @cached_property
     def shard_ranks(self) -> Params:
@@ -349,22 +356,22 @@ class PlacedJob(Job):
     @cached_property
     def weight_copies(self) -> Array:
         """Copies of a stage's parameters on a rank: two where a schedule runs both ways. [-]"""
-        return settled(schedules.fact("weight_copies", self.layout.schedule))
+        return without_constant_axes(schedules.fact("weight_copies", self.layout.schedule))
 
     @cached_property
     def splits_backward(self) -> NDArray[np.bool_]:
         """Whether the passes towards inputs and towards weights run apart; one value where all are alike."""
-        return np.asarray(settled(schedules.fact("splits_backward", self.layout.schedule)) > 0)
+        return np.asarray(without_constant_axes(schedules.fact("splits_backward", self.layout.schedule)) > 0)
 
     @cached_property
     def ranks_wait_unlike(self) -> NDArray[np.bool_]:
         """Whether ranks that are equally busy wait for unlike times; one value where all are alike."""
-        return np.asarray(settled(schedules.fact("differs_by_rank", self.layout.schedule)) > 0)
+        return np.asarray(without_constant_axes(schedules.fact("differs_by_rank", self.layout.schedule)) > 0)
 
     @cached_property
     def rings(self) -> Rings | None:
         """What neighbours hold that wait for each other in a circle; none where no schedule has such."""
-        if not anywhere(schedules.fact("has_rings", self.layout.schedule)):
+        if not any_nonzero(schedules.fact("has_rings", self.layout.schedule)):
             return None
         return plan_rings(self.model.kind_of_layer, len(self.kinds), self.layout.pp, self.split)
 
@@ -372,7 +379,7 @@ class PlacedJob(Job):
     def meetings(self) -> Meetings | None:
         """Where chunks of the last rank meet larger ones; none where no schedule interleaves."""
         layout = self.layout
-        if not anywhere(schedules.fact("meets_by_chunk", layout.schedule)):
+        if not any_nonzero(schedules.fact("meets_by_chunk", layout.schedule)):
             return None
         return plan_meetings(self.model.kind_of_layer, len(self.kinds), layout.pp, layout.vp, self.split)
 
@@ -453,7 +460,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         len(kinds),
         layout.pp,
         split,
-        fold=settled(schedules.fact("fold", layout.schedule)),
+        fold=without_constant_axes(schedules.fact("fold", layout.schedule)),
         every_stage=every_stage,
     )
     tokens = np.asarray(layout.micro_batch * job.seq_len / layout.cp)
@@ -522,7 +529,7 @@ def _load(job: Job, tokens: Array) -> Array:
     uneven = job.factors.of("routing")
     if moe.moe_capacity_factor > 0:
         return np.asarray(moe.moe_capacity_factor)
-    if moe.moe_balance == "balanced" or model.num_experts < 2 or not anywhere(ranks > 1):
+    if moe.moe_balance == "balanced" or model.num_experts < 2 or not any_nonzero(ranks > 1):
         return np.asarray(moe.moe_imbalance)
     if moe.moe_loads:
         return np.asarray(moe.moe_imbalance * measured_load(moe.moe_loads, model.num_experts, ranks))
@@ -557,7 +564,10 @@ def stage_split(job: Job) -> Split:
     """Return how the layers of a model are dealt to pipeline stages: as written out, or as the recipe does."""
     model, memory, layout = job.model, job.recipe.memory, job.layout
     if job.balanced_stages:
-        ways, chunks = settled(schedules.fact("fold", layout.schedule)), settled(layout.vp)
+        ways, chunks = (
+            without_constant_axes(schedules.fact("fold", layout.schedule)),
+            without_constant_axes(layout.vp),
+        )
         head = head_in_layers(job)
         return balanced_split(model.kind_of_layer, layout.pp, head, model.mtp_layers, fold=ways, vp=chunks)
     # Heads x head size x hidden size four times, whatever the key-value heads, and the MLP.
@@ -571,7 +581,7 @@ def chunks_of(job: Job) -> tuple[Chunk, ...]:
 
     Schedules that fold the pipeline hold other chunks on a rank than the plain ones that can be written out.
     """
-    if job.pipeline_layout or not job.balanced_stages or anywhere(job.layout.pp < 2):
+    if job.pipeline_layout or not job.balanced_stages or any_nonzero(job.layout.pp < 2):
         return job.pipeline_layout
     if schedules.fact("fold", job.layout.schedule).any():
         return ()

@@ -14,10 +14,10 @@ from costmodel.bill.lines import (
     Category,
     MemoryLine,
     MemoryPart,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     memory_line,
-    settled,
+    without_constant_axes,
 )
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
 from costmodel.step.anatomy.operators import layer_matrices
@@ -116,7 +116,7 @@ def _left_empty_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[Me
     states of tensors that are at most half as large as the largest. It gives chunks back before memory runs out.
     """
     on = placed.layout.zero_stage == 2
-    if not placed.recipe.memory.flattens_parameters or not anywhere(on):
+    if not placed.recipe.memory.flattens_parameters or not any_nonzero(on):
         return []
     fits = [line.bytes for line in lines if line.category == "activation" or line.part == "gradients"]
     states = [line.bytes for line in lines if line.part == "optimizer"]
@@ -166,7 +166,7 @@ def _user_buffer_lines(placed: PlacedJob) -> list[MemoryLine]:
     """
     layout, recipe = placed.layout, placed.recipe
     registers = recipe.memory.communicator_bytes > 0
-    if recipe.overlap.tp_overlap != "pipelined" or not registers or not anywhere(layout.tp > 1):
+    if recipe.overlap.tp_overlap != "pipelined" or not registers or not any_nonzero(layout.tp > 1):
         return []
     gathering, scattering = np.asarray(_GATHERING), np.asarray(_SCATTERING)
     source = "NVIDIA/TransformerEngine module/base.py initialize_ub: one for each of ten products"
@@ -211,8 +211,8 @@ def _multicast_lines(placed: PlacedJob, bill: Bill) -> list[MemoryLine]:
             continue
         by_switch = reduce(np.logical_or, [line.algorithm == code for code in _BY_SWITCH])
         # Of layouts side by side, some do not send at all what others do.
-        by_switch = by_switch & (line.each_s > 0.0) if anywhere(by_switch) else by_switch
-        if anywhere(by_switch):
+        by_switch = by_switch & (line.each_s > 0.0) if any_nonzero(by_switch) else by_switch
+        if any_nonzero(by_switch):
             used.setdefault(line.group, []).append(np.asarray(by_switch, dtype=np.float64))
             of_group[line.group] = line.terms["node_ranks"]
     return [
@@ -222,7 +222,7 @@ def _multicast_lines(placed: PlacedJob, bill: Bill) -> list[MemoryLine]:
             axis="dp",
             formula="on * channels * 2 * chunk_bytes * chunks * min(members, most_heads)",
             terms={
-                "on": settled(np.minimum(broadcast_sum(on), 1.0))[..., None],
+                "on": without_constant_axes(np.minimum(broadcast_sum(on), 1.0))[..., None],
                 "members": np.asarray(of_group[dim])[..., None],
                 **_NVLS,
             },

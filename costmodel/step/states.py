@@ -18,11 +18,11 @@ from costmodel.bill.lines import (
     Bill,
     MemoryLine,
     MemoryPart,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     host_line,
     memory_line,
-    settled,
+    without_constant_axes,
 )
 from costmodel.describe.precision import quantised_weight_bytes
 from costmodel.describe.switch_table import DTYPE_BYTES
@@ -55,7 +55,7 @@ def whole_gradients(placed: PlacedJob) -> Array:
     layout, overlap = placed.layout, placed.recipe.overlap
     nothing_to_add = (placed.micro_batches <= 1) | overlap.reduce_each_micro_batch
     sharded = (layout.zero_stage >= 3) | ((layout.zero_stage == 2) & nothing_to_add)
-    interleaved = settled(layout.schedule == float(schedules.schedule_code("interleaved"))) > 0
+    interleaved = without_constant_axes(layout.schedule == float(schedules.schedule_code("interleaved"))) > 0
     few = (layout.zero_stage == 2) & interleaved & (placed.micro_batches <= layout.pp)
     return np.where(sharded, 0.0, np.where(overlap.reduce_each_chunk & few, 1.0 / layout.vp, 1.0))
 
@@ -86,7 +86,7 @@ _line = partial(memory_line, axis="dp", category="state")
 def _pieces(sharded: ArrayLike, ranks: Array) -> Array:
     """Ranks that would hold as much each as one does of which a share is sharded and the rest is whole. [-]"""
     share = np.asarray(sharded, dtype=np.float64)
-    return np.asarray(1.0 / (share / ranks + 1.0 - share)) if anywhere(share) else np.asarray(1.0)
+    return np.asarray(1.0 / (share / ranks + 1.0 - share)) if any_nonzero(share) else np.asarray(1.0)
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:
@@ -114,7 +114,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     lines = _frozen_lines(step, shards, copies)
     for part in DATA_PARTS:
         held, ranks = step.trained.of(part), placed.shard_ranks.of(part)[..., None]
-        if not anywhere(held):
+        if not any_nonzero(held):
             continue
         lines += [
             _line(
@@ -136,7 +136,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         lines += _optimizer_lines(step, part, np.where(split, ranks, 1.0))
     if host.offload_optimizer or placed.optimizer.paged:
         lines += _host_lines(step)
-    if host.offload_parameters and anywhere(shards):
+    if host.offload_parameters and any_nonzero(shards):
         lines.append(
             host_line(
                 "host.parameters",
@@ -161,7 +161,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                 source="DiLoCo, arXiv:2311.08105, algorithm 1",
             )
         )
-    if anywhere(shards):
+    if any_nonzero(shards):
         lines.append(_gathered_line(step, np.asarray(1.0 * shards)))
     return lines
 
@@ -173,7 +173,7 @@ def _optimizer_lines(step: Step, part: DataPart, shards: Array) -> list[MemoryLi
     lines = []
     for stepped in stepped_alike(step):
         held, width = stepped.params.of(part), stepped.state_bytes(placed, part)
-        if not anywhere(held) or not anywhere(width.value):
+        if not any_nonzero(held) or not any_nonzero(width.value):
             continue
         made = width.then(
             "bytes_per_param",
@@ -204,7 +204,7 @@ def _frozen_lines(step: Step, is_sharded: ArrayLike, copies: Array) -> list[Memo
             ("base", low.of(part), placed.tuning.base_bytes),
             ("frozen", rest, FROZEN_BYTES),
         ):
-            if not anywhere(params):
+            if not any_nonzero(params):
                 continue
             lines.append(
                 _line(
@@ -265,7 +265,7 @@ def _host_lines(step: Step) -> list[MemoryLine]:
             source=_OFFLOADED if offloaded else placed.optimizer.source,
         )
         for name, width in kept.items()
-        if anywhere(width)
+        if any_nonzero(width)
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodel.bill.lines import MemoryLine, TimeLine, anywhere, memory_line
+from costmodel.bill.lines import MemoryLine, TimeLine, any_nonzero, memory_line
 from costmodel.step.anatomy.operator_parts import PATHS, column_inputs, saved_input_bytes
 from costmodel.step.communication import Sent, collective_lines
 from costmodel.step.critical_stage import Step
@@ -28,7 +28,7 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
     .. [1] M. Shoeybi et al., "Megatron-LM," arXiv:1909.08053, section 3.
     .. [2] V. Korthikanti et al., arXiv:2205.05198, section 4.2.2 (sequence parallelism).
     """
-    if not anywhere(placed.layout.tp > 1):
+    if not any_nonzero(placed.layout.tp > 1):
         return []
     if block.role == "embedding":
         return _embedding_lines(placed, "embedding")

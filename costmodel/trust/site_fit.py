@@ -72,7 +72,7 @@ class FactorMove(NamedTuple):
     spread: float
 
     @property
-    def told(self) -> float:
+    def variance_explained(self) -> float:
         """Share of the prior variance that the runs took away. [-]"""
         return max(1.0 - (self.spread / self.prior_spread) ** 2, 0.0)
 
@@ -197,7 +197,7 @@ class RunsCalibration(Answer):
         """Return factors and rows."""
         return {
             "schema_version": 1,
-            "factors": [{**move._asdict(), "told": move.told} for move in self.moves],
+            "factors": [{**move._asdict(), "told": move.variance_explained} for move in self.moves],
             "rows": [{**fit._asdict(), "fits": fit.fits} for fit in self.fits],
             "median_error": self.errors,
             "moved": None if self.moved is None else self.moved._asdict(),
@@ -240,7 +240,7 @@ def fit_site(runs: Sequence[OwnRun], progress: Callable[[int, int], None] | None
     belief = make_belief(names, centers, _diagonal(blocks), tails, "own runs")
     prior = {move.name: (move.prior_center, move.prior_spread) for move in moves}
     site = Site(belief, "", prior, tuple(_said(run, fits) for run in runs))
-    moves.sort(key=lambda move: -max(move.told, abs(move.moved)))
+    moves.sort(key=lambda move: -max(move.variance_explained, abs(move.moved)))
     return RunsCalibration(tuple(runs), site, tuple(moves), fits)
 
 

@@ -274,13 +274,13 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
         One line that names what is missing or wrong.
     """
     given = read_all(keywords(asked, BUDGET_FIELDS, who="budget"))
-    told = {field.name: given.get(field.name, field.default) for field in BUDGET_FIELDS}
-    cluster = load_cluster(told["cluster"]) if isinstance(told["cluster"], str) else told["cluster"]
-    cluster = with_price(cluster, told["price_usd_per_gpu_hour"])
+    values = {field.name: given.get(field.name, field.default) for field in BUDGET_FIELDS}
+    cluster = load_cluster(values["cluster"]) if isinstance(values["cluster"], str) else values["cluster"]
+    cluster = with_price(cluster, values["price_usd_per_gpu_hour"])
     price = cluster.price_usd_per_gpu_hour
     if price is None:
         raise CostModelError(f"price: {price_note(cluster).replace('no price;', 'no price of a GPU-hour;')}")
-    dollars, gpus, days = told["dollars"], told["gpus"], told["days"]
+    dollars, gpus, days = values["dollars"], values["gpus"], values["days"]
     if dollars is None and (gpus is None or days is None):
         raise CostModelError("budget: give --budget USD, or both --gpus and --days")
     if None not in (dollars, gpus, days):
@@ -291,7 +291,7 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
     gpus = hours / days / 24.0 if days is not None and gpus is None else gpus
     precision = precision_on(given.get("precision"), cluster)
     peak = cluster.accelerator.peak_flops_per_s[PEAK_KEY[precision.matmul_dtype]]
-    flops = hours * 3600.0 * peak * told["mfu"] * told["effective_time"]
+    flops = hours * 3600.0 * peak * values["mfu"] * values["effective_time"]
     return Budget(
         cluster=cluster,
         price_usd_per_gpu_hour=price,
@@ -301,10 +301,12 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
         precision=precision.name,
         days=days,
         gpus=gpus,
-        step_over_expected=step_over_expected(cluster, precision, told["mfu"], told["samples"], told["seed"]),
-        choices=tuple(_choices(cluster, flops, dollars, price, told["served_tokens"], told["context"])),
+        step_over_expected=step_over_expected(
+            cluster, precision, values["mfu"], values["samples"], values["seed"]
+        ),
+        choices=tuple(_choices(cluster, flops, dollars, price, values["served_tokens"], values["context"])),
         solved=tuple(_solved(given, cluster, flops, dollars, price)),
-        **{name: told[name] for name in ("mfu", "effective_time", "served_tokens", "context", "answers")},
+        **{name: values[name] for name in ("mfu", "effective_time", "served_tokens", "context", "answers")},
     )
 
 

@@ -7,12 +7,12 @@ import costmodel as cm
 from costmodel.bill.lines import (
     Bill,
     TimeLine,
-    anywhere,
+    any_nonzero,
     broadcast_sum,
     repeated,
-    settled,
     sum_exposed,
     time_line,
+    without_constant_axes,
 )
 
 
@@ -37,12 +37,12 @@ def test_memory_is_that_of_the_worst_stage(pp):
 
 
 def test_settled():
-    assert settled([[2.0], [2.0]]).shape == ()
-    assert settled([2.0, 3.0]).shape == (2,)
-    assert settled(5).shape == ()
-    assert settled(np.zeros(0)).shape == (0,)
-    np.testing.assert_array_equal(settled([[2.0, 3.0], [2.0, 3.0]]), [[2.0, 3.0]])
-    np.testing.assert_array_equal(settled([[2.0, 2.0], [3.0, 3.0]]), [[2.0], [3.0]])
+    assert without_constant_axes([[2.0], [2.0]]).shape == ()
+    assert without_constant_axes([2.0, 3.0]).shape == (2,)
+    assert without_constant_axes(5).shape == ()
+    assert without_constant_axes(np.zeros(0)).shape == (0,)
+    np.testing.assert_array_equal(without_constant_axes([[2.0, 3.0], [2.0, 3.0]]), [[2.0, 3.0]])
+    np.testing.assert_array_equal(without_constant_axes([[2.0, 2.0], [3.0, 3.0]]), [[2.0], [3.0]])
 
 
 def _line(seconds, count=1.0) -> TimeLine:
@@ -83,4 +83,4 @@ def test_repeated_lines_share_their_count():
     [(True, True), (0.0, False), (2.0, True), (np.array([False, True]), True), (np.zeros((2, 3)), False)],
 )
 def test_anywhere(mask, holds):
-    assert anywhere(mask) is holds
+    assert any_nonzero(mask) is holds

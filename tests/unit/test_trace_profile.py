@@ -34,7 +34,7 @@ from costmodel.describe.site import load_site
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.trust.profiles import chrome_trace
 from costmodel.trust.profiles.activities import alone_ns, union
-from costmodel.trust.profiles.beside import GROUPS, find_window, group_of_line, merged
+from costmodel.trust.profiles.against_bill import GROUPS, find_window, group_of_line, merged
 from costmodel.trust.profiles.chrome_trace import nanoseconds
 from costmodel.trust.profiles.classes import FAMILIES, family_of, layout_of, pass_of_range
 from costmodel.trust.profiles.profile import profile, read_recording

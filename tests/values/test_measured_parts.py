@@ -206,12 +206,12 @@ def test_a_pull_weighs_like_rows():
         known, prior = 4 * (10 * weight) ** 2, (10 * pull) ** 2
         off = 4 * (10 * weight * 1e-3) ** 2 / 3
         assert found.spread == pytest.approx([math.sqrt(off / (known + prior))], rel=2e-3)
-        assert found.told == pytest.approx([known / (known + prior)], rel=1e-4)
+        assert found.variance_explained == pytest.approx([known / (known + prior)], rel=1e-4)
     # What pulls is the distance to the start in e-folds; what no row tells stays where it was.
     off = fit_pulled(lambda x: np.full(5, x[0]), np.array([3.0, 7.0]), np.full(5, 3.03), pull=0.5)
     assert math.log(off.values[0] / 3.0) == pytest.approx(math.log(1.01) * 5 / 5.25, rel=1e-2)
     assert off.values[1] == pytest.approx(7.0)
-    assert off.told == pytest.approx([500 / 525, 0.0], abs=1e-3)
+    assert off.variance_explained == pytest.approx([500 / 525, 0.0], abs=1e-3)
     begun = fit_pulled(lambda x: x, np.array([1.0]), np.array([2.0]), pull=0.0, begin=np.array([1.9]))
     assert begun.values == pytest.approx([2.0], rel=1e-3)
 

@@ -207,11 +207,11 @@ def time_spreads(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
     )
     variance = known_variance(gpu, {name: one.spread for name, one in found.items()})
     tail = tail_of((middle / np.sqrt(variance + told[""] ** 2)).to_numpy(np.float64))
-    found |= settled(runs, found)
+    found |= without_constant_axes(runs, found)
     return found | unexplained(runs, {name: one.spread for name, one in found.items()}, tail)
 
 
-def settled(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
+def without_constant_axes(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
     """Return the kernels of generations that no benchmark tells but enough runs do: what they were lent, by the root of these.
 
     What kernels are off is common to all runs of a generation, whose center has it; lent in full, it would be counted

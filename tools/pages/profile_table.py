@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pages
 
 import costmodel as cm
-from costmodel.trust.profiles.beside import Beside, ClassTime, lay_beside
+from costmodel.trust.profiles.against_bill import AgainstBill, ClassTime, profile_against_bill
 
 DATA = Path(__file__).parents[2] / "tests" / "data" / "profiles" / "deepseek-v3-h800.csv"
 WINDOW_S, IDLE_S = 0.129012, 0.000497
@@ -74,9 +74,9 @@ def classes() -> list[ClassTime]:
         ]
 
 
-def beside() -> Beside:
+def beside() -> AgainstBill:
     """Lay the profile beside the bill."""
-    return lay_beside(cm.estimate(**JOB), classes(), FAMILIES, step_s=WINDOW_S, idle_s=IDLE_S)
+    return profile_against_bill(cm.estimate(**JOB), classes(), FAMILIES, step_s=WINDOW_S, idle_s=IDLE_S)
 
 
 def rows() -> dict[str, Row]:

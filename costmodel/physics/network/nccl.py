@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import LayoutError, choices_hint
 from costmodel.bill.formula import compiled, evaluate, run, with_steps
-from costmodel.bill.lines import anywhere
+from costmodel.bill.lines import any_nonzero
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network import paths
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, TierLike
@@ -192,7 +192,7 @@ def collective_time(
     for new in candidates[1:]:
         faster = new.seconds < best
         best, codes = np.where(faster, new.seconds, best), np.where(faster, new.way.code, codes)
-    if anywhere(path.alone):
+    if any_nonzero(path.alone):
         codes = np.where(path.alone, 0.0, codes)
         wire = np.where(path.alone, 0.0, wire)
     return GroupCost(_chosen(codes, candidates, path), wire, path.tier, codes)
@@ -238,9 +238,9 @@ def _candidates(
             continue
         if way.applies != "1":
             has = np.asarray(evaluate(way.applies, known) > 0.0)
-            if not anywhere(has):
+            if not any_nonzero(has):
                 continue
-            barred = ~has if anywhere(~has) else None
+            barred = ~has if any_nonzero(~has) else None
         found.append(_Candidate(way, go_on(way.formula, steps, known), barred))
     return path, wire, found
 
@@ -257,7 +257,7 @@ def _without_ring(one: _Candidate, size_bytes: ArrayLike, path: Path) -> _Candid
     if one.way.algorithm != "ring":
         return one
     off = evaluate(_SWITCH_ONLY, {**path.terms, "size_bytes": size_bytes}) > 0.0
-    if not anywhere(off):
+    if not any_nonzero(off):
         return one
     return one._replace(barred=np.asarray(off if one.barred is None else off | one.barred))
 
@@ -274,12 +274,12 @@ def _only(algorithm: str, primitive: str, candidates: list[_Candidate]) -> list[
 def _chosen(codes: Array, candidates: list[_Candidate], path: Path) -> Quantity:
     """Return the way taken; where several are, their steps side by side and a pick by the code."""
     first = float(codes.flat[0])
-    if not anywhere(codes != first):
+    if not any_nonzero(codes != first):
         if first == 0.0:
             return go_on(_NOTHING, (), {})
         return next(one.made for one in candidates if one.way.code == first)
-    taken = [one for one in candidates if anywhere(codes == one.way.code)]
-    picks = {0.0: ("0", "0")} if anywhere(path.alone) else {}
+    taken = [one for one in candidates if any_nonzero(codes == one.way.code)]
+    picks = {0.0: ("0", "0")} if any_nonzero(path.alone) else {}
     heads: list[str] = []
     known: dict[str, ArrayLike] = {"algorithm": codes}
     terms: dict[str, ArrayLike] = {"algorithm": codes}

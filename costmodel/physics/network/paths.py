@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError
 from costmodel.bill.formula import compiled, evaluate, inputs_of, run, with_steps
-from costmodel.bill.lines import anywhere, settled
+from costmodel.bill.lines import any_nonzero, without_constant_axes
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.fabric import TierLike, constants_of
 from costmodel.physics.network.mesh import Group
@@ -286,17 +286,17 @@ def _walk(
     for index, (one, name, members) in enumerate(zip(tiers, names, group.members, strict=True)):
         inside = np.asarray(members, dtype=np.float64)
         crossed = inside > below
-        if not anywhere(crossed):
+        if not any_nonzero(crossed):
             continue
         ended = inside >= ranks
-        ends = "all" if not anywhere(~ended) else ("some" if anywhere(ended) else "none")
+        ends = "all" if not any_nonzero(~ended) else ("some" if any_nonzero(ended) else "none")
         wiring, axes = topology(one.topology), tuple[int, ...]()
         if wiring.shaped:
             sides, numbers = _sides(group, one)
             terms |= sides
             # What has no long side, as on a torus of one chip, is a side of one chip.
             axes = tuple(sorted({int(number) for number in np.unique(numbers[numbers > 0])})) or (1,)
-        levels.append(Level(name, below_name, not anywhere(~crossed), ends, index == 0, wiring, axes))
+        levels.append(Level(name, below_name, not any_nonzero(~crossed), ends, index == 0, wiring, axes))
         terms[f"{name}_members"] = inside
         terms[f"{name}_domain"] = float(one.size)
         terms[f"{name}_parts"] = float(one.size) / (float(tiers[index - 1].size) if index else 1.0)
@@ -306,8 +306,8 @@ def _walk(
             copy = np.where(crossed, 1.0 / copied, copy)
         below, below_name = inside, f"{name}_members"
     terms["node_ranks"] = np.asarray(group.members[0], dtype=np.float64)
-    terms["copy_s_per_byte"] = settled(copy)
-    at = settled(tier).astype(np.int64)
+    terms["copy_s_per_byte"] = without_constant_axes(copy)
+    at = without_constant_axes(tier).astype(np.int64)
     terms |= {key: shared(key, np.asarray([fact[key] for fact in facts])[at]) for key in _OUTERMOST}
     terms |= {key: shared(key, facts[0][key]) for key in _INNERMOST}
     steps = route(tuple(levels))
@@ -328,7 +328,11 @@ def _sides(group: Group, tier: TierLike) -> tuple[dict[str, ArrayLike], Array]:
     ]
     inside = np.asarray(group.members[0]) >= np.asarray(group.ranks)
     crowd = np.where(inside, np.max(np.broadcast_arrays(*crowds), axis=0), 1.0)
-    return {**{name: settled(value) for name, value in terms.items()}, "axes": axes, "crowd": crowd}, axes
+    return {
+        **{name: without_constant_axes(value) for name, value in terms.items()},
+        "axes": axes,
+        "crowd": crowd,
+    }, axes
 
 
 @lru_cache(maxsize=256)

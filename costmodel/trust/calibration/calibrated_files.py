@@ -66,8 +66,10 @@ def cluster_texts(
 def _link_text(name: str, fitted: Fitted, measured: str) -> str:
     """Return the file of a fitted link."""
     tier = fitted.tier
-    told = [f"{key} ±{one.spread:.0%}" for key, one in fitted.confidence.items() if one.told >= 0.5]
-    kept = [key for key, one in fitted.confidence.items() if one.told < 0.5]
+    told = [
+        f"{key} ±{one.spread:.0%}" for key, one in fitted.confidence.items() if one.variance_explained >= 0.5
+    ]
+    kept = [key for key, one in fitted.confidence.items() if one.variance_explained < 0.5]
     return _text(
         "link",
         name,

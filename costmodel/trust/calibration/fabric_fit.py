@@ -89,7 +89,7 @@ class Confidence(NamedTuple):
 
     value: float
     spread: float
-    told: float
+    variance_explained: float
 
 
 class Fitted(NamedTuple):
@@ -175,7 +175,7 @@ def fit_constants(
     best = fitted(found.values)
     assert best.fabric is not None
     residual = float(np.mean(np.abs(model(found.values) / measured - 1.0)))
-    columns = (column.tolist() for column in (found.values, found.spread, found.told))
+    columns = (column.tolist() for column in (found.values, found.spread, found.variance_explained))
     facts = {name: Confidence(*row) for name, *row in zip(names, *columns, strict=True)}
     return Fitted(best, best.fabric.constants, len(measured), residual, facts, found.cost)
 

@@ -74,7 +74,7 @@ class PulledFit(NamedTuple):
 
     values: Array  # The constants
     spread: Array  # Standard error of each, relative; that of the pull where no row tells the constant
-    told: Array  # Share of what is known of each constant that comes from the rows, 0 to 1
+    variance_explained: Array  # Share of what is known of each constant that comes from the rows, 0 to 1
     cost: float  # What was minimised: fits of the same rows and pulls compare by it
 
 

@@ -23,7 +23,7 @@ from costmodel.trust.profiles.activities import (
     both,
     union,
 )
-from costmodel.trust.profiles.beside import Beside, ClassTime, lay_beside
+from costmodel.trust.profiles.against_bill import AgainstBill, ClassTime, profile_against_bill
 from costmodel.trust.profiles.chrome_trace import read_chrome_trace
 from costmodel.trust.profiles.classes import UNKNOWN, Labels, family_of, label
 from costmodel.trust.profiles.nsight import MAGIC, read_nsight
@@ -102,7 +102,7 @@ class TraceProfile(Answer):
         In order.
     gaps_s : NDArray
         Lengths of the pauses in which the GPU did nothing. [s]
-    beside : Beside or None
+    beside : AgainstBill or None
         The bill of a job beside it.
     learnt : SiteOfTrace or None
         What it says of the model's factors, with a job.
@@ -126,7 +126,7 @@ class TraceProfile(Answer):
     told_by: str
     steps: tuple[StepTime, ...]
     gaps_s: NDArray[np.float64]
-    beside: Beside | None = None
+    beside: AgainstBill | None = None
     learnt: SiteOfTrace | None = None
 
     def files(self, path: str | Path) -> dict[Path, str]:
@@ -239,7 +239,7 @@ def profile(
         ClassTime(one.name, one.count / steps, one.busy_s / steps, one.exposed_s / steps)
         for one in class_times(work[held], Labels(labels.names, labels.which[held]))
     ]
-    beside = lay_beside(
+    beside = profile_against_bill(
         est,
         each,
         {one.family for one in found.families},

@@ -14,7 +14,7 @@ from costmodel.describe.factors import bits_of, factors, named
 from costmodel.describe.site import Site, make_belief
 from costmodel.estimates.estimate import Estimate
 from costmodel.trust.posterior import Priors, posterior
-from costmodel.trust.profiles.beside import Beside, GroupTime
+from costmodel.trust.profiles.against_bill import AgainstBill, GroupTime
 from costmodel.trust.site_fit import ROW_TAIL, FactorMove, prior_at_site
 
 _REPEATS = 0.021
@@ -44,7 +44,7 @@ class SiteOfTrace(NamedTuple):
     site: Site | None
 
 
-def site_of_trace(est: Estimate, beside: Beside, file: str) -> SiteOfTrace:
+def site_of_trace(est: Estimate, beside: AgainstBill, file: str) -> SiteOfTrace:
     """Update the factors of kernels by what they took, from the bill of the job beside its profile."""
     job = est.job
     generation, bits = job.cluster.accelerator.generation, bits_of(job.precision.matmul_dtype)

@@ -215,7 +215,7 @@ class GroupTime(NamedTuple):
         return self.bill_s - self.trace_s
 
 
-class Beside(NamedTuple):
+class AgainstBill(NamedTuple):
     """A trace beside a bill."""
 
     groups: tuple[GroupTime, ...]  # Largest difference first
@@ -255,9 +255,9 @@ class Beside(NamedTuple):
         return columns_of(self.records())
 
 
-def lay_beside(
+def profile_against_bill(
     est: Estimate, classes: Sequence[ClassTime], families: Collection[str], *, step_s: float, idle_s: float
-) -> Beside:
+) -> AgainstBill:
     """Lay what a step took beside what it is priced at.
 
     Parameters
@@ -299,7 +299,7 @@ def lay_beside(
     where = f"{float(job.layout.gpus):.0f} GPUs of {job.cluster.name}"
     text = f"{job.model.name}, {where}, recipe {job.recipe.name}"
     waited = sum(window.share(line) * float(line.exposed_seconds) for line in lines)
-    return Beside(tuple(rows), waited, step_s, text, window)
+    return AgainstBill(tuple(rows), waited, step_s, text, window)
 
 
 def _why(name: str, bill_s: float, trace_s: float, recipe: Recipe, families: Collection[str]) -> str:
