@@ -172,6 +172,11 @@ class _Sites(ast.NodeVisitor):
                 if place >= 0:
                     self._add(place, place + len(old), new, node.lineno)
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """Leave `strict` of zips alone: it guards, and changes no result."""
+        if node.arg != "strict":
+            self.generic_visit(node)
+
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if node.attr in NAMES:
             end = self._at(node.end_lineno or 0, node.end_col_offset or 0)
@@ -221,21 +226,33 @@ def sites(only: list[str]) -> Iterator[Bug]:
             yield from visitor.found
 
 
+def phrases_of(text: str) -> set[str]:
+    """Return every run of three words of a text, by which sentences are found again that tests quote in part."""
+    words = re.findall(r"\w+", text)
+    return {" ".join(words[at : at + 3]) for at in range(len(words) - 2)}
+
+
 def names_of(file: str) -> set[str]:
-    """Return what tests can name of a module: what it defines, and words of its texts, as lines of bills are named."""
+    """Return what tests can name of a module: what it defines, words of its texts, as lines of bills are named, and phrases."""
     tree = ast.parse((PACKAGE / file).read_text())
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    phrases: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
-            names |= set(re.findall(r"\w+", node.value))
-    return {name for name in names if len(name) > 4}
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if " " in node.value:
+                phrases |= phrases_of(node.value)
+            else:
+                names |= set(re.findall(r"\w+", node.value))
+    return {name for name in names if len(name) > 4} | phrases
 
 
 def nearest(file: str, texts: dict[str, str]) -> list[str]:
     """Return the test files that name most of a module that few others name, those called like it first."""
     module = "costmodel." + file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     stem, names = Path(file).stem, names_of(file)
-    named = {test: names & set(re.findall(r"\w+", text)) for test, text in texts.items()}
+    named = {
+        test: names & (set(re.findall(r"\w+", text)) | phrases_of(text)) for test, text in texts.items()
+    }
     tests_of = Counter(name for some in named.values() for name in some)
     scores = {
         test: sum(1.0 / tests_of[name] for name in some)

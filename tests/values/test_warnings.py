@@ -95,11 +95,25 @@ def test_what_is_ignored():
     for sentence, given in ignored.items():
         est = cm.estimate(**SMALL, recompute="full", **given)
         assert [said for said in est.warnings if "is ignored" in said] == [sentence]
+    whole = {"zero_stage": 3, "switches": {"offload_parameters": True}}
+    assert not told("offload_parameters", **SMALL, recompute="full", **whole)[1]
     _, said = told("seq_len", **{**LLAMA, "model": "gpt3-175b"}, layout="tp8 pp8")
     assert said == [
         "seq_len 4096 is longer than the model's table of 2048 learned positions; the table is priced as it is"
     ]
     assert not told("seq_len", **{**LLAMA, "model": "gpt3-175b", "seq_len": 2048}, layout="tp8 pp8")[1]
+
+
+def test_buckets_that_are_too_small():
+    """A million elements of 4 bytes; of sizes up to 32 times as large the largest is best, but none above the bound."""
+    est, said = told("buckets of", **SMALL, switches={"bucket_elements": 1e6})
+    larger = cm.estimate(**SMALL, switches={"bucket_elements": 32e6})
+    saved = 1 - float(larger.step_time_s / est.step_time_s)
+    assert said == [
+        "buckets of 3.81 MiB are too small for this network: --set bucket_elements=32000000 (122 MiB) "
+        f"saves {saved:.1%} of the step"
+    ]
+    assert not told("buckets of", **SMALL, switches={"bucket_elements": 1e15})[1]
 
 
 def test_kernels_that_the_host_cannot_start_fast_enough():

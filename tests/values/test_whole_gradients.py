@@ -45,6 +45,12 @@ def test_zero_2_with_several_micro_batches_holds_what_zero_1_holds():
     assert "zero 2 holds whole gradients here" in " ".join(two.warnings)
 
 
+@pytest.mark.parametrize(("layout", "told"), [("cp8", True), ("tp8", False), ("cp2 tp4", True)])
+def test_zero_2_is_told_where_context_ranks_share_gradients_and_not_where_none_do(layout, told):
+    est = cm.estimate(**JOB, layout=layout, global_batch=8)
+    assert ("zero 2 holds whole gradients here" in " ".join(est.warnings)) == told
+
+
 def test_an_fsdp_recipe_reduces_each_micro_batch():
     est = cm.estimate(**JOB, global_batch=64, recipe="torchtitan")
     assert _gradients(est) == pytest.approx(4 * 8_030_261_248 / 8)
