@@ -250,9 +250,7 @@ def nearest(file: str, texts: dict[str, str]) -> list[str]:
     """Return the test files that name most of a module that few others name, those called like it first."""
     module = "costmodel." + file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     stem, names = Path(file).stem, names_of(file)
-    named = {
-        test: names & (set(re.findall(r"\w+", text)) | phrases_of(text)) for test, text in texts.items()
-    }
+    named = {test: names & (set(re.findall(r"\w+", text)) | phrases_of(text)) for test, text in texts.items()}
     tests_of = Counter(name for some in named.values() for name in some)
     scores = {
         test: sum(1.0 / tests_of[name] for name in some)

@@ -14,7 +14,7 @@ from costmodel.estimates.estimate import estimate
 from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
 from costmodel.trust.calibrate import part_factors
 from costmodel.trust.calibration.kernel_csv import table_of
-from costmodel.trust.calibration.kernel_fits import fit_held_out, matmul_block
+from costmodel.trust.calibration.kernel_fits import fit_held_out, matmul_block, matmul_bounds
 from costmodel.trust.own_runs import OwnRun
 
 H200 = load_accelerator("h200")
@@ -222,6 +222,21 @@ def test_constants_of_products_as_profiles_write_them():
     )
     assert block["fixed_per_group"] == "0.2 us"
     assert "fixed_per_group" not in matmul_block(full._replace(fixed_per_group_s=1e-7))
+
+
+@pytest.mark.parametrize(
+    ("column", "constants"),
+    [("groups", {"fixed_per_group_s"}), ("cast", {"cast_bytes_per_element", "cast_fixed_s"})],
+)
+def test_one_row_is_enough_to_ask_for_a_constant(column, constants):
+    """What one row of two shows is fitted; what none shows is not."""
+    columns = ("groups", "cast", "sustained")
+    asked = []
+    for last in ({}, {column: 4.0}):
+        plain = {"groups": 1.0, "cast": 0.0, "sustained": 0.0}
+        rows = [list(plain.values()), list({**plain, **last}.values())]
+        asked.append(set(matmul_bounds(table_of(columns, rows), "hopper")))
+    assert asked[1] - asked[0] == constants
 
 
 def test_errors_are_those_of_rows_that_the_fit_did_not_see():

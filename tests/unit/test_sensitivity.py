@@ -196,6 +196,15 @@ def test_tables_and_records():
     assert reach == sorted(reach, reverse=True)
 
 
+def test_the_best_switch_saves_a_thousandth_or_more():
+    found = cm.sensitivity(cm.estimate(**PLAIN, tp=2))
+    switch = next(one for one in found.effects if one.name == "fused_norm")
+    for more, is_named in ((-0.002, True), (-0.0005, False), (0.1, False)):
+        best = replace(found, effects=(switch._replace(more=more),)).best_switch
+        assert (best is not None) == is_named
+    assert replace(found, effects=()).best_switch is None
+
+
 def test_wrong_input_is_refused():
     with pytest.raises(CostModelError, match="layouts"):
         cm.sensitivity(cm.estimate(**PLAIN, tp=[1, 2]))

@@ -123,6 +123,12 @@ def test_values_are_halves_and_doubles_that_are_whole_and_in_range():
     assert {bounds: _doublings(*bounds) for bounds in known} == known
 
 
+def test_an_eighth_of_the_gpus_is_rounded_down():
+    """Of twelve one, though one and a half is an eighth."""
+    job = cm.estimate(model="llama3-8b", cluster="dgx-h100-ndr", gpus=12, global_batch=12, seq_len=4096).job
+    assert slider_values(job)["gpus"] == (1, 3, 6, 12, 24, 48)
+
+
 def test_values_of_every_slider_by_hand():
     """An eighth of the GPUs to four times; tp within a node; pp to the layers or 32; cp down to 512 tokens; no experts."""
     job = {

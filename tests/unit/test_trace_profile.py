@@ -527,6 +527,10 @@ def test_a_profile_teaches_the_factors_of_its_kernels(tmp_path):
         ratio = sum(one.trace_s for one in groups) / sum(one.bill_s for one in groups)
         one = moves[name]
         assert one.seen == pytest.approx(np.log(ratio))
+        # By which two releases of a framework differ, and by what the groups differ, each as its seconds.
+        share = np.array([group.bill_s for group in groups]) / sum(group.bill_s for group in groups)
+        off = np.log([group.trace_s / group.bill_s for group in groups]) - np.log(ratio)
+        assert one.scale == pytest.approx(np.sqrt(0.021**2 + (share * off**2).sum() * (share**2).sum()))
         # Between what was known and what was seen, and surer than before.
         low, high = sorted((one.move.prior_center, one.seen))
         assert low < one.move.center < high
