@@ -17,8 +17,8 @@ from costmodel.base.errors import CostModelError, shown
 from costmodel.cli import options as opt
 from costmodel.cli.group import COMMANDS, SHOWN_FLAGS, Group
 from costmodel.cli.output import Target
-from costmodel.cli.positional import is_file_name, job_and_machine, parted
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS, Field
+from costmodel.describe.jobs.positional import is_file_name, job_and_machine, parted
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -102,8 +102,6 @@ def command(
                     keywords["job"], machine = parted(values["job"])
                 else:
                     file, machine = job_and_machine(values.get("job") or "", asked.pop("machine", ""))
-                    if file and not is_file_name(file):
-                        file, machine = "", {"model": file, **machine}
                     (keywords if "job" in keywords else asked)["job"] = file
                 keywords["given"] = _with_words(asked, machine)
             if "target" in wanted:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.words import called, errors_called
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import Job, job_of
 from costmodel.describe.jobs.keywords import JobKeywords
+from costmodel.describe.jobs.merge import merge_jobs
+from costmodel.describe.jobs.positional import file_and_keywords, file_keywords
 from costmodel.describe.jobs.signature import shows
+from costmodel.describe.models.model import Model
 from costmodel.estimates.explain import Explanation, explain
 from costmodel.estimates.frame import long_columns, wide_columns
 from costmodel.estimates.priced_job import PricedJob
@@ -134,11 +139,18 @@ def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:
 
 
 @shows(JOB_FIELDS)
-def estimate(**job: Unpack[JobKeywords]) -> Estimate:
+def estimate(
+    model_or_job: str | Path | Model | None = None,
+    machine: str | Cluster | None = None,
+    /,
+    **job: Unpack[JobKeywords],
+) -> Estimate:
     """Price one training step of a job.
 
     Parameters
     ----------
+    model_or_job, machine : optional
+        Without their names: a model or the path of a job file, and a machine such as ``"256xH100"`` or a cluster.
     model : str or Model
         Preset, path of a model file or of a HuggingFace ``config.json``, or a `Model`.
     cluster : str or Cluster
@@ -182,5 +194,14 @@ def estimate(**job: Unpack[JobKeywords]) -> Estimate:
     ------
     CostModelError
         One line that names the field, the value and what is allowed.
+
+    Examples
+    --------
+    >>> est = estimate("llama3-8b", "8xH100", tp=2, global_batch=64, seq_len=8192)
+    >>> int(est.job.layout.dp), est.job.cluster.name
+    (4, 'dgx-h100-ndr')
     """
-    return estimate_job(job_of(job, who="estimate"))
+    file, asked = file_and_keywords(model_or_job, machine, job, who="estimate")
+    if file:
+        asked = merge_jobs(file_keywords(file), asked)
+    return estimate_job(job_of(asked, who="estimate"))

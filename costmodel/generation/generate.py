@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
+from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -17,10 +18,12 @@ from costmodel.base.version import __version__
 from costmodel.base.words import plural
 from costmodel.bill.lines import Bill
 from costmodel.bill.quantity import Quantity, quantity
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import with_price
-from costmodel.describe.jobs.fields import GENERATE_FIELDS
+from costmodel.describe.jobs.fields import GENERATE_FIELDS, names
 from costmodel.describe.jobs.keywords import GenerateKeywords
+from costmodel.describe.jobs.positional import file_and_keywords, file_keywords
 from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.model import Model
@@ -199,11 +202,19 @@ class Generation(Answer):
 
 
 @shows(GENERATE_FIELDS)
-def generate(**asked: Unpack[GenerateKeywords]) -> Generation:
+def generate(
+    model_or_job: str | Path | Model | None = None,
+    machine: str | Cluster | None = None,
+    /,
+    **asked: Unpack[GenerateKeywords],
+) -> Generation:
     """Price a batch of prompts that an inference engine answers.
 
     Parameters
     ----------
+    model_or_job, machine : optional
+        Without their names: a model or a job file's path, of which model, machine and price count, and a machine such
+        as ``"8xH100"`` or a cluster.
     model, cluster, gpus
         As in `costmodel.estimate`.
     layout : str, optional
@@ -244,7 +255,12 @@ def generate(**asked: Unpack[GenerateKeywords]) -> Generation:
     >>> found.running, 0.004 < found.itl_s < 0.012
     (64.0, True)
     """
-    given = keywords(asked, GENERATE_FIELDS, who="generate")
+    file, given = file_and_keywords(model_or_job, machine, asked, who="generate")
+    given = keywords(given, GENERATE_FIELDS, who="generate")
+    if file:
+        # A job file's layout is that of training.
+        taken = {*names(GENERATE_FIELDS)} - {"layout"}
+        given = {name: value for name, value in file_keywords(file).items() if name in taken} | given
     missing = [name for name in ("model", "gpus") if name not in given]
     if missing:
         raise CostModelError(f"generate: {' and '.join(missing)} missing, such as llama3-70b 8xH100")

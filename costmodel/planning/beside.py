@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.base.units import format_bytes, format_seconds
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, PLAN_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.layout_text import layout_text
-from costmodel.describe.jobs.merge import names_no_degree
+from costmodel.describe.jobs.merge import merge_jobs, names_no_degree
+from costmodel.describe.jobs.positional import file_and_keywords
 from costmodel.describe.jobs.reading import keywords, require_complete
 from costmodel.describe.jobs.short_form import short_form
 from costmodel.describe.jobs.signature import shows
+from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.interop.answer import job_file
 from costmodel.planning.plan import Plan, plan
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.whole_run import solve
@@ -125,13 +130,23 @@ _FIELDS = (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"])
 
 
 @shows((*JOB_FIELDS, FIELD["dollars"], FIELD["days"], *RUN_FIELDS))
-def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords]) -> TrainingRun:
+def run(
+    model_or_job: str | Path | Model | None = None,
+    machine: str | Cluster | None = None,
+    /,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    **asked: Unpack[RunKeywords],
+) -> TrainingRun:
     """Price a whole training run; or solve for how far to train, or on how many GPUs.
 
     Without a layout it is the planner's.
 
     Parameters
     ----------
+    model_or_job, machine : optional
+        Without their names: a model or a file of any kind that `costmodel.read` reads, and a machine such as
+        ``"256xH100"`` or a cluster.
     tokens : float or str, optional
         Tokens to train on; without them as many as `dollars` pay for and `days` allow. [-]
     dollars : float or str, optional
@@ -172,7 +187,10 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
     CostModelError
         One line that names the field, the value and what is allowed; without a layout also where none fits.
     """
-    given = keywords(asked, _FIELDS, who="run")
+    file, given = file_and_keywords(model_or_job, machine, asked, who="run")
+    if file:
+        given = merge_jobs(job_file(file).keywords, given)
+    given = keywords(given, _FIELDS, who="run")
     if not names_no_degree(given):
         return solve.run(changes=changes, **given)
     if given.get("gpus") is None:

@@ -12,15 +12,18 @@ from typing import Any, Unpack
 import numpy as np
 
 from costmodel.base.answer import Answer, rows_of
-from costmodel.base.errors import CostModelError, LayoutError, NoLayoutError
+from costmodel.base.errors import CostModelError, LayoutError, NoLayoutError, shown
 from costmodel.base.units import format_days
 from costmodel.base.version import __version__
 from costmodel.base.words import chance_text, common_device
 from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import PLAN_FIELDS
 from costmodel.describe.jobs.keywords import PlanKeywords
+from costmodel.describe.jobs.positional import file_and_keywords
 from costmodel.describe.jobs.short_form import job_file_text
 from costmodel.describe.jobs.signature import shows
+from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.answer import JobFile
@@ -240,6 +243,9 @@ class Plan(Found, Answer):
 
 @shows(PLAN_FIELDS, searched=True)
 def plan(
+    model_or_job: str | Path | Model | None = None,
+    machine: str | Cluster | None = None,
+    /,
     *,
     job: JobFile | str | Path | Mapping[str, Any] | None = None,
     kept: int = KEPT,
@@ -250,6 +256,8 @@ def plan(
 
     Parameters
     ----------
+    model_or_job, machine : optional
+        Without their names: a model or a file, as `job`, and a machine such as ``"256xH100"`` or a cluster.
     model, cluster, gpus, global_batch, seq_len, precision, optimizer, recipe, switches, axis_order, slice, tokens
         As in `costmodel.estimate`. Lists of clusters, gpus, batches, precisions, optimizers, axis orders
         or slices are searched together.
@@ -306,4 +314,7 @@ def plan(
     ...     count for reason, count in found.rejected.items() if reason != "does_not_fit")
     True
     """
-    return Plan.search(requested(job, asked), kept=kept, progress=progress)
+    file, given = file_and_keywords(model_or_job, machine, asked, who="plan")
+    if file and job is not None:
+        raise CostModelError(f"plan: job is given twice, as {shown(file)} and as {shown(job)}")
+    return Plan.search(requested(file or job, given), kept=kept, progress=progress)

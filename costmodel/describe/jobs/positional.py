@@ -1,0 +1,103 @@
+"""What may stand without a name: a job file or a model, and the machine, as in ``estimate llama3-70b 256xH100``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from costmodel.base.errors import CostModelError, shown
+from costmodel.describe.hardware.cluster import Cluster
+
+_COUNTED = re.compile(r"(?P<gpus>[0-9]+[kK]?)(\s*[x×*]\s*(?P<cluster>\S.*))?")
+_FILES = {
+    ".yaml",
+    ".yml",
+    ".json",
+    ".toml",
+    ".sh",
+    ".bash",
+    ".slurm",
+    ".sbatch",
+    ".py",
+    ".log",
+    ".txt",
+    ".cfg",
+}
+
+
+def parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the job files or models among words, and GPUs and cluster where a word counts them.
+
+    >>> parted(["a.yaml", "b.yaml", "256xH100"]), parted(["8", "llama3-8b"])
+    ((['a.yaml', 'b.yaml'], {'gpus': '256', 'cluster': 'H100'}), (['llama3-8b'], {'gpus': '8'}))
+    """
+    given = [word for word in words if word]
+    counted = [word for word in given if _COUNTED.fullmatch(word.strip()) and not Path(word).exists()]
+    if len(counted) > 1:
+        raise CostModelError(f"machine: expected one such as 256xH100, got {shown(' '.join(counted))}")
+    found = _COUNTED.fullmatch(counted[0].strip()) if counted else None
+    fields = {name: value for name, value in found.groupdict().items() if value} if found else {}
+    return [word for word in given if word not in counted], fields
+
+
+def job_and_machine(first: str, second: str) -> tuple[str, dict[str, str]]:
+    """Return a file, and model, GPUs and cluster, in whichever order they stand; a cluster needs no count.
+
+    >>> job_and_machine("llama3-8b", "h100"), job_and_machine("8xa100", "job.yaml")
+    (('', {'model': 'llama3-8b', 'cluster': 'h100'}), ('job.yaml', {'gpus': '8', 'cluster': 'a100'}))
+    """
+    files, machine = parted((first, second))
+    if len(files) == 2:
+        if is_file_name(files[1]):
+            raise CostModelError(
+                f"machine: expected GPUs such as 256xH100 after {files[0]}, got {shown(files[1])}"
+            )
+        machine = {"cluster": files.pop()}
+    if files and not is_file_name(files[0]):
+        machine = {"model": files.pop(), **machine}
+    return "".join(files), machine
+
+
+def is_file_name(word: str) -> bool:
+    """Tell whether a word is a file: it is there, or its ending or a leading ``./`` says so."""
+    return Path(word).suffix.lower() in _FILES or word.startswith((".", "/")) or Path(word).exists()
+
+
+def file_and_keywords(
+    job: object, machine: object, asked: Mapping[str, Any], *, who: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the file among what a call was given without a name, and its keywords with the rest."""
+    if not isinstance(machine, str | Cluster | None):
+        raise CostModelError(
+            f"machine: expected GPUs such as 256xH100, or a cluster, got {shown(machine)} (gpus= is a number)"
+        )
+    texts = [str(word) if isinstance(word, str | Path) else "" for word in (job, machine)]
+    file, named = job_and_machine(*texts)
+    words: dict[str, Any] = {**named}
+    if job is not None and not isinstance(job, str | Path):
+        words["model"] = job
+    if isinstance(machine, Cluster):
+        words["cluster"] = machine
+    for name, value in words.items():
+        if asked.get(name) is not None:
+            raise CostModelError(
+                f"{who}: {name} is given twice, as {shown(value)} and as {shown(asked[name])}"
+            )
+    return file, {**asked, **words}
+
+
+def file_keywords(file: str) -> dict[str, Any]:
+    """Return what a job file of ours says, or the model that a file describes."""
+    from costmodel.base.yaml_files import read_mapping
+    from costmodel.describe.jobs.merge import read_job
+
+    if Path(file).suffix.lower() in _FILES - {".yaml", ".yml", ".json"}:
+        raise CostModelError(
+            f"{file}: is neither a job file nor a model's; cm.read({file!r}).job are the keywords it says"
+        )
+    is_job = Path(file).is_file() and not {"model", "gpus"}.isdisjoint(
+        read_mapping(Path(file), example="model: llama3-8b")
+    )
+    return read_job(file) if is_job else {"model": file}
