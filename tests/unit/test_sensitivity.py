@@ -10,6 +10,7 @@ from famous_jobs import DEEPSEEK_V3, FSDP_8B, LLAMA3_405B
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.jobs.job import make_job
+from costmodel.describe.recipe import NUMERIC
 from costmodel.estimates.estimate import estimate_job
 from costmodel.reporting.sensitivity import sensitivity_remarks
 from costmodel.what_if.changes import choice_changes, hardware_changes, number_changes
@@ -202,6 +203,10 @@ def test_the_best_switch_saves_a_thousandth_or_more():
     for more, is_named in ((-0.002, True), (-0.0005, False), (0.1, False)):
         best = replace(found, effects=(switch._replace(more=more),)).best_switch
         assert (best is not None) == is_named
+    # Numbers are no switches, and what changes the numerics is not named.
+    others = [one for one in found.effects if one.kind != "switch" or one.name in NUMERIC]
+    assert {one.kind for one in others} == {"rate", "latency", "number", "switch"}
+    assert replace(found, effects=tuple(one._replace(more=-0.1) for one in others)).best_switch is None
     assert replace(found, effects=()).best_switch is None
 
 

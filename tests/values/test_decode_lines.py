@@ -176,6 +176,27 @@ def test_prefill_in_chunks_reads_weights_once_a_chunk():
     assert found.pop("prefill.other") == pytest.approx(0.25 * sum(found.values()))
 
 
+def test_two_chunks_of_a_prefill_send_what_one_sends_twice():
+    """16 prompts of 1,024 tokens against 8, which fill a chunk: sums, exchanges and hand-overs from stage to stage."""
+    split = Split(tp=2, dp=2, ep=4, pp=2)
+    one, two = (
+        {
+            name: took
+            for name, took in seconds(prefill_step(served("experts"), split, prompts, 1024)).items()
+            if name.startswith(("prefill.tp.", "prefill.ep.", "prefill.pp."))
+        }
+        for prompts in (8, 16)
+    )
+    assert set(one) == {
+        "prefill.tp.all_reduce",
+        "prefill.ep.dispatch",
+        "prefill.ep.combine",
+        "prefill.pp.send",
+    }
+    assert all(took > 0 for took in one.values())
+    assert two == pytest.approx({name: 2 * took for name, took in one.items()}, rel=1e-12)
+
+
 def test_weights_of_a_gpu():
     """In NVFP4 a mixture keeps attention in 16 bits, a dense model does not; tables and the last norm are never quantised."""
     table, head = 2 * 32000 * 1024, 2 * (32000 * 1024 + 1024)
