@@ -397,7 +397,7 @@ def _corpus(folders: tuple[Path, ...]) -> list[tuple[str, bytes]]:
 
 
 _LEFT_OUT = ("serve", "measure", "watch")
-"""The server, what wants a GPU, and what waits for a job."""
+"""The server, what wants a GPU, and what waits for a job; and --html, a page of several seconds."""
 
 
 @functools.cache
@@ -412,9 +412,14 @@ def _commands() -> tuple[tuple[tuple[str, ...], tuple[tuple[str, bool], ...], in
                 if name not in _LEFT_OUT:
                     walk((*words, name), command.get_command(context, name))
             return
-        options = [param for param in command.params if param.param_type_name != "argument"]
+        options = [
+            param
+            for param in command.params
+            if param.param_type_name != "argument" and "--html" not in param.opts
+        ]
         flags = [(flag, not one.is_flag) for one in options for flag in (*one.opts, *one.secondary_opts)]
-        found.append((words, tuple(sorted(flags)), len(command.params) - len(options)))
+        arguments = sum(param.param_type_name == "argument" for param in command.params)
+        found.append((words, tuple(sorted(flags)), arguments))
 
     walk((), typer.main.get_command(root))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""What looks into an estimate: ``explain``, ``compare``, ``sensitivity``, ``roofline``, ``profile`` and ``trace``."""
+"""What looks into an estimate: ``explain``, ``compare`` and ``sensitivity``, its views, and ``observed profile``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole run: ``costmodel run``, ``watch`` and ``budget``."""
+"""The whole run: ``costmodel run``, ``budget`` and ``observed watch``."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Plan(Found, Answer):
         return self.question.command_of(self.estimate_of(self.kept.top, row).job)
 
     def job_file(self) -> str:
-        """Return the best layout as a job file, which `estimate`, `run` and `report` read; it is priced again first.
+        """Return the best layout as a job file, which `estimate` and `run` read; it is priced again first.
 
         Raises
         ------

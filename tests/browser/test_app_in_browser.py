@@ -38,7 +38,7 @@ expect.set_options(timeout=SECONDS)
 
 @pytest.fixture(scope="module")
 def address():
-    command = [sys.executable, "-m", "costmodel", "app", "--port", "0"]
+    command = [sys.executable, "-m", "costmodel", "serve", "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     found = server.stderr.readline().strip()
     assert found.startswith("http://127.0.0.1:")

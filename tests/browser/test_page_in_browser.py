@@ -27,7 +27,7 @@ WIDTHS = (400, 1400)
 def report(browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     (folder / "job.yaml").write_text(JOB, encoding="utf-8")
-    assert main(["report", str(folder / "job.yaml"), "--html", str(folder / "report.html"), "-q"]) == 0
+    assert main(["estimate", str(folder / "job.yaml"), "--html", str(folder / "report.html"), "-q"]) == 0
     return folder / "report.html"
 
 

@@ -69,14 +69,16 @@ def test_a_report_of_an_open_layout_is_of_the_planners_and_says_so(tmp_path, cap
     job = "-m llama3-70b -n 64 --global-batch 128 --seq-len 8192"
     planned = cm.run(model="llama3-70b", gpus=64, global_batch=128, seq_len=8192, tokens=1e12).est
     least = ["--no-plan", "--no-sensitivity", "--samples", "20"]
-    said(capsys, "report", *job.split(), *least, "--html", str(tmp_path / "r.html"))
+    said(capsys, "estimate", *job.split(), *least, "--html", str(tmp_path / "r.html"))
     page = html.unescape((tmp_path / "r.html").read_text())
     assert f"tp{planned.job.layout.tp:.0f} " in page
     assert "(the planner's: none was named)" in page
     assert layout_text(planned.job.layout) != "tp1 dp64"
     assert "fits" in page
     assert "does not fit" not in page.split("<section", 1)[0]
-    said(capsys, "report", *job.split(), *least, "--tp", "8", "--pp", "4", "--html", str(tmp_path / "s.html"))
+    said(
+        capsys, "estimate", *job.split(), *least, "--tp", "8", "--pp", "4", "--html", str(tmp_path / "s.html")
+    )
     named = html.unescape((tmp_path / "s.html").read_text())
     assert "the planner's" not in named.split("<section", 1)[0]
 

@@ -24,7 +24,16 @@ def runs():
 def test_five_logs_make_a_profile_that_an_estimate_takes(tmp_path, capsys):
     assert len(LOGS) == 5
     profile = tmp_path / "ours.yaml"
-    command = ["calibrate", "fabric", *map(str, LOGS), "--cluster", "h100-ndr", "--write", str(profile)]
+    command = [
+        "observed",
+        "calibrate",
+        "fabric",
+        *map(str, LOGS),
+        "--cluster",
+        "h100-ndr",
+        "--write",
+        str(profile),
+    ]
 
     assert main([*command, "--format", "json"]) == 0
 
@@ -50,7 +59,7 @@ def test_five_logs_make_a_profile_that_an_estimate_takes(tmp_path, capsys):
 
 def test_nothing_is_overwritten_without_force(tmp_path, capsys):
     profile, link = tmp_path / "ours.yaml", tmp_path / "ours-nvlink.yaml"
-    command = ["calibrate", "fabric", str(LOGS[1]), "--ranks", "8", "--write", str(profile)]
+    command = ["observed", "calibrate", "fabric", str(LOGS[1]), "--ranks", "8", "--write", str(profile)]
     link.write_text("mine")
     assert main(command) == 2
     assert "ours-nvlink.yaml: exists; --force replaces it" in capsys.readouterr().err
@@ -62,8 +71,8 @@ def test_nothing_is_overwritten_without_force(tmp_path, capsys):
 
 def test_a_calibrated_cluster_can_be_calibrated_again_beside_itself(tmp_path, capsys):
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    assert main(["calibrate", "fabric", str(LOGS[0]), "--write", str(first)]) == 0
-    again = ["calibrate", "fabric", str(LOGS[3]), "--cluster", str(first), "--write"]
+    assert main(["observed", "calibrate", "fabric", str(LOGS[0]), "--write", str(first)]) == 0
+    again = ["observed", "calibrate", "fabric", str(LOGS[3]), "--cluster", str(first), "--write"]
     assert main([*again, str(second)]) == 0
     assert [tier.link for tier in load_cluster(second).tiers] == [
         "first-nvlink",
@@ -110,7 +119,7 @@ def test_a_wrong_network_is_refused(tmp_path, capsys):
         )
     path = tmp_path / "all_gather.log"
     path.write_text("".join(rows))
-    command = ["calibrate", "fabric", str(path), "--ranks", "16", "--nodes", "2"]
+    command = ["observed", "calibrate", "fabric", str(path), "--ranks", "16", "--nodes", "2"]
     assert main([*command, "-c", "cloud-h100-100gbe", "--write", str(tmp_path / "x.yaml")]) == 2
     assert "start from a cluster with the right network" in capsys.readouterr().err
     assert not (tmp_path / "x.yaml").exists()
@@ -131,7 +140,17 @@ def test_a_figure_of_measured_and_fitted(tmp_path):
     picture = tmp_path / "fit.png"
     assert (
         main(
-            ["calibrate", "fabric", str(LOGS[0]), "--plot", str(picture), "-q", "--out", str(tmp_path / "t")]
+            [
+                "observed",
+                "calibrate",
+                "fabric",
+                str(LOGS[0]),
+                "--plot",
+                str(picture),
+                "-q",
+                "--out",
+                str(tmp_path / "t"),
+            ]
         )
         == 0
     )

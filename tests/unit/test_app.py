@@ -517,8 +517,8 @@ def test_a_connection_that_says_no_more_is_given_up(begun):
 
 
 def test_without_the_extra_or_a_free_port_it_says_so(address, monkeypatch, capsys):
-    assert main(["app", "--port", address.rpartition(":")[2].strip("/")]) == 2
+    assert main(["serve", "--port", address.rpartition(":")[2].strip("/")]) == 2
     assert "--port 0 takes a free one" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "plotly", None)
-    assert main(["app"]) == 2
+    assert main(["serve"]) == 2
     assert "the page needs plotly: " in capsys.readouterr().err

@@ -39,7 +39,7 @@ def asked(*questions, stop_after=None):
 
     async def talk():
         how = mcp.StdioServerParameters(
-            command=sys.executable, args=["-m", "costmodel", "mcp"], env=dict(os.environ)
+            command=sys.executable, args=["-m", "costmodel", "serve", "--mcp"], env=dict(os.environ)
         )
         async with stdio_client(how) as (read, write), mcp.ClientSession(read, write) as session:
             await session.initialize()
@@ -219,7 +219,7 @@ def test_a_layout_text_and_a_degree_on_top_of_it():
 
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mcp", None)
-    assert main(["mcp"]) == 2
+    assert main(["serve", "--mcp"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("Error: tools for assistants need the MCP SDK: ")
     assert "[mcp]" in error

@@ -70,7 +70,20 @@ def test_kernels_make_an_accelerator_that_a_cluster_can_use(tmp_path, capsys):
     profile = tmp_path / "ours.yaml"
     paths = [str(tmp_path / name) for name in tables]
 
-    code = main(["calibrate", "kernels", *paths, "-a", "h200", "--write", str(profile), "--format", "json"])
+    code = main(
+        [
+            "observed",
+            "calibrate",
+            "kernels",
+            *paths,
+            "-a",
+            "h200",
+            "--write",
+            str(profile),
+            "--format",
+            "json",
+        ]
+    )
 
     record = json.loads(capsys.readouterr().out)
     fits = {(row["section"], row["name"]): row for row in record["kernels"]}
@@ -88,7 +101,7 @@ def test_kernels_make_an_accelerator_that_a_cluster_can_use(tmp_path, capsys):
     # what was not measured, and the power limit that bursts do not show, stay as they were
     assert ours.kernels.matmul["fp8"] == H200.kernels.matmul["fp8"]
     assert ours.kernels.matmul["bf16"].sustained_loss == H200.kernels.matmul["bf16"].sustained_loss
-    assert main(["calibrate", "kernels", *paths, "-a", "h200", "--write", str(profile)]) == 2
+    assert main(["observed", "calibrate", "kernels", *paths, "-a", "h200", "--write", str(profile)]) == 2
     assert "--force replaces it" in capsys.readouterr().err
 
 
@@ -107,7 +120,9 @@ def test_bad_timings_are_named_by_file_and_line_and_nothing_is_written(tmp_path,
     file, profile = tmp_path / "t.csv", tmp_path / "ours.yaml"
     for text, message in BAD_ROWS:
         file.write_text(text)
-        assert main(["calibrate", "kernels", str(file), "-a", "h200", "--write", str(profile)]) == 2
+        assert (
+            main(["observed", "calibrate", "kernels", str(file), "-a", "h200", "--write", str(profile)]) == 2
+        )
         assert message in capsys.readouterr().err
     assert not profile.exists()
 
@@ -153,12 +168,12 @@ def test_a_constant_is_found():
 def test_steps_by_command(tmp_path, capsys):
     job = tmp_path / "job.yaml"
     job.write_text("model: llama3-8b\ngpus: 64\nlayout: tp2\nglobal_batch: 512\nseq_len: 8192\n")
-    assert main(["calibrate", "steps", f"{job}=7s,60GiB"]) == 0
+    assert main(["observed", "calibrate", "steps", f"{job}=7s,60GiB"]) == 0
     out = capsys.readouterr().out
     assert "math" in out
     assert "60.0 GiB" in out
     assert "constant" not in out
-    assert main(["calibrate", "steps", f"{job}=7s", "--overhead", "--format", "json"]) == 0
+    assert main(["observed", "calibrate", "steps", f"{job}=7s", "--overhead", "--format", "json"]) == 0
     assert "constant" in {row["part"] for row in json.loads(capsys.readouterr().out)["explanations"]}
 
 
@@ -172,7 +187,7 @@ def test_wrong_steps_are_one_line(tmp_path, capsys):
         ("{job}=3", "step time: expected a time such as"),
         ("{job}=3s,60", "memory: expected a quantity"),
     ):
-        assert main(["calibrate", "steps", text.format(job=job)]) == 2
+        assert main(["observed", "calibrate", "steps", text.format(job=job)]) == 2
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
@@ -253,7 +268,7 @@ def test_errors_are_those_of_rows_that_the_fit_did_not_see():
 def test_without_scipy_a_fit_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     (tmp_path / "m.csv").write_text(memory_csv())
-    assert main(["calibrate", "kernels", str(tmp_path / "m.csv"), "-a", "h200"]) == 2
+    assert main(["observed", "calibrate", "kernels", str(tmp_path / "m.csv"), "-a", "h200"]) == 2
     said = capsys.readouterr().err
     assert "fitting constants needs SciPy" in said
     assert said.strip().count("\n") == 0

@@ -56,8 +56,8 @@ ROW = "     1048576        262144     float     sum      -1    30.00   34.95   6
     ("name", "text", "command", "said"),
     [
         ("f.toml", "[training]\nseq_len = " + "9" * 5000 + "\n[parallelism]\n", ["read"], "not TOML: Exceeds the limit"),
-        ("f.csv", "x" * 200_000 + "\n", ["calibrate", "runs"], "field larger than field limit"),
-        ("f.csv", "x" * 200_000 + "\n", ["calibrate", "kernels", "-a", "h100"], "expected the columns"),
+        ("f.csv", "x" * 200_000 + "\n", ["observed", "calibrate", "runs"], "field larger than field limit"),
+        ("f.csv", "x" * 200_000 + "\n", ["observed", "calibrate", "kernels", "-a", "h100"], "expected the columns"),
         ("f.csv", "x" * 200_000 + "\n", ["validate"], "field larger than field limit"),
         ("config.json", DEEP, ["model", "show"], "not JSON: it is nested too deeply"),
         ("f.log", "# nThread 1 nGpus 8\n" + HEAD + ROW, ["read"], "has no columns time, algbw and busbw"),
@@ -82,7 +82,7 @@ def test_what_was_a_traceback_or_read_as_something_else(name, text, command, sai
 def test_a_step_of_no_training_is_refused(time, tmp_path, capsys):
     job = tmp_path / "j.yaml"
     job.write_text("model: llama3-8b\ngpus: 8\nglobal_batch: 8\nseq_len: 2048\ntp: 2\n")
-    assert main(["calibrate", "steps", f"{job}={time}"]) == 2
+    assert main(["observed", "calibrate", "steps", f"{job}={time}"]) == 2
     assert "step time: expected" in capsys.readouterr().err
 
 
@@ -98,7 +98,7 @@ def test_a_shard_degree_that_makes_other_gpus_than_were_given_is_said(tmp_path, 
 def test_a_table_with_the_line_ends_of_old_macs(tmp_path, capsys):
     rows = "name,model,gpus,global_batch,seq_len,tp,step_time_s\ra,llama3-8b,8,16,2048,2,0.5\rb,llama3-8b,8,32,2048,2,1\r"
     (tmp_path / "f.csv").write_bytes(rows.encode())
-    assert main(["calibrate", "runs", str(tmp_path / "f.csv"), "--format", "json"]) in (0, 2)
+    assert main(["observed", "calibrate", "runs", str(tmp_path / "f.csv"), "--format", "json"]) in (0, 2)
     assert "new-line" not in capsys.readouterr().err
 
 
@@ -145,7 +145,7 @@ def test_numbers_of_400_digits_are_one_line(arguments, said, capsys):
         ["sweep", "pipe"],
         ["hardware", "check", "pipe"],
         ["estimate", "-m", "pipe.json", "-n", "8", "--global-batch", "8", "--seq-len", "2k"],
-        ["calibrate", "kernels", "pipe", "-a", "h100-sxm-80gb"],
+        ["observed", "calibrate", "kernels", "pipe", "-a", "h100-sxm-80gb"],
     ],
 )
 def test_a_pipe_that_nobody_writes_to_is_not_waited_for(line, tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ def test_without_torch_one_line_says_so(what, monkeypatch, capsys):
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", no_torch)
-    assert main(["measure", what]) == 2
+    assert main(["observed", "measure", what]) == 2
     assert capsys.readouterr().err == f"Error: measuring needs torch: {install_command('measure')}\n"
 
 
@@ -35,7 +35,7 @@ def test_without_a_gpu_one_line_says_so(what, capsys):
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    assert main(["measure", what]) == 2
+    assert main(["observed", "measure", what]) == 2
     error = capsys.readouterr().err
     assert "this machine has no GPU that torch can see" in error
     assert error.count("\n") == 1
@@ -49,7 +49,7 @@ def test_sizes_are_whole_numbers_of_floats_on_every_rank():
 
 
 def test_unknown_dtypes_and_collectives_are_refused(capsys):
-    assert main(["measure", "matmul", "--dtypes", "bf61"]) == 2
+    assert main(["observed", "measure", "matmul", "--dtypes", "bf61"]) == 2
     assert "did you mean 'bf16'" in capsys.readouterr().err
 
 
@@ -68,7 +68,7 @@ def test_local_ranks_measure_calibrate_and_estimate(ranks, tmp_path, capsys):
         "--collectives",
         "all-reduce,all-gather",
     ]
-    assert main(["measure", "collectives", *sweep, "--out", str(log)]) == 0
+    assert main(["observed", "measure", "collectives", *sweep, "--out", str(log)]) == 0
     read = read_log(log)
     assert not read.problems
     assert {(one.primitive, one.ranks, one.nodes) for one in read.sweeps} == {
@@ -76,7 +76,7 @@ def test_local_ranks_measure_calibrate_and_estimate(ranks, tmp_path, capsys):
         ("all_gather", ranks, 1),
     }
     # processes that share cores scatter: what is tested is the path, not the fit
-    command = ["calibrate", "fabric", str(log), "--write", str(profile), "--max-error", "20"]
+    command = ["observed", "calibrate", "fabric", str(log), "--write", str(profile), "--max-error", "20"]
     assert main([*command, "--cluster", "cloud-h100-100gbe", "--out", str(tmp_path / "fit.txt")]) == 0
     job = ["-m", "llama3-8b", "-n", "8", "-l", "tp2", "--global-batch", "8", "--seq-len", "2048"]
     assert main(["estimate", *job, "-c", str(profile)]) == 0
@@ -91,7 +91,7 @@ def test_kernel_sweeps_are_what_calibrate_reads(tmp_path):
     paths = []
     for what in ("matmul", "attention", "memory"):
         paths.append(tmp_path / f"{what}.csv")
-        assert main(["measure", what, "--device", "cpu", "--small", "--out", str(paths[-1])]) == 0
+        assert main(["observed", "measure", what, "--device", "cpu", "--small", "--out", str(paths[-1])]) == 0
     read = read_timings(paths, {"bf16": 1e15})
     assert not read.problems
     assert len(read.matmul["matmul", "bf16"].m) == 16

@@ -226,7 +226,9 @@ def test_a_broken_log_is_refused_with_its_own_message_and_nothing_is_written(kin
     text, message = BROKEN[kind]
     path, profile = write(tmp_path, text), tmp_path / "mine.yaml"
 
-    code = main(["calibrate", "fabric", str(path), "--cluster", "h100-ndr", "--write", str(profile)])
+    code = main(
+        ["observed", "calibrate", "fabric", str(path), "--cluster", "h100-ndr", "--write", str(profile)]
+    )
 
     error = capsys.readouterr().err
     assert code == 2
@@ -244,7 +246,7 @@ def test_binary_and_missing_files(tmp_path):
 
 def test_bad_lines_can_be_skipped_on_request(tmp_path, capsys):
     path = write(tmp_path, BROKEN["zero time"][0])
-    assert main(["calibrate", "fabric", str(path), "--skip-bad-lines", "--format", "json"]) == 0
+    assert main(["observed", "calibrate", "fabric", str(path), "--skip-bad-lines", "--format", "json"]) == 0
     assert f"Warning: all_reduce.log:{LINE}: time" in capsys.readouterr().err
 
 

@@ -278,7 +278,7 @@ def test_a_plan_and_its_commands_carry_the_site(tmp_path):
 
 
 def run(*arguments):
-    return main(["calibrate", "runs", *map(str, arguments)])
+    return main(["observed", "calibrate", "runs", *map(str, arguments)])
 
 
 def test_the_command_from_a_table_to_a_narrower_estimate(tmp_path, capsys):
@@ -399,16 +399,16 @@ def test_runs_far_off_their_predictions_are_told_to_look_at_the_job(tmp_path, ca
         said = f"Your run takes {factor:.2f} times as long as predicted, further than all but a few published runs"
         assert (said in out) == told, factor
         assert "mine.csv:2" in out  # a row without a name is its line
-        assert main(["calibrate", "steps", f"{job}={factor * step_s}s"]) == 0
+        assert main(["observed", "calibrate", "steps", f"{job}={factor * step_s}s"]) == 0
         assert (said in capsys.readouterr().out) == told, factor
 
 
 def test_where_no_part_alone_explains_a_step_the_job_is_doubted(tmp_path, capsys):
     job, step_s = tmp_path / "job.yaml", float(cm.estimate(**JOB, layout="tp2").step_time_s)
     job.write_text(json.dumps({**JOB, "layout": "tp2"}))
-    assert main(["calibrate", "steps", f"{job}={4 * step_s}s"]) == 0
+    assert main(["observed", "calibrate", "steps", f"{job}={4 * step_s}s"]) == 0
     assert "no part explains it alone" in " ".join(capsys.readouterr().out.split())
-    assert main(["calibrate", "steps", f"{job}={1.1 * step_s}s"]) == 0
+    assert main(["observed", "calibrate", "steps", f"{job}={1.1 * step_s}s"]) == 0
     assert "One step: every part can explain it" in " ".join(capsys.readouterr().out.split())
 
 

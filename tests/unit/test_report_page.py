@@ -78,7 +78,7 @@ def test_the_largest_jobs_stay_small(tmp_path):
     job = "-m deepseek-v3-671b -c h800-cx7 -n 2048 --schedule dualpipe --global-batch 15360 --seq-len 4096 --ep 64 --pp 16"
 
     job += f" --precision fp8-block -r hai-llm -q --html {tmp_path}/deep.html"
-    assert main(["report", *job.split()]) == 0
+    assert main(["estimate", *job.split()]) == 0
     assert (tmp_path / "deep.html").stat().st_size < MOST_BYTES
 
 
@@ -160,9 +160,9 @@ def test_several_layouts_are_refused():
 def test_report_writes_whole_files_and_keeps_what_exists(tmp_path, capsys):
     path = tmp_path / "page.html"
 
-    assert main(["report", *FLAGS, "--html", str(path), "--no-plan", "--no-sensitivity"]) == 0
+    assert main(["estimate", *FLAGS, "--html", str(path), "--no-plan", "--no-sensitivity"]) == 0
     assert f"wrote {path}" in capsys.readouterr().err
-    assert main(["report", *FLAGS, "--html", str(path)]) == 2
+    assert main(["estimate", *FLAGS, "--html", str(path)]) == 2
     assert "--force" in capsys.readouterr().err
     assert "Other layouts" not in path.read_text(encoding="utf-8")
 
@@ -172,7 +172,7 @@ def test_without_plotly_the_extra_is_named(monkeypatch, capsys, tmp_path):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly", None)
 
-    assert main(["report", *FLAGS, "--html", str(tmp_path / "page.html")]) == 2
+    assert main(["estimate", *FLAGS, "--html", str(tmp_path / "page.html")]) == 2
     assert install_command("report") in capsys.readouterr().err
 
 

@@ -587,7 +587,7 @@ BROKEN = {
 def test_what_is_no_trace_is_one_line(tmp_path, capsys):
     for name, (content, message) in BROKEN.items():
         (tmp_path / name).write_bytes(content)
-        assert main(["profile", str(tmp_path / name)]) == 2
+        assert main(["observed", "profile", str(tmp_path / name)]) == 2
         printed = capsys.readouterr()
         assert printed.out == ""
         assert printed.err.count("\n") == 1
@@ -610,7 +610,7 @@ def test_databases_that_are_no_export_are_one_line(tmp_path, capsys):
         ("none", "holds nothing that ran on a GPU"),
         ("old", "has no column streamId"),
     ):
-        assert main(["profile", str(tmp_path / f"{name}.sqlite")]) == 2
+        assert main(["observed", "profile", str(tmp_path / f"{name}.sqlite")]) == 2
         printed = capsys.readouterr().err
         assert message in printed
         assert printed.count("\n") == 1
@@ -620,33 +620,46 @@ def test_the_command_prints_tables_and_draws(tmp_path, capsys):
     trace = write_trace(tmp_path / "t.json.gz", step_events(1000, 1, layers=4), zipped=True)
     job = tmp_path / "job.yaml"
     job.write_text("\n".join(f"{name}: {value}" for name, value in SMALL.items()))
-    assert main(["profile", str(trace), "--job", str(job)]) == 0
+    assert main(["observed", "profile", str(trace), "--job", str(job)]) == 0
     printed = capsys.readouterr().out
     assert "4 of 32 passes through a layer beside the bill of llama3-8b" in printed
     assert "--set attention_kernel=flash3" in printed
     assert (
         main(
-            ["profile", str(trace), "--job", str(job), "--set", "attention_kernel=flash3", "--format", "csv"]
+            [
+                "observed",
+                "profile",
+                str(trace),
+                "--job",
+                str(job),
+                "--set",
+                "attention_kernel=flash3",
+                "--format",
+                "csv",
+            ]
         )
         == 0
     )
     printed = capsys.readouterr().out
     assert printed.startswith("line_group,bill_s,trace_s,difference_s")
     assert "prices" not in printed
-    assert main(["profile", str(trace), "--figure", "beside", "--plot", str(tmp_path / "x.png")]) == 2
+    assert (
+        main(["observed", "profile", str(trace), "--figure", "beside", "--plot", str(tmp_path / "x.png")])
+        == 2
+    )
     assert "needs a job" in capsys.readouterr().err
     site = tmp_path / "site.yaml"
-    assert main(["profile", str(trace), "--job", str(job), "--write", str(site)]) == 0
+    assert main(["observed", "profile", str(trace), "--job", str(job), "--write", str(site)]) == 0
     printed = capsys.readouterr()
     assert "What the profile says of the model's factors" in printed.out
     assert f"wrote {site}" in printed.err
     assert main(["estimate", str(job), "--site", str(site), "--quiet"]) == 0
-    assert main(["profile", str(trace), "--write", str(tmp_path / "other.yaml")]) == 2
+    assert main(["observed", "profile", str(trace), "--write", str(tmp_path / "other.yaml")]) == 2
     assert "a site file needs a job" in capsys.readouterr().err
     pytest.importorskip("matplotlib")
     for more in ([], ["--job", str(job)]):
         picture = tmp_path / f"p{len(more)}.png"
-        assert main(["profile", str(trace), *more, "--plot", str(picture), "--quiet"]) == 0
+        assert main(["observed", "profile", str(trace), *more, "--plot", str(picture), "--quiet"]) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 

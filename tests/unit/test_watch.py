@@ -134,7 +134,7 @@ def test_the_length_of_a_run_is_the_logs_or_that_of_its_tokens(tmp_path):
 
 
 def run_watch(*arguments):
-    return main(["watch", *map(str, arguments)])
+    return main(["observed", "watch", *map(str, arguments)])
 
 
 @pytest.fixture
