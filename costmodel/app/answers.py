@@ -140,7 +140,7 @@ def command_of(state: State) -> str:
     }
     found = command("estimate", job, more.get(state.view, ()))
     return (
-        f"{found}\n{command('report', job, ('--html', 'report.html'))}" if state.view == "export" else found
+        f"{found}\n{command('estimate', job, ('--html', 'report.html'))}" if state.view == "export" else found
     )
 
 
