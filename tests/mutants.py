@@ -235,10 +235,12 @@ def phrases_of(text: str) -> set[str]:
 def names_of(file: str) -> set[str]:
     """Return what tests can name of a module: what it defines, words of its texts, as lines of bills are named, and phrases."""
     tree = ast.parse((PACKAGE / file).read_text())
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names: set[str] = set()
     phrases: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if " " in node.value:
                 phrases |= phrases_of(node.value)
             else:

@@ -156,6 +156,11 @@ def test_several_slices_wait_for_the_slowest(profiles):
     assert "overhead.slowest_slice" not in alone
 
 
+def test_nodes_of_a_torus_of_which_no_spread_is_known_wait_for_nothing():
+    est = cm.estimate(model="llama2-7b", cluster="trn2-efa", gpus=64, global_batch=64, seq_len=2048)
+    assert "overhead.slowest_slice" not in {line.name for line in est.bill.time_lines}
+
+
 def test_every_axis_is_priced_and_arrays_as_each_of_their_layouts():
     layouts = {
         "tp": [1, 2, 8, 8, 4],

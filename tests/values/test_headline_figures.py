@@ -40,6 +40,13 @@ def test_products_that_run_again_count_in_hfu_whatever_splits_them():
         assert float(est.hfu / est.mfu - 1) * float(est.model_flops()) == pytest.approx(again, rel=1e-9)
 
 
+def test_throughput_is_tokens_over_seconds_and_gpus():
+    est = cm.estimate(**JOB, cp=2, tp=2)
+    assert float(est.tokens_per_s_per_gpu) == pytest.approx(
+        32 * 4096 / float(est.step_time_s) / 16, rel=1e-12
+    )
+
+
 def test_a_job_that_overflows_its_host_surely_does_not_fit():
     """It fits the GPUs, whose odds alone would say so; the host, which holds the optimizer, has a gigabyte."""
     job = {**JOB, "gpus": 8, "tp": 2, "recompute": "full", "switches": {"offload_optimizer": True}}
