@@ -30,9 +30,13 @@ from costmodel.interop.shell_words import (
     is_unknown,
     missing_in,
     unknown,
+    whole_number,
     without_marks,
 )
 
+_MARKS = re.compile("[\ue000-\ue005]")
+_MOST_COMPARED = 10_000_000
+"""Characters of a text times those of its pattern."""
 _LONGEST, _MOST_STEPS, _MOST_TURNS, _DEEPEST = 1_000_000, 20_000, 500, 24
 _SHELLS = ("bash", "sh", "zsh")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -98,7 +102,7 @@ def follow(
     walker = _Walker({**_slurm_variables(slurm), **(environment or {})}, places, f"./{name}")
     try:
         with suppress(_EndError):
-            walker.run(_parsed(re.sub("[\ue000-\ue005]", "", text)))
+            walker.run(_parsed(_MARKS.sub("", text)))
     except RecursionError:
         raise CostModelError("the script is nested too deeply") from None
     scope, notes = walker.scope, list(dict.fromkeys(walker.notes))
@@ -174,7 +178,7 @@ _JOINS = ("&&", "||", "|", "|&")
 _SEPARATORS = ("\n", ";", "&", ";;", ";&", ";;&", *_JOINS)
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
 _FUNCTION = re.compile(
-    r"(?:function[ \t]+([\w.:-]+)[ \t]*(?:\([ \t]*\))?|([A-Za-z_][\w.:-]*)[ \t]*\([ \t]*\))\s*(?=[{(])"
+    r"(?:function[ \t]+([\w.:-]+)(?:[ \t]*\([ \t]*\))?|([A-Za-z_][\w.:-]*)[ \t]*\([ \t]*\))\s*(?=[{(])"
 )
 _BLANK = re.compile(r"(?:[ \t\r]|\\\n)+|#[^\n]*")
 _REDIRECT = re.compile(r"(?:\d*|&)(<<<|<<[-']?|>>?[&|]?|<[&>]?)(?!\()")
@@ -266,7 +270,7 @@ def _parsed(text: str, first_line: int = 1) -> list[_Command]:
     for line, token in _tokens(text.replace("\r\n", "\n"), first_line):
         words = current.words
         if words[:1] == ["[["] and words[-1] != "]]":
-            words += token.split()
+            words += [token] if token.strip() else []
         elif redirect and token not in _SEPARATORS and not token.startswith("--"):
             # A word with dashes stands behind the end of a placeholder such as <path to data>.
             if redirect[:2] == "<<":
@@ -298,6 +302,8 @@ def _parsed(text: str, first_line: int = 1) -> list[_Command]:
                 _nest(commands, opened)
             if first in _ALONE or first == "()" or (first == "case" and token == "in"):
                 current = _Command(line, "")
+    if commands and commands[-1].words[0] == "[[" and commands[-1].words[-1] != "]]":
+        opened.append(commands[-1])
     if opened:
         raise CostModelError(f"line {opened[-1].line}: nothing ends the '{opened[-1].words[0]}'")
     return commands
@@ -421,9 +427,14 @@ class _Walker:
                 is_else = commands[then].words[0] == "else"
                 yield is_else or self.condition(commands, asked + 1, then), then + 1, following
 
+    def copied(self) -> Values:
+        """Return a copy of the variables as they are."""
+        self.scope.spend(len(self.scope.values))
+        return dict(self.scope.values)
+
     def apart(self, commands: list[_Command], start: int = 0, end: int | None = None) -> Status:
         """Follow a shell of its own, whose variables and whose exit are its own."""
-        values = dict(self.scope.values)
+        values = self.copied()
         try:
             return self.run(commands, start, end)
         except _EndError:
@@ -437,7 +448,7 @@ class _Walker:
         others = list[Values]()
         for holds, start, end in branches:
             if holds is None:
-                before = dict(self.scope.values)
+                before = self.copied()
                 self.doubtfully(commands, start, end)
                 others.append(self.scope.values)
                 self.scope.values = before
@@ -469,7 +480,7 @@ class _Walker:
 
     def in_doubt(self, commands: list[_Command], at: int, start: int, end: int, what: str = _IN_LOOP) -> None:
         """Follow once what is run as only running tells, such as a loop; what it sets is not known."""
-        line, before = self.scope.line, dict(self.scope.values)
+        line, before = self.scope.line, self.copied()
         self.doubtfully(commands, start, end - 1)
         for name in _differing(self.scope.values, before):
             self.scope.set(name, unknown(what.format(commands[at].words[0]), line))
@@ -487,6 +498,8 @@ class _Walker:
                 turns = range(int(bounds[0]), int(bounds[1]) + (counted[3] == "<="))
                 items, after = [*map(str, turns[: _MOST_TURNS + 1])], [str(max(turns.stop, turns.start))]
         else:
+            if not names:
+                raise CostModelError(f"line {commands[at].line}: a 'for' without a variable")
             given = words[3:] if words[2:3] == ["in"] else ['"$@"']
             items = [item for word in given for item in scope.fields(word)]
         leaves = any(command.words[0] in ("break", "continue") for command in commands[do:stop])
@@ -568,7 +581,8 @@ class _Walker:
                     scope.set(variable, scope.unknown(f"what '{name} {' '.join(given)}' sets"))
             return False if name == "getopts" else _IS_PROGRAM  # without arguments there are no options
         elif name == "shift":
-            del scope.arguments[: int(given[0]) if given and given[0].isdigit() else 1]
+            count = whole_number(given[0]) if given else 1
+            del scope.arguments[: 1 if count is None else max(count, 0)]
         elif name == "set":
             scope.arguments = given[1:] if given[:1] == ["--"] else scope.arguments
         elif name == "unset":
@@ -634,6 +648,7 @@ class _Walker:
 
     def nested(self, script: str) -> None:
         """Follow a script that stands in a word or a document of this one."""
+        self.scope.spend(len(script))
         with suppress(_EndError):
             self.deeper(_parsed(script, self.scope.line))
 
@@ -649,17 +664,16 @@ class _Walker:
 
     def launch(self, words: list[str], local: dict[str, str]) -> None:
         """Note a command; a shell in it that gets a script as one word is followed into it."""
-        for place, word in enumerate(words):
-            rest = words[place + 1 :]
-            scripts = [part for part in rest if " " in part or "\n" in part]
-            if Path(word).name in _SHELLS and any(re.fullmatch(r"-\w*c", part) for part in rest):
-                known = len(self.launches)
-                self.nested(scripts[0] if scripts else "")
-                if Path(words[0]).name == "deepspeed":
-                    # Its own options, such as how many GPUs there are, hold for what it starts.
-                    for inner in self.launches[known:]:
-                        inner.words = [*words[:place], *inner.words]
-                return
+        place = next((n for n, word in enumerate(words) if Path(word).name in _SHELLS), len(words))
+        rest = words[place + 1 :]
+        if any(re.fullmatch(r"-\w*c", part) for part in rest):
+            known = len(self.launches)
+            self.nested(next((part for part in rest if " " in part or "\n" in part), ""))
+            if Path(words[0]).name == "deepspeed":
+                # Its own options, such as how many GPUs there are, hold for what it starts.
+                for inner in self.launches[known:]:
+                    inner.words = [*words[:place], *inner.words]
+            return
         self.launches.append(Launch(words, local, self.certain))
 
     def neighbour(self, name: str) -> Path | None:
@@ -688,13 +702,14 @@ class _Walker:
 
         self.sources.append(file)
         self.notes.append(f"source {file.name}: followed")
-        self.body(_parsed(read_text(file).text))
+        self.body(_parsed(_MARKS.sub("", read_text(file).text)))
         self.sources.pop()
 
     def output_of(self, script: str) -> str:
         """Return what a command would write where that follows from the script, else a mark."""
         line = self.scope.line
         not_known = unknown(f"the output of '{script.strip()}'", line)
+        self.scope.spend(len(script))
         try:
             commands = _parsed(script, line)
         except CostModelError:
@@ -749,7 +764,9 @@ def _compare(left: str, sign: str, right: str, *, is_literal: bool) -> bool | No
         return None
     left, right = without_marks(left), without_marks(right)
     if sign in _NUMBERS:
-        whole = all(re.fullmatch(r"[-+]?\d*", text) for text in (left, right))
-        return bool(_NUMBERS[sign](int(left or 0), int(right or 0))) if whole else None
+        first, second = whole_number(left or "0"), whole_number(right or "0")
+        return None if first is None or second is None else bool(_NUMBERS[sign](first, second))
+    if not is_literal and len(left) * len(right) > _MOST_COMPARED:
+        return None
     equal = left == right if is_literal else fnmatch.fnmatchcase(left, right)
     return equal is (sign != "!=")

@@ -16,16 +16,17 @@ from dataclasses import dataclass, field
 from costmodel.base.errors import CostModelError
 
 Values = dict[str, str | list[str]]
-LONGEST, _MOST_WRITTEN = 100_000, 1_000_000
-"""Characters of a variable, and of all that a script sets."""
+LONGEST, _MOST_WRITTEN, _MOST_WORK = 100_000, 1_000_000, 3_000_000
+"""Characters of a variable, of all that a script sets, and of all that is expanded while it is followed."""
 _MARK = re.compile("([\ue000\ue002])([^\ue001]*)\ue001")
 _SPACE_IN_MARK, _BREAK, _QUOTES = "\ue003\ue004\ue005"
 """A blank in a mark, the end of a word, and quotes, which make a word even of nothing."""
 _SHORT = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
 _BRACED = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.S)
 _OPERATION = re.compile(r"(:?[-=+?]|##?|%%?)(.*)", re.S)
-_CHANGED = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
+_CHANGED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
 _IN_BRACES = re.compile(r"(?<!\$)\{[^{}\s'\"$]*\}")
+_PLAIN = re.compile(r"[^\\'\"`$]+")
 _ALL_ITEMS = re.compile(r"\$(?:@|\{@\}|\{\w+\[@\]\})")
 _NESTED = {"'": "", "`": "\\", '"': "\\$`", "$'": "\\", "$(": "\\$`'\"(", "${": '\\$`"'}
 """By what opens a part of a word, the characters that open another one in it."""
@@ -67,6 +68,11 @@ def changed_in(arithmetic: str) -> list[str]:
     return [before or behind for before, behind in _CHANGED.findall(arithmetic)]
 
 
+def whole_number(text: str) -> int | None:
+    """Return a whole number as the shell writes it, None if the text is none or beyond the shell's."""
+    return int(text) if re.fullmatch(r"[-+]?\d{1,18}", text, re.A) else None
+
+
 def end_of_piece(text: str, at: int) -> int:
     """Return where a character, an escape, a quoted part or an expansion ends that begins at `at`."""
     if text[at] == "\\":
@@ -102,6 +108,7 @@ class Scope:
     arguments: list[str] = field(default_factory=list)
     line: int = 0
     written: int = 0
+    work: int = 0
     unread: list[str] = field(default_factory=list)
 
     def unknown(self, what: str) -> str:
@@ -110,8 +117,9 @@ class Scope:
 
     def text(self, name: str) -> str | None:
         """Return a variable as one text, None if it is not set."""
-        if name.isdigit() and int(name) <= len(self.arguments):
-            return [self.own, *self.arguments][int(name)]
+        place = whole_number(name)
+        if place is not None and place <= len(self.arguments):
+            return self.arguments[place - 1] if place else self.own
         if name in "?$!-":
             return self.unknown(f"the shell's own {name}")
         if name == "#":
@@ -126,9 +134,18 @@ class Scope:
         value = self.values.get(name, [unset(name)] if self.unread else [])
         return [value] if isinstance(value, str) else value
 
+    def spend(self, count: int) -> None:
+        """Count the characters and values that were gone through, so that following ends in seconds."""
+        self.work += count
+        if self.work > _MOST_WORK:
+            raise CostModelError(
+                f"line {self.line}: the script is too long to follow: "
+                f"its words expand to more than {_MOST_WORK:,} characters"
+            )
+
     def set(self, name: str, value: str | list[str]) -> None:
         """Set a variable, of bounded length."""
-        size = len(value) if isinstance(value, str) else sum(map(len, value))
+        size = len(value) if isinstance(value, str) else sum(len(item) + 1 for item in value)
         self.written += size
         if size > LONGEST or self.written > _MOST_WRITTEN:
             raise CostModelError(f"line {self.line}: {name} grows beyond {LONGEST:,} characters")
@@ -148,8 +165,13 @@ class Scope:
 
     def _expanded(self, word: str, between: str, quoted: bool = False) -> str:
         """Expand each piece of a word; `between` stands where an expansion ends a word."""
+        self.spend(len(word))
         done, at = [], 0
         while at < len(word):
+            if plain := _PLAIN.match(word, at):
+                done.append(plain[0])
+                at = plain.end()
+                continue
             is_plain = quoted and (word[at] in "'\"" or word.startswith("$'", at))
             short = _SHORT.match(word, at)
             start, at = at, at + 1 if is_plain else short.end() if short else end_of_piece(word, at)
@@ -163,6 +185,7 @@ class Scope:
                 done.append("" if _ALL_ITEMS.fullmatch(inner) else _QUOTES)
             elif piece[0] == "`" or len(piece) > 1:
                 for value in self._values_of(piece, quoted):
+                    self.spend(len(value) + 1)
                     splits = between == _BREAK and not quoted
                     done += [re.sub(r"\s+", _BREAK, value) if splits else value or _QUOTES, between]
                 done[-1:] = []
@@ -183,6 +206,7 @@ class Scope:
         prefix, name, index, operation = found.groups()
         if name in ("@", "*") or index in ("@", "*"):
             items = self.items(name)
+            self.spend(len(items))
             if operation:
                 return [not_followed]
             if prefix:
@@ -239,6 +263,7 @@ class Scope:
         What it assigns (``X++``, ``X += 2``) is not followed, so its variables are no longer known.
         """
         text = self.one(expression, quoted=True).replace('"', "")
+        self.spend(len(text))
         if found := _MARK.search(text):
             return found[0]
         not_followed = self.unknown(f"the arithmetic {text[:60]}")
@@ -260,7 +285,7 @@ class Scope:
     def _number(self, node: ast.AST) -> int:
         """Return the value of a part of Python's syntax that means in a shell what it means in Python."""
         match node:
-            case ast.Constant(value=int(value)):
+            case ast.Constant(value=int(value)) if not isinstance(value, bool):
                 return value
             case ast.Name(id=name):
                 text = self.text(name)
