@@ -567,7 +567,7 @@ def findings(given: Input, *, show: bool = False) -> tuple[int, list[Finding]]:
         if (
             len(lines) > 1
             and not several
-            and not all(line.startswith(("Warning", "Note")) for line in lines[:-1])
+            and not all(line.startswith(("Warning", "Note", "Assumed")) for line in lines[:-1])
         ):
             found.append(Finding("more than one line", lines[0][:60]))
         if max(map(len, lines)) > LONGEST_MESSAGE:

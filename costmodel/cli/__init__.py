@@ -122,7 +122,7 @@ def _usage(error: Any) -> str:
     from costmodel.cli.unknown_option import unknown_option
 
     is_unknown = hasattr(error, "option_name") and hasattr(error, "possibilities")
-    return unknown_option(error) if is_unknown else str(error.format_message())
+    return unknown_option(error) if is_unknown else str(error.format_message()).replace("Value error, ", "")
 
 
 def _refuse(message: str) -> int:

@@ -90,11 +90,15 @@ class Imported:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Sentences that a reader of the bill has to see, what was not read at the end."""
-        unread = f"not known here, and not read: {', '.join(self.ignored)}"
+        more = len(self.ignored) - _MOST_NAMED
+        unread = f"not known here, and not read: {', '.join(self.ignored[:_MOST_NAMED])}"
+        unread += f" and {more:,} more" if more > 0 else ""
         model = (f"the model cannot be priced: {self.unpriced}",) if self.unpriced else ()
         return (*model, *self.warnings, *((unread,) if self.ignored else ()))
 
 
+_MOST_NAMED = 200
+"""Keys that a warning names."""
 _BESIDE_A_JOB = ("env", "allow_source", "vocab_size")
 
 

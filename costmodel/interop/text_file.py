@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError, DataError
-from costmodel.base.files import refuse_path
+from costmodel.base.files import refuse_endless, refuse_path
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.interop.framework import FrameworkConfigError
 
@@ -41,6 +41,8 @@ def read_text(path: str | Path, *, most_bytes: int = MOST_BYTES) -> TextFile:
         if not inside:
             raise CostModelError(f"{called}: is a folder without a config.json or run_config.yaml")
         file = file / inside[0]
+        called = shown(str(file))
+    refuse_endless(file)
     try:
         known = file.is_file()
         raw = b""

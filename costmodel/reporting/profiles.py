@@ -45,7 +45,8 @@ def profile_grids(found: TraceProfile) -> list[Grid]:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    printable = "".join(letter for letter in name if letter.isprintable())
+    return printable if len(printable) <= _LONGEST_NAME else printable[: _LONGEST_NAME - 1] + "…"
 
 
 def _first_rows(name: str, records: Any, own: dict[str, Form] | None = None, **more: Any) -> Grid:

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -295,3 +296,47 @@ def test_gpus_of_a_node_and_what_slurm_sets():
     for options, words in known.items():
         assert calls(f"#SBATCH {options}\n{script}") == [words]
     assert follow("#SBATCH --nodes=2\n#SBATCH --nodes=3\n").slurm["nodes"] == "2"  # the job's own come first
+
+
+LONG = "a" * 99_000
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'A=("" "")\nfor ((i=0;i<40;i++)); do A+=("${A[@]}"); done',
+        'set -- "" ""\nfor ((i=0;i<40;i++)); do set -- "$@" "$@"; done',
+        'f() { f "$@" "$@"; }\nf a b c',
+        f"X={LONG}\nrun {'$X' * 30_000}",
+        f"X={LONG}\nfor ((i=0;i<400;i++)); do {'run $X; ' * 40}done",
+        f"for ((i=0;i<400;i++)); do echo '{LONG}'; done",
+        f"X=': {LONG[:90_000]}'\nfor ((i=0;i<400;i++)); do eval \"$X\"; done",
+        "".join(f"a{i}=\n" for i in range(9000)) + "if foo; then :; fi\n" * 4000,
+    ],
+)
+def test_what_grows_without_end_is_refused_in_seconds(script):
+    with pytest.raises(CostModelError, match=r"too long to follow|grows beyond"):
+        follow(script)
+
+
+def test_long_words_of_the_shell_do_not_take_the_square_of_their_length():
+    before = time.process_time()
+    for script in (f"Y=$(({LONG}))", "function a" + " " * 900_000 + "b", "run " + "bash " * 100_000):
+        assert calls(script + "\nrun x")[-1] == ["x"]
+    assert time.process_time() - before < 10
+
+
+def test_numbers_that_are_none_for_the_shell_are_not_known():
+    digits = "9" * 5000
+    script = f"shift {digits}; shift ²; [ - -eq 1 ] && run a; [ {digits} -gt 1 ] && run b\nrun $((True)) ${{{digits}-c}}"
+    assert calls(script) == [["it is the arithmetic True, line 2", "c"]]
+    with pytest.raises(CostModelError, match="line 2: a 'for' without a variable"):
+        follow("set -- a b\nfor; do :; done")
+
+
+def test_conditions_with_blanks_in_quotes_and_without_an_end():
+    assert calls('x="a b"\nif [[ "$x" == "a b" ]]; then run 1; fi\nif [[ $x != "a b" ]]; then run 2; fi') == [
+        ["1"]
+    ]
+    with pytest.raises(CostModelError, match=r"line 1: nothing ends the '\[\['"):
+        follow("[[ a == b\nrun x\n")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -276,3 +277,46 @@ def test_a_degree_that_a_config_leaves_null_is_the_default(tmp_path, capsys):
 def test_sizes_of_other_shapes_are_one_line(sizes):
     with pytest.raises(cm.CostModelError, match=r"^size: expected"):
         cm.collective("all-reduce", sizes, ranks=16)
+
+
+def test_files_of_a_hundred_thousand_keys_are_read_in_seconds_and_warned_of_in_a_line_that_can_be_read(
+    tmp_path, capsys
+):
+    before = time.process_time()
+    keys = {f"k{place}": place for place in range(100_000)}
+    config = {"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 1, **keys}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    assert main(["read", str(tmp_path / "ds.json"), "--gpus", "8"]) == 0
+    err = capsys.readouterr().err
+    assert " more" in err
+    assert max(map(len, err.splitlines())) < 3000
+    assert time.process_time() - before < 20
+
+
+def test_a_pipe_an_empty_file_in_a_folder_and_an_unknown_format_are_called_what_they_are(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "config.json").touch()
+    for line, said in (
+        (["read", str(tmp_path / "pipe")], "pipe: is a pipe or a device, expected a file"),
+        (["read", str(tmp_path)], "config.json: is empty"),
+        (["estimate", "--format", "xml"], "'--format': 'xml' is not one of 'table', 'json', 'csv'"),
+        (["mesh", "-n", "8", "--layout", "xx2"], "layout: cannot read 'xx2'"),
+    ):
+        assert main(line) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_names_of_kernels_in_a_trace_are_printed_without_control_characters(tmp_path, capsys):
+    event = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "odd\x00one\x1b[31m",
+        "ts": 1,
+        "dur": 10,
+        "pid": 0,
+        "tid": 7,
+        "args": {},
+    }
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [event, {**event, "ts": 20}]}))
+    assert main(["profile", str(tmp_path / "t.json")]) == 0
+    assert not {"\x00", "\x1b"} & set(capsys.readouterr().out)

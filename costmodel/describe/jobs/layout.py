@@ -112,7 +112,9 @@ def parse_layout(text: str) -> dict[str, int]:
         # No name of an axis has as many letters; without a bound a long word takes the square of its length.
         found = re.findall(r"([a-z]{1,30})[=:]?([0-9]+)", part.lower())
         if not found or "".join(axis + degree for axis, degree in found) != re.sub("[=:]", "", part.lower()):
-            raise LayoutError(f"layout: cannot read {shown(part)} in {said}; write it as 'tp8 cp1 pp16 vp2'")
+            raise LayoutError(
+                f"layout: cannot read {shown(part or text)} in {said}; write it as 'tp8 cp1 pp16 vp2'"
+            )
         for axis, degree in found:
             if axis not in DEGREES:
                 hint = choices_hint(axis[:60], DEGREES)

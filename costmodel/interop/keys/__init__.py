@@ -118,6 +118,11 @@ def _pattern(word: str) -> re.Pattern[str]:
 
 
 @cache
+def _any_pattern(words: str) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{_pattern(word).pattern})" for word in words.split()) or "(?!)")
+
+
+@cache
 def matches(words: str, key: str) -> bool:
     """Whether a key is one of some words, of which ``*`` stands for anything, or stands below one.
 
@@ -126,6 +131,8 @@ def matches(words: str, key: str) -> bool:
     >>> matches("data-*", "data-parallel-size"), matches("ref.**", "ref.parallel")
     (False, True)
     """
+    if not _any_pattern(words).fullmatch(key):
+        return False
     telling = {word for word in _telling(key) if _stops()[word] != "lengths"}
     return any(
         _pattern(word).fullmatch(key) and (word.endswith("**") or telling <= {*_telling(word)})
