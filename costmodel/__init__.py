@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any
 
 # Loaded when first used: `costmodel --help` must not pay for numpy.
-_HOME = {
-    name: module
-    for module, name in re.findall(
-        r"^from (\S+) import (\w+) as \2$", Path(__file__).with_suffix(".pyi").read_text(), re.MULTILINE
-    )
-}
+_IMPORTS = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
+_LISTED, _, _UNLISTED = Path(__file__).with_suffix(".pyi").read_text().partition("\n\n")
+_HOME = {name: module for module, name in _IMPORTS.findall(f"{_LISTED}\n{_UNLISTED}")}
 
-__all__ = sorted(_HOME)
+__all__ = sorted(name for _, name in _IMPORTS.findall(_LISTED))
 
 
 def __getattr__(name: str) -> Any:

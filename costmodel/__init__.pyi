@@ -11,12 +11,8 @@ from costmodel.describe.hardware.hardware import load_accelerator as load_accele
 from costmodel.describe.hardware.hardware import load_cluster as load_cluster
 from costmodel.describe.hardware.profile_pages import ProfilePage as ProfilePage
 from costmodel.describe.hardware.profile_pages import hardware_profile as hardware_profile
-from costmodel.describe.hardware.profile_pages import profiles_table as profiles_table
-from costmodel.describe.jobs.job import DEFAULT_CLUSTER as DEFAULT_CLUSTER
-from costmodel.describe.jobs.job import DEFAULT_RECIPE as DEFAULT_RECIPE
 from costmodel.describe.jobs.recipe_page import RecipePage as RecipePage
 from costmodel.describe.jobs.recipe_page import recipe as recipe
-from costmodel.describe.jobs.recipe_page import recipes_table as recipes_table
 from costmodel.describe.models.model import Model as Model
 from costmodel.describe.models.model_files import list_models as list_models
 from costmodel.describe.models.model_files import load_model as load_model
@@ -34,8 +30,6 @@ from costmodel.estimates.mesh import MeshTable as MeshTable
 from costmodel.estimates.mesh import mesh as mesh
 from costmodel.estimates.model_facts import ModelFacts as ModelFacts
 from costmodel.estimates.model_facts import model_facts as model_facts
-from costmodel.estimates.model_facts import models_table as models_table
-from costmodel.estimates.profile_check import check_profile as check_profile
 from costmodel.estimates.roofline import Roofline as Roofline
 from costmodel.estimates.roofline import roofline as roofline
 from costmodel.estimates.trace import Trace as Trace
@@ -48,17 +42,12 @@ from costmodel.interop.emit import emit as emit
 from costmodel.interop.framework import Imported as Imported
 from costmodel.interop.reading import read as read
 from costmodel.physics import formulas as formulas
-from costmodel.planning.beside import beside as beside
-from costmodel.planning.beside import fitting_or_planned as fitting_or_planned
-from costmodel.planning.beside import named_or_planned as named_or_planned
 from costmodel.planning.beside import run as run
 from costmodel.planning.plan import Plan as Plan
 from costmodel.planning.plan import plan as plan
 from costmodel.planning.rl_plan import RLPlan as RLPlan
 from costmodel.planning.rl_plan import plan_rl as plan_rl
 from costmodel.planning.sweep import Sweep as Sweep
-from costmodel.planning.sweep import points_of as points_of
-from costmodel.planning.sweep import read_grid as read_grid
 from costmodel.planning.sweep import sweep as sweep
 from costmodel.reporting.html.page import report as report
 from costmodel.trust import calibrate as calibrate
@@ -68,12 +57,8 @@ from costmodel.trust.profiles.profile import profile as profile
 from costmodel.trust.validation import Validation as Validation
 from costmodel.trust.validation import validate as validate
 from costmodel.what_if.compare import Comparison as Comparison
-from costmodel.what_if.compare import Runs as Runs
 from costmodel.what_if.compare import compare as compare
-from costmodel.what_if.compare import runs as runs
 from costmodel.what_if.compare import vary as vary
-from costmodel.what_if.expect import expect as expect
-from costmodel.what_if.expect import read_expected as read_expected
 from costmodel.what_if.sensitivity import Sensitivity as Sensitivity
 from costmodel.what_if.sensitivity import sensitivity as sensitivity
 from costmodel.whole_run.budget import Budget as Budget
@@ -84,3 +69,19 @@ from costmodel.whole_run.run import TrainingRun as TrainingRun
 from costmodel.whole_run.watch import Watch as Watch
 from costmodel.whole_run.watch import Watcher as Watcher
 from costmodel.whole_run.watch import watch as watch
+
+# What the command line and the page use besides: no name that `dir(costmodel)` lists.
+from costmodel.describe.hardware.profile_pages import profiles_table as profiles_table
+from costmodel.describe.jobs.job import DEFAULT_CLUSTER as DEFAULT_CLUSTER
+from costmodel.describe.jobs.job import DEFAULT_RECIPE as DEFAULT_RECIPE
+from costmodel.describe.jobs.recipe_page import recipes_table as recipes_table
+from costmodel.estimates.model_facts import models_table as models_table
+from costmodel.estimates.profile_check import check_profile as check_profile
+from costmodel.planning.beside import beside as beside
+from costmodel.planning.beside import fitting_or_planned as fitting_or_planned
+from costmodel.planning.sweep import points_of as points_of
+from costmodel.planning.sweep import read_grid as read_grid
+from costmodel.what_if.compare import Runs as Runs
+from costmodel.what_if.compare import runs as runs
+from costmodel.what_if.expect import expect as expect
+from costmodel.what_if.expect import read_expected as read_expected
