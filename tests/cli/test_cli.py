@@ -380,7 +380,6 @@ def test_the_help_says_of_every_command_what_its_own_help_says():
     group = typer.main.get_command(root)
     readme = (ROOT / "README.md").read_text()
     assert group.list_commands(None) == list(LISTED)
-    assert len(LISTED) == 18
     for name, entry in LISTED.items():
         command = group.get_command(None, name)
         assert command.name == name

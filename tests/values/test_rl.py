@@ -401,7 +401,7 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
         assert command[0] != "estimate" or "--format" in command or len(out.splitlines()) <= 25
     for command, said in (
         (["run", str(path)], "--steps"),
-        (["estimate", str(path), "--samples", "9"], "--samples and --expect"),
+        (["estimate", str(path), "--samples", "9"], "--samples, --expect, --html"),
     ):
         assert main(command) == 2
         assert said in capsys.readouterr().err
