@@ -61,6 +61,16 @@ def test_a_name_that_looks_like_a_script_hides_nothing():
     assert "<!--<script>" not in page
 
 
+def test_switches_on_the_page_are_written_as_the_command_line_takes_them(capsys):
+    changed = {"selective_modules": ("layernorm", "mlp"), "cuda_graphs": True, "moments_bytes": 4.0}
+    est = cm.estimate(**JOB, recompute="selective", switches=changed)
+    texts = embedded(report(est, plan=False, sensitivities=False))["job"]["switches"]
+    assert {"selective_modules=layernorm,mlp", "cuda_graphs=true"} <= {*texts}
+    flags = [part for text in texts for part in ("--set", text)]
+    assert main(["estimate", *FLAGS, "--recompute", "selective", *flags, "--format", "json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == est.step_time_s
+
+
 def test_the_page_says_what_the_run_costs_and_when_it_was_made():
     run = cm.run(**JOB, tokens=1e12)
     page = report(cm.estimate(**JOB, tokens=1e12), plan=False, sensitivities=False)

@@ -20,8 +20,8 @@ from costmodel.base.units import format_bytes, format_count, format_seconds
 from costmodel.base.version import __version__, install_command
 from costmodel.base.words import called
 from costmodel.describe.hardware.prices import price_text
-from costmodel.describe.jobs.short_form import command_text
-from costmodel.describe.recipe import load_recipe, resolved_for
+from costmodel.describe.jobs.short_form import changed_switches, command_text
+from costmodel.describe.recipe import switch_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.mesh import mesh_of
@@ -275,26 +275,12 @@ def job_record(est: Estimate) -> dict[str, Any]:
     flops = est.model_flops() / est.peak_flops_per_s
     return {
         "inputs": {key: value for key, value in input_record(est.job).items() if key != "switches"},
-        "switches": changed_switches(est),
+        "switches": [f"{name}={switch_text(value)}" for name, value in changed_switches(est.job).items()],
         "capacity_bytes": float(est.memory_capacity_bytes),
         "step_time_s": float(est.step_time_s),
         "peak_seconds_of_one_gpu": float(flops),
         "tokens_per_step": float(est.tokens_per_step),
     }
-
-
-def changed_switches(est: Estimate) -> list[str]:
-    """Return the switches that differ from the recipe's preset, as ``--set`` takes them."""
-    job = est.job
-    try:
-        preset = resolved_for(load_recipe(job.recipe.name), job.cluster.accelerator)
-    except CostModelError:
-        return []
-    theirs, ours = preset.plain_switches, job.recipe.plain_switches
-    changed = {key: value for key, value in ours.items() if theirs.get(key) != value}
-    return [
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changed.items()
-    ]
 
 
 def _script_json(data: Mapping[str, Any]) -> str:
