@@ -126,9 +126,8 @@ def estimate(
         result = shortened(result, est, *following, before=before, assumed=stars)
     if roofline:
         result = roofline_result(est, given, every_line)
-    if "-" not in (html, trace):
-        target.show(result)
-    draw(est)
+    page = ""
+    # Made before anything is shown: what stops it is then all that is said.
     if html:
         with waiting("writing the page", quiet=target.quiet) as progress:
             page = cm.report(
@@ -140,6 +139,10 @@ def estimate(
                 is_planned=is_planned,
                 progress=progress,
             )
+    if "-" not in (html, trace):
+        target.show(result)
+    draw(est)
+    if html:
         views[0].put(page)
     if trace:
         views[1].show(trace_result(est))

@@ -125,6 +125,12 @@ def _take_length(flags: Flags, draft: Draft) -> None:
         draft.put(**tokens_of(1, {**draft.job, "global_batch": samples}))
     elif not flags.said("growing_batch"):
         draft.put_steps(iters)
+    for flag in MEGATRON.fields["growing_batch"].keys:
+        if flag in flags.raw:
+            draft.warnings.append(
+                f"{flag}: the batch grows; priced is a step of --global-batch-size"
+                + ("" if samples > 0 else ", and iterations say no tokens: give --tokens")
+            )
 
 
 def _gpus_of(flags: Flags) -> int | None:

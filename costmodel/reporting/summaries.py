@@ -93,7 +93,12 @@ def band_row(est: Estimate) -> list[tuple[str, str]]:
     step_s, need = float(est.step_time_s), float(est.memory_bytes_per_gpu)
     time_s = " to ".join(format_seconds(step_s * end, 3) for end in (band.low, band.high))
     memory = " to ".join(format_bytes(need * end) for end in (held.low, held.high))
-    return [("range", f"{time_s}, {memory} (80% of {band.runs} published runs lie within)")]
+    return [
+        (
+            "range",
+            f"{time_s}, {memory} (80% of {band.runs} measured step times, {held.runs} memory peaks within)",
+        )
+    ]
 
 
 def largest_time(est: Estimate) -> list[tuple[str, float]]:

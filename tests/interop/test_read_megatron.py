@@ -107,6 +107,26 @@ def test_a_model_by_name_as_ms_swift_has_it(tmp_path):
     assert (other.job["precision"], "model" in other.missing) == ("bf16", True)
 
 
+@pytest.mark.parametrize(
+    ("length", "tokens", "said"),
+    [
+        (
+            "--train-iters 9",
+            None,
+            "the batch grows; priced is a step of --global-batch-size, and iterations say no tokens",
+        ),
+        ("--train-samples 64", 64 * 32, "the batch grows; priced is a step of --global-batch-size"),
+    ],
+)
+def test_a_batch_that_grows_is_said(tmp_path, length, tokens, said):
+    grows = f"python pretrain_gpt.py {LLAMA} --global-batch-size 8 {length} --step-batch-size-schedule '0:4 1B:8'\n"
+    found = read(tmp_path, grows)
+    assert (found.job["global_batch"], found.job.get("tokens")) == (8, tokens)
+    assert any(warning.startswith(f"--step-batch-size-schedule: {said}") for warning in found.warnings)
+    plain = read(tmp_path, grows.partition(" --step-batch")[0] + "\n")
+    assert not any("grows" in warning for warning in plain.warnings)
+
+
 def test_fragments_without_a_command(tmp_path):
     found = read(tmp_path, f"MODEL_ARGS=( {LLAMA} --swiglu )\n")
 
