@@ -109,7 +109,7 @@ def try_grid(plan: Plan) -> Grid:
             (format_seconds(trials[row].low_s, 3).removesuffix(" s"), format_seconds(trials[row].high_s, 3))
         ),
         "Fits >": lambda row: chance_text(table["fits_probability"][row]),
-        "Fastest >": lambda row: chance_text(trials[row].best_probability),
+        "Within 2% >": lambda row: chance_text(trials[row].best_probability),
     }
     if len(set(table["recompute"])) > 1:
         own["Recompute"] = shared["Recompute"]
