@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from importlib import import_module
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -144,10 +145,13 @@ class Answer(ABC):
         """Figures by name: ``answer.plot.names()`` lists them."""
         return Face(type(self).__name__, self)
 
+    _device = ""
+    """Attributes that lead to what a device is called, such as ``est.device_word``; empty where there is none."""
+
     @property
     def device_word(self) -> str:
         """What a device of the hardware is called: GPU, chip, core …; tables and remarks say so."""
-        return DEVICE
+        return str(attrgetter(self._device)(self)) if self._device else DEVICE
 
     def grids(self, **options: Any) -> list[Grid]:
         """Return the answer as tables for people, as the command line prints them."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping
-from typing import NamedTuple, cast
+from operator import attrgetter
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,3 +78,23 @@ def _made(formula: str, terms: Mapping[str, ArrayLike]) -> Quantity:
     values = run(formula, terms)
     steps = dict(zip(compiled(formula).step_names, values, strict=False))
     return Quantity(np.asarray(values[-1], dtype=np.float64), formula, terms, steps)
+
+
+class Figure:
+    """An attribute that is a formula of other attributes, or of what `paths` such as ``est.job.tokens`` lead to.
+
+    >>> class Run:
+    ...     gpus, hours = 8, 2.0
+    ...     gpu_hours = Figure("gpus * hours", "Hours of all GPUs. [h]")
+    >>> Run().gpu_hours
+    16.0
+    """
+
+    def __init__(self, formula: str, meaning: str, **paths: str) -> None:
+        self.formula, self.__doc__ = formula, meaning
+        self._terms = [(name, attrgetter(paths.get(name, name))) for name in compiled(formula).needs]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> float:
+        if instance is None:
+            return cast("float", self)
+        return float(quantity(self.formula, **{name: value(instance) for name, value in self._terms}).value)

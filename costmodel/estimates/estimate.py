@@ -44,6 +44,8 @@ _FORMS = {"long": long_columns, "wide": wide_columns}
 class Estimate(PricedJob, Answer):
     """A priced job, or an array of them. Every figure comes from the lines of `bill`."""
 
+    _device = "job.cluster.accelerator.called"
+
     samples: Samples | None = None
     """Samples of what is uncertain, where the estimate was asked for them."""
 
@@ -51,11 +53,6 @@ class Estimate(PricedJob, Answer):
     def warnings(self) -> list[str]:
         """Plain words about what is unusual or does not fit (one layout only)."""
         return [called(warning, self.device_word) for warning in warnings_of(self)]
-
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self.job.cluster.accelerator.called
 
     def explain(self, name: str = "") -> Explanation:
         """Open up lines of the bill: formula, numbers with units, steps, tier and source (one layout only).

@@ -180,14 +180,11 @@ def _advice(est: Estimate, axis: str, tier: str, code: int, exposed: float) -> s
 class Roofline(Answer):
     """Operators of one job under the GPU's roofs, and its axes against the tiers of the fabric."""
 
+    _device = "est.device_word"
+
     def __init__(self, est: Estimate) -> None:
         est.require_single("roofline")
         self.est = est
-
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self.est.device_word
 
     @cached_property
     def operators(self) -> list[OperatorRow]:

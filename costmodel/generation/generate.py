@@ -17,7 +17,7 @@ from costmodel.base.units import format_bytes
 from costmodel.base.version import __version__
 from costmodel.base.words import plural
 from costmodel.bill.lines import Bill
-from costmodel.bill.quantity import Quantity, quantity
+from costmodel.bill.quantity import Figure, Quantity, quantity
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import with_price
@@ -85,6 +85,8 @@ def throughput(served: Deployment, split: Split, work: Workload, itl_s: ArrayLik
 class Generation(Answer):
     """A priced batch of prompts on one layout of the replicas. Every second comes from the lines of `bill`."""
 
+    _device = "served.cluster.accelerator.called"
+
     served: Deployment
     split: Split
     work: Workload
@@ -106,10 +108,7 @@ class Generation(Answer):
         """Time to the first token of a prompt that waits for nobody: its prefill. [s]"""
         return float(prefill_step(self.served, self.split, 1.0, self.work.prompt_len).step_time_s())
 
-    @property
-    def replicas(self) -> float:
-        """Copies of the model. [-]"""
-        return float(self.work.gpus / self.split.gpus)
+    replicas = Figure("gpus / each", "Copies of the model. [-]", gpus="work.gpus", each="split.gpus")
 
     @property
     def running(self) -> float:
@@ -146,11 +145,6 @@ class Generation(Answer):
             "weights": float(weights_bytes(self.served, self.split)),
             "cache_room": float(cache_room(self.served, self.split).value),
         }
-
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self.served.cluster.accelerator.called
 
     @property
     def warnings(self) -> list[str]:

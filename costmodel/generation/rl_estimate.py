@@ -14,7 +14,7 @@ from costmodel.base.answer import Answer, columns_of
 from costmodel.base.csv_text import read_rows
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.version import __version__
-from costmodel.bill.quantity import Quantity, quantity
+from costmodel.bill.quantity import Figure, Quantity, quantity
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.keywords import RLKeywords
 from costmodel.describe.jobs.signature import shows
@@ -37,7 +37,6 @@ from costmodel.generation.phases import (
 from costmodel.generation.rl_job import RLJob, rl_job_of
 from costmodel.generation.rollout import Spans
 
-_DAY_S = 86400.0
 _PADDED = 1.5  # longest over mean
 _LONG_REFIT = 0.2
 _TAIL = 0.35
@@ -54,6 +53,8 @@ OVERHEADS: dict[str, tuple[float, str]] = {
 @dataclass(frozen=True, repr=False)
 class RLEstimate(Answer):
     """A priced step of reinforcement learning. Every figure comes from the lines of its phases."""
+
+    _device = "job.cluster.accelerator.called"
 
     job: RLJob
     training: Estimate
@@ -93,20 +94,21 @@ class RLEstimate(Answer):
             found[phase.name] = found.get(phase.name, 0.0) + phase.seconds / self.step_time_s
         return found
 
-    @property
-    def tokens(self) -> float:
-        """Prompt and answer tokens of a step that are trained on. [-]"""
-        return self.job.answers * (self.job.prompt_len + self.job.lengths.mean)
-
-    @property
-    def tokens_per_s_per_gpu(self) -> float:
-        """Those tokens a second and GPU, over all GPUs. [1/s]"""
-        return self.tokens / self.step_time_s / self.job.gpus
-
-    @property
-    def samples_per_day(self) -> float:
-        """Answers trained on in a day of such steps. [-]"""
-        return self.job.answers * _DAY_S / self.step_time_s
+    tokens = Figure(
+        "answers * (prompt_len + response_len)",
+        "Prompt and answer tokens of a step that are trained on. [-]",
+        answers="job.answers",
+        prompt_len="job.prompt_len",
+        response_len="job.lengths.mean",
+    )
+    tokens_per_s_per_gpu = Figure(
+        "tokens / step_time_s / gpus", "Those tokens a second and GPU, over all GPUs. [1/s]", gpus="job.gpus"
+    )
+    samples_per_day = Figure(
+        "answers * 86400 / step_time_s",
+        "Answers trained on in a day of such steps. [-]",
+        answers="job.answers",
+    )
 
     @property
     def places(self) -> float:
@@ -156,11 +158,6 @@ class RLEstimate(Answer):
     def warnings(self) -> list[str]:
         """Plain words about what is sick or does not fit."""
         return _warnings(self)
-
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self.job.cluster.accelerator.called
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""

@@ -32,6 +32,8 @@ _SPLITS = 24
 class RLPlan(Answer):
     """Splits of the GPUs, the fastest step first."""
 
+    _device = "best.device_word"
+
     found: tuple[RLEstimate, ...]
     impossible: int
     """Splits that were left out: they do not fit, or layouts do not divide them."""
@@ -46,11 +48,6 @@ class RLPlan(Answer):
     def best(self) -> RLEstimate:
         """The fastest."""
         return self.found[0]
-
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self.best.device_word
 
     def records(self) -> list[dict[str, Any]]:
         """Return a record a split."""

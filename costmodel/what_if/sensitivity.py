@@ -61,15 +61,12 @@ class Effect(NamedTuple):
 class Sensitivity(Answer):
     """All effects on a job, largest first, and the switches that it cannot turn with why not."""
 
+    _device = "estimate.device_word"
+
     estimate: Estimate
     change: float
     effects: tuple[Effect, ...]
     refused: tuple[tuple[str, str], ...]
-
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self.estimate.device_word
 
     def total(self, kind: str) -> float:
         """Sum of the elasticities of a kind: rate, latency or number. [-]."""

@@ -93,6 +93,8 @@ _FIGURES = ("price_usd_per_gpu_hour", "dollars", "gpu_hours", "training_flops", 
 class Budget(Answer):
     """A budget of training, and what the scaling laws would do with it."""
 
+    _device = "cluster.accelerator.called"
+
     cluster: Cluster
     price_usd_per_gpu_hour: float
     dollars: float
@@ -112,11 +114,6 @@ class Budget(Answer):
     """Problems to answer over the model's life. [-]"""
     solved: tuple[Solved, ...]
     """What samples solve of them, and what it costs."""
-
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self.cluster.accelerator.called
 
     @cached_property
     def _ends(self) -> dict[str, float]:

@@ -8,18 +8,20 @@ from typing import Any, Unpack
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.version import __version__
+from costmodel.bill.quantity import Figure
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.keywords import RLKeywords
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.rl_estimate import RLEstimate, estimate_rl
-from costmodel.whole_run.run import DAY_S, HOUR_S
 
 
 @dataclass(frozen=True, repr=False)
 class RLRun(Answer):
     """A campaign: so many steps, without what failures take."""
+
+    _device = "step.device_word"
 
     step: RLEstimate
     steps: int
@@ -28,26 +30,16 @@ class RLRun(Answer):
         """Return steps and days in one line."""
         return f"RLRun({self.steps:,} steps, {self.days:,.2f} days, {self.gpu_hours:,.0f} GPU-hours; {self.step!r})"
 
-    @property
-    def days(self) -> float:
-        """Days of all steps. [d]"""
-        return self.steps * self.step.step_time_s / DAY_S
-
-    @property
-    def gpu_hours(self) -> float:
-        """GPU-hours of all steps, waiting included. [h]"""
-        return self.steps * self.step.step_time_s * self.step.job.gpus / HOUR_S
+    days = Figure("steps * step_s / 86400", "Days of all steps. [d]", step_s="step.step_time_s")
+    gpu_hours = Figure(
+        "days * 24 * gpus", "GPU-hours of all steps, waiting included. [h]", gpus="step.job.gpus"
+    )
 
     @property
     def dollars(self) -> float | None:
         """Dollars of all steps, none where the cluster has no price. [USD]"""
         price = self.step.training.job.cluster.price_usd_per_gpu_hour
         return None if price is None else self.gpu_hours * price
-
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self.step.device_word
 
     def _record(self) -> dict[str, Any]:
         job = self.step.job

@@ -21,6 +21,7 @@ from costmodel.base.percentiles import place_of
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill, TimeLine, time_line
+from costmodel.bill.quantity import Figure
 from costmodel.describe.hardware.prices import price_note, with_price
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.reading import read
@@ -37,7 +38,7 @@ from costmodel.physics.run.goodput import (
     spares_needed,
     young_interval_s,
 )
-from costmodel.physics.run.power import mean_power_w, tonnes_co2
+from costmodel.physics.run.power import mean_power_w
 from costmodel.physics.run.sampling import SampledRuns, sample_runs
 from costmodel.whole_run.checkpoints import Checkpoint, describe_checkpoint
 
@@ -107,6 +108,8 @@ class TrainingRun(Answer):
     Figures are expectations; `spread` has the percentiles of the same figures.
     """
 
+    _device = "est.device_word"
+
     est: Estimate
     tokens: float
     reliability: Reliability
@@ -131,30 +134,63 @@ class TrainingRun(Answer):
     is_planned: bool = False
     """Whether the layout is the planner's, because none was named."""
 
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self.est.device_word
-
-    @property
-    def gpus(self) -> float:
-        """GPUs that train. [-]."""
-        return float(self.est.job.layout.gpus)
-
-    @property
-    def num_nodes(self) -> float:
-        """Hosts of the job. [-]."""
-        return max(self.gpus / self.est.job.cluster.gpus_per_node, 1.0)
-
-    @property
-    def steps(self) -> float:
-        """Steps of the run, with those that compressed gradients need more. [-]."""
-        return self.est.job.steps_factor * self.tokens / float(self.est.tokens_per_step)
-
-    @property
-    def step_time_s(self) -> float:
-        """One step while nothing fails. [s]."""
-        return float(self.est.step_time_s)
+    gpus = Figure("gpus", "GPUs that train. [-]", gpus="est.job.layout.gpus")
+    steps = Figure(
+        "steps_factor * tokens / tokens_per_step",
+        "Steps of the run, with those that compressed gradients need more. [-]",
+        steps_factor="est.job.steps_factor",
+        tokens_per_step="est.tokens_per_step",
+    )
+    step_time_s = Figure("step_s", "One step while nothing fails. [s]", step_s="est.step_time_s")
+    downtime_s = Figure(
+        "detection_s + restart_s + load_s",
+        "From a failure until training goes on, if no restart fails. [s]",
+        detection_s="reliability.mean_detection_s",
+        restart_s="reliability.restart_s",
+        load_s="_load_s",
+    )
+    planned_fraction = Figure(
+        "stops_per_day * (pause_s + restart_s + load_s) / 86400",
+        "Share of calendar time that planned stops take. [-]",
+        stops_per_day="reliability.planned_stops_per_day",
+        pause_s="checkpoint.pause_s",
+        restart_s="reliability.restart_s",
+        load_s="checkpoint.load_s",
+    )
+    days = Figure("calendar_s / 86400", "Calendar days. [d]")
+    effective_training_time_ratio = Figure(
+        "steps * step_time_s / calendar_s", "Time in steps that count over calendar time. [-]"
+    )
+    interruptions = Figure(
+        "failures_per_s * calendar_s * (1 - planned_fraction) * (1 - shortage_fraction)",
+        "Unexpected interruptions, those during a restart too. [-]",
+    )
+    planned_stops = Figure(
+        "days * a_day", "Stops for maintenance. [-]", a_day="reliability.planned_stops_per_day"
+    )
+    gpu_hours = Figure("gpus * calendar_s / 3600", "Hours of the GPUs that train, waiting included. [h]")
+    spare_gpu_hours = Figure(
+        "spare_nodes * gpus_per_node * calendar_s / 3600",
+        "Hours of the GPUs that are kept ready. [h]",
+        gpus_per_node="est.job.cluster.gpus_per_node",
+    )
+    energy_kwh = Figure("gpu_hours * gpu_power_w * pue / 1000", "Energy of GPUs, hosts and building. [kWh]")
+    energy_at_tdp_kwh = Figure(
+        "gpu_hours * tdp_w * pue / 1000",
+        "As model cards count: GPU-hours at the board's limit, no hosts, times the PUE. [kWh]",
+        tdp_w="est.job.cluster.accelerator.tdp_w",
+    )
+    tonnes_co2 = Figure(
+        "energy_kwh * carbon_intensity / 1000", "Location-based emissions of that energy. [t CO2 equivalent]"
+    )
+    tonnes_co2_at_tdp = Figure(
+        "energy_at_tdp_kwh * carbon_intensity / 1000",
+        "The same of the energy as model cards count it. [t CO2 equivalent]",
+    )
+    paid_gpu_hours = Figure(
+        "gpu_hours + pays_spares * spare_gpu_hours",
+        "Hours of the GPUs that train, and of spare ones asked for. [h]",
+    )
 
     @property
     def failures_per_s(self) -> float:
@@ -165,11 +201,6 @@ class TrainingRun(Answer):
     def mean_time_between_failures_s(self) -> float:
         """Of the whole job; infinite if nothing fails. [s]."""
         return 1.0 / self.failures_per_s if self.failures_per_s else float("inf")
-
-    @property
-    def downtime_s(self) -> float:
-        """From a failure until training goes on, if no restart fails. [s]."""
-        return self.reliability.mean_detection_s + self.reliability.restart_s + self._load_s
 
     @property
     def _load_s(self) -> float:
@@ -202,12 +233,6 @@ class TrainingRun(Answer):
         )
 
     @property
-    def planned_fraction(self) -> float:
-        """Share of calendar time that planned stops take. [-]."""
-        stop_s = self.checkpoint.pause_s + self.reliability.restart_s + self.checkpoint.load_s
-        return self.reliability.planned_stops_per_day * stop_s / DAY_S
-
-    @property
     def shortage_fraction(self) -> float:
         """Share of calendar time without enough healthy nodes, in which the job stands. [-]."""
         if self.reliability.on_failure in ("shrink", "reroute"):
@@ -223,7 +248,8 @@ class TrainingRun(Answer):
         if self.reliability.on_failure not in ("shrink", "reroute"):
             return 0.0
         shrinks = self.reliability.on_failure == "shrink"
-        parts = float(self.est.job.layout.dp) if shrinks else self.num_nodes
+        nodes = max(self.gpus / self.est.job.cluster.gpus_per_node, 1.0)
+        parts = float(self.est.job.layout.dp) if shrinks else nodes
         return _broken_nodes(self.reliability, self.gpus) / parts
 
     @cached_property
@@ -287,70 +313,10 @@ class TrainingRun(Answer):
         """From start to the last step: steps times the sum of the bill. [s]."""
         return self.steps * float(self.bill.step_time_s())
 
-    @property
-    def days(self) -> float:
-        """Calendar days. [d]."""
-        return self.calendar_s / DAY_S
-
-    @property
-    def effective_training_time_ratio(self) -> float:
-        """Time in steps that count over calendar time. [-]."""
-        return self.steps * self.step_time_s / self.calendar_s
-
-    @property
-    def interruptions(self) -> float:
-        """Unexpected interruptions, those during a restart too. [-]."""
-        return (
-            self.failures_per_s
-            * self.calendar_s
-            * (1.0 - self.planned_fraction)
-            * (1.0 - self.shortage_fraction)
-        )
-
-    @property
-    def planned_stops(self) -> float:
-        """Stops for maintenance. [-]."""
-        return self.reliability.planned_stops_per_day * self.days
-
-    @property
-    def gpu_hours(self) -> float:
-        """Hours of the GPUs that train, waiting included. [h]."""
-        return self.gpus * self.calendar_s / HOUR_S
-
-    @property
-    def spare_gpu_hours(self) -> float:
-        """Hours of the GPUs that are kept ready. [h]."""
-        return self.spare_nodes * self.est.job.cluster.gpus_per_node * self.calendar_s / HOUR_S
-
     @cached_property
     def gpu_power_w(self) -> float:
         """Mean power of a GPU and its share of the host, over the calendar time. [W]."""
         return step_power_w(self.est, self.effective_training_time_ratio)
-
-    @property
-    def energy_kwh(self) -> float:
-        """Energy of GPUs, hosts and building. [kWh]."""
-        return self.gpu_hours * self.gpu_power_w * self.pue / 1e3
-
-    @property
-    def energy_at_tdp_kwh(self) -> float:
-        """As model cards count: GPU-hours at the board's limit, no hosts, times the PUE. [kWh]."""
-        return self.gpu_hours * self.est.job.cluster.accelerator.tdp_w * self.pue / 1e3
-
-    @property
-    def tonnes_co2(self) -> float:
-        """Location-based emissions of that energy. [t CO2 equivalent]."""
-        return float(tonnes_co2(self.energy_kwh, self.carbon_intensity))
-
-    @property
-    def tonnes_co2_at_tdp(self) -> float:
-        """The same of the energy as model cards count it. [t CO2 equivalent]."""
-        return float(tonnes_co2(self.energy_at_tdp_kwh, self.carbon_intensity))
-
-    @property
-    def paid_gpu_hours(self) -> float:
-        """Hours of the GPUs that train, and of spare ones that were asked for. [h]."""
-        return self.gpu_hours + (self.spare_gpu_hours if self.pays_spares else 0.0)
 
     @property
     def dollars(self) -> float | None:
@@ -377,7 +343,10 @@ class TrainingRun(Answer):
         """
         if self.budget_usd is not None and self.dollars is None:
             raise CostModelError(f"budget: {self.price_note}")
-        limits = {"dollars": (self.budget_usd, self.dollars), "days": (self.limit_days, self.days)}
+        limits: dict[str, tuple[float | None, float | None]] = {
+            "dollars": (self.budget_usd, self.dollars),
+            "days": (self.limit_days, self.days),
+        }
         scale = self.sampled.calendar_s / self.calendar_s
         return {
             name: Within(limit, expected, limit - expected, float(np.mean(expected * scale <= limit)))

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 import numpy as np
 
 from costmodel.base.answer import Answer
-from costmodel.bill.quantity import quantity
+from costmodel.bill.quantity import Figure, quantity
 from costmodel.describe.jobs.fields import JOB_FIELDS, RUN_FIELDS
 from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.reading import keywords
@@ -119,10 +119,11 @@ class Watch(Answer):
         """The step that was printed last. [-]"""
         return int(self.times.log.number[-1])
 
-    @property
-    def off(self) -> float:
-        """A step now over what is expected, less one. [-]"""
-        return self.step_time_s / self.band.middle_s - 1.0
+    off = Figure(
+        "step_time_s / middle_s - 1",
+        "A step now over what is expected, less one. [-]",
+        middle_s="band.middle_s",
+    )
 
     @property
     def steps_left(self) -> float | None:

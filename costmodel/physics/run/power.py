@@ -16,18 +16,6 @@ IDLE_FRACTION = 0.15
 HOST_FRACTION = 0.76 * 10.2 / 5.6 - 1.0
 
 
-def tonnes_co2(energy_kwh: ArrayLike, carbon_intensity_kg_per_kwh: ArrayLike) -> Array:
-    r"""Location-based emissions of an energy, :math:`E \cdot I / 1000` [t CO2 equivalent].
-
-    Touvron et al., arXiv:2302.13971, table 15: 1,022,362 GPU-hours at 400 W and a PUE of 1.1.
-
-    >>> round(float(tonnes_co2(1_022_362 * 0.4 * 1.1, 0.385)))
-    173
-    """
-    energy = np.asarray(energy_kwh, dtype=np.float64)
-    return np.asarray(energy * np.asarray(carbon_intensity_kg_per_kwh, dtype=np.float64) / 1e3)
-
-
 def mean_power_w(tdp_w: ArrayLike, *, busy_fraction: ArrayLike, running_fraction: ArrayLike) -> Array:
     r"""Mean power of a GPU and its share of the host over a run, without the building (PUE). [W]
 
