@@ -11,10 +11,11 @@ import fnmatch
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Literal
 
@@ -37,7 +38,7 @@ from costmodel.interop.shell_words import (
 _MARKS = re.compile("[\ue000-\ue005]")
 _MOST_COMPARED = 10_000_000
 """Characters of a text times those of its pattern."""
-_LONGEST, _MOST_STEPS, _MOST_TURNS, _DEEPEST = 1_000_000, 20_000, 500, 24
+_LONGEST, _STEP, _MOST_TURNS, _DEEPEST = 1_000_000, 150, 500, 24
 _SHELLS = ("bash", "sh", "zsh")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _PRINTERS = ("echo", "printf", "cat", "dirname", "basename", "realpath", "readlink", "pwd")
@@ -170,10 +171,8 @@ def gpus_per_node(slurm: Mapping[str, str]) -> str:
 
 # A script as a list of commands
 
-_ENDS = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": "done", "case": "esac"}
-_ENDS |= {"{": "}", "(": ")"}
-"""Keywords that open a compound command, and what closes it."""
-_ALONE = {*_ENDS, *_ENDS.values(), "then", "elif", "else", "do"} - {"for", "select", "case"}
+_CLOSE = ("fi", "done", "esac", "}", "then", "elif", "else", "do")
+_GROUPS = {"{": "}", "(": ")"}
 _JOINS = ("&&", "||", "|", "|&")
 _SEPARATORS = ("\n", ";", "&", ";;", ";&", ";;&", *_JOINS)
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
@@ -188,18 +187,19 @@ _STOPS = " \t\r\n;&|()<>"
 
 @dataclass
 class _Command:
-    """A command as it is written, or a keyword; `joined` is the ``&&``, ``||`` or ``|`` before it.
+    """A command as it is written; `joined` is the ``&&``, ``||`` or ``|`` before it.
 
-    An array ``name=( … )`` is one word; a function's head is ``()`` and its name. `parts` are the places of the
-    further keywords of a compound command, its end last; `document` is a here document and the sign before it.
+    An array ``name=( … )`` is one word, a function's head ``()`` and its name. `blocks` are the commands inside of a compound
+    one: of an ``if`` each condition and what follows it, of a loop its condition and its body. `document` is a here
+    document and the sign before it, `target` the file that the output goes to.
     """
 
     line: int
     joined: str
-    negated: bool = False
-    words: list[str] = field(default_factory=list)
-    parts: list[int] = field(default_factory=list)
-    document: tuple[str, str] | None = None
+    negated: bool
+    words: list[str]
+    blocks: list[list[_Command]] = field(default_factory=list)
+    document: tuple[str, str] = ("", "")
     target: str = ""
 
 
@@ -263,67 +263,106 @@ def _end_of_word(text: str, start: int, line: int) -> int:
     return at
 
 
+class _Parser:
+    """Reads the tokens of a script as commands with the commands inside of them."""
+
+    def __init__(self, text: str, first_line: int = 1) -> None:
+        self.tokens = deque(_tokens(text.replace("\r\n", "\n"), first_line))
+        self.end = ""
+        """What closed the last block."""
+
+    def next_is(self, *tokens: str) -> bool:
+        """Whether one of some tokens comes next."""
+        return bool(self.tokens) and self.tokens[0][1] in tokens
+
+    def block(self, opener: str, line: int, *ends: str) -> list[_Command]:
+        """Return the commands up to one of some words that close a block; a script itself has none."""
+        commands, joined, negated = list[_Command](), "", False
+        while self.tokens:
+            at, token = self.tokens.popleft()
+            if token in ends:
+                self.end = token
+                return commands
+            if token == ")" and opener == "case":
+                del commands[-1:]  # the pattern
+            elif token in _SEPARATORS:
+                joined, negated = token.replace("|&", "|") if token in _JOINS else "", False
+            elif token == "!":
+                negated = not negated
+            elif token in _CLOSE or token == ")":
+                raise CostModelError(f"line {at}: a '{token}' stands where none can")
+            elif _REDIRECT.fullmatch(token):
+                self.tokens.appendleft((at, token))
+                commands.append(_Command(at, joined, negated, []))
+                self.words(commands[-1])
+                commands[-1].words = commands[-1].words or [":"]
+            else:
+                commands.append(self.command(_Command(at, joined, negated, [token])))
+        if ends:
+            raise CostModelError(f"line {line}: nothing ends the '{opener}'")
+        return commands
+
+    def command(self, found: _Command) -> _Command:
+        """Return a command with its words and blocks, of which its first word is read."""
+        first, line = found.words[0], found.line
+        if first == "if":
+            self.end = "elif"
+            while self.end == "elif":
+                found.blocks.append(self.block(first, line, "then"))
+                found.blocks.append(self.block(first, line, "elif", "else", "fi"))
+            if self.end == "else":
+                found.blocks.append(self.block(first, line, "fi"))
+        elif first in ("while", "until"):
+            found.blocks += [self.block(first, line, "do"), self.block(first, line, "done")]
+        elif first in ("for", "select"):
+            while self.tokens and not self.next_is(*_SEPARATORS, "do"):
+                found.words.append(self.tokens.popleft()[1])
+            self.block(first, line, "do")
+            found.blocks.append(self.block(first, line, "done"))
+        elif first == "case":
+            while self.tokens and found.words[-1] != "in":
+                found.words.append(self.tokens.popleft()[1])
+            found.blocks.append(self.block(first, line, "esac"))
+        elif first in _GROUPS:
+            found.blocks.append(self.block(first, line, _GROUPS[first]))
+        elif first.startswith("() "):
+            body = self.command(_Command(line, "", False, [self.tokens.popleft()[1]]))
+            found.words, found.blocks = ["()"], [[body]]
+        elif first.startswith("(("):
+            found.words = ["((", first[2:].removesuffix("))")]
+        elif first == "[[":
+            while self.tokens and found.words[-1] != "]]":
+                token = self.tokens.popleft()[1]
+                found.words += [token] if token.strip() else []
+            if found.words[-1] != "]]":
+                raise CostModelError(f"line {line}: nothing ends the '[['")
+        self.words(found)
+        return found
+
+    def words(self, found: _Command) -> None:
+        """Read what follows the first word, or the end of a compound command: words, redirections."""
+        while self.tokens and not self.next_is(*_SEPARATORS, ")"):
+            line, token = self.tokens.popleft()
+            redirect = _REDIRECT.fullmatch(token)
+            if token == "(":
+                raise CostModelError(f"line {line}: a ( stands where none can")
+            if redirect is None:
+                found.words += [] if found.blocks else [token]
+            # A word with dashes stands behind the end of a placeholder such as <path to data>.
+            elif self.tokens and not self.next_is(*_SEPARATORS, ")") and self.tokens[0][1][:2] != "--":
+                behind = self.tokens.popleft()[1]
+                if redirect[1][:2] == "<<":
+                    found.document = redirect[1], behind
+                elif redirect[1] in (">", ">>", ">|"):
+                    found.target = behind
+
+
 def _parsed(text: str, first_line: int = 1) -> list[_Command]:
     """Return the commands of a script."""
-    commands, opened = list[_Command](), list[_Command]()
-    current, redirect = _Command(0, ""), ""
-    for line, token in _tokens(text.replace("\r\n", "\n"), first_line):
-        words = current.words
-        if words[:1] == ["[["] and words[-1] != "]]":
-            words += [token] if token.strip() else []
-        elif redirect and token not in _SEPARATORS and not token.startswith("--"):
-            # A word with dashes stands behind the end of a placeholder such as <path to data>.
-            if redirect[:2] == "<<":
-                current.document = redirect, token
-            elif redirect in (">", ">>", ">|"):
-                current.target = token
-            redirect = ""
-        elif found := _REDIRECT.fullmatch(token):
-            redirect = found[1]
-        elif token in _SEPARATORS or (token == ")" and opened and opened[-1].words[0] == "case"):
-            current, redirect = _Command(line, token.replace("|&", "|") if token in _JOINS else ""), ""
-        elif token == "!" and not words:
-            current.negated = not current.negated
-        else:
-            redirect = ""
-            if token == "(" and words:
-                raise CostModelError(f"line {line}: a ( stands where none can")
-            if token == ")":
-                current = _Command(line, "")
-            if not current.words:
-                current.line = line
-                commands.append(current)
-            if token.startswith(("() ", "((")):
-                current.words += [token[:2], token.removeprefix("() ").removeprefix("((").removesuffix("))")]
-            else:
-                current.words.append(token)
-            first = current.words[0]
-            if len(current.words) == 1:
-                _nest(commands, opened)
-            if first in _ALONE or first == "()" or (first == "case" and token == "in"):
-                current = _Command(line, "")
-    if commands and commands[-1].words[0] == "[[" and commands[-1].words[-1] != "]]":
-        opened.append(commands[-1])
-    if opened:
-        raise CostModelError(f"line {opened[-1].line}: nothing ends the '{opened[-1].words[0]}'")
-    return commands
+    return _Parser(text, first_line).block("", first_line)
 
 
-def _nest(commands: list[_Command], opened: list[_Command]) -> None:
-    """Note the place of the last command with the compound command that it opens, closes or divides."""
-    line, word = commands[-1].line, commands[-1].words[0]
-    if word in _ENDS:
-        opened.append(commands[-1])
-    elif word in _ALONE:
-        closes = word in _ENDS.values()
-        if not opened or (closes and _ENDS[opened[-1].words[0]] != word):
-            raise CostModelError(f"line {line}: a '{word}' stands where none can")
-        opened[-1].parts.append(len(commands) - 1)
-        if closes:
-            opened.pop()
-
-
-# Going through the list
+# Going through them
 
 
 _IN_LOOP = "set in a {} loop, whose turns only running the script tells"
@@ -332,11 +371,7 @@ _UNDER_CONDITION = "set under a condition that only running the script tells"
 
 
 class _EndError(Exception):
-    """``return`` and ``exit`` on their way out of a function, a sourced file or the script."""
-
-    def __init__(self, returns: bool) -> None:
-        super().__init__()
-        self.returns = returns
+    """``exit`` on its way out of the script, or of a shell in it."""
 
 
 class _Walker:
@@ -346,178 +381,147 @@ class _Walker:
         self.scope = Scope(self.output_of, {"PWD": ".", "BASH_SOURCE": own, **values}, own)
         self.places = [place.resolve() for place in places]
         """Folders that files are sourced from, the script's own first."""
-        self.functions: dict[str, tuple[list[_Command], int, int]] = {}
         self.launches: list[Launch] = []
         self.files: dict[str, str] = {}
         self.slurm: dict[str, str] = {}
         self.notes: list[str] = []
         self.sources: list[Path] = []
         self.output: list[str] | None = None
-        # How deep in scripts of scripts, functions and sourced files, conditions in doubt.
-        self.steps = self.depth = self.bodies = self.doubts = 0
+        self.depth = 0
+        """How deep in scripts of scripts and sourced files."""
         self.certain = True
         """Whether no condition in doubt stands around."""
 
-    def run(self, commands: list[_Command], start: int = 0, end: int | None = None) -> Status:
+    def run(self, commands: list[_Command]) -> Status:
         """Follow commands; return whether the last one succeeds."""
         truth: Status = True
-        at, end = start, len(commands) if end is None else end
-        while at < end:
-            command = commands[at]
-            is_head = command.words[0] == "()"
-            parts = commands[at + 1].parts if is_head and at + 1 < end else command.parts
-            stop = parts[-1] + 1 if parts else at + 1
-            self.steps += 1
+        for command in commands:
             self.scope.line = command.line
-            if self.steps > _MOST_STEPS:
-                raise CostModelError(f"line {command.line}: the script does not come to an end")
+            self.scope.spend(_STEP)
             if command.joined == "|":
                 # Of a pipe, the last part says how it ends; the parts are shells of their own.
                 with suppress(_EndError):
-                    truth = self.one(commands, at, stop)
+                    truth = self.one(command)
             elif command.joined and truth is None:
-                self.choose(commands, [(None, at, stop)])
+                self.merge([self.aside([command])], _UNDER_CONDITION)
             elif not command.joined or bool(truth) is (command.joined == "&&"):
-                truth = self.one(commands, at, stop)
-            at = stop
+                truth = self.one(command)
         return truth
 
-    def condition(self, commands: list[_Command], start: int, end: int) -> bool | None:
+    def condition(self, commands: list[_Command]) -> bool | None:
         """Say whether a condition holds, None if only running it tells."""
-        truth = self.run(commands, start, end)
+        truth = self.run(commands)
         return None if truth == _IS_PROGRAM else truth
 
-    def one(self, commands: list[_Command], at: int, stop: int) -> Status:
+    def one(self, command: _Command) -> Status:
         """Follow one command, compound or not."""
-        command, parts = commands[at], commands[at].parts
-        first, truth = command.words[0], _TRUE
-        if first == "if":
-            truth = self.choose(commands, self.branches(commands, at))
-        elif first in ("while", "until"):
-            if self.condition(commands, at + 1, parts[0]) is not (first == "until"):
-                self.in_doubt(commands, at, parts[0] + 1, stop)
-        elif first == "for":
-            self.loop(commands, at, stop)
-        elif first in ("case", "select"):
-            self.in_doubt(commands, at, at + 1, stop, _NOT_READ)
-        elif first == "{":
-            truth = self.run(commands, at + 1, stop - 1)
-        elif first == "(":
-            truth = self.apart(commands, at + 1, stop - 1)
-        elif first == "()":
-            self.functions[command.words[1]] = (commands, at + 1, stop)
-        elif first in ("[", "[[", "test"):
-            truth = self.test(command.words[1:] if first == "test" else command.words[1:-1])
-        elif first == "((":
-            value = self.scope.arithmetic(command.words[1])
-            truth = None if missing_in(value) else value != "0"
-        else:
-            truth = self.command(command)
+        words, blocks, truth = command.words, command.blocks, _TRUE
+        match words[0]:
+            case "if":
+                truth = self.choose(blocks)
+            case "while" | "until":
+                if self.condition(blocks[0]) is not (words[0] == "until"):
+                    self.merge([self.aside(blocks[1])], _IN_LOOP.format(words[0]))
+            case "for":
+                self.loop(words, blocks[0])
+            case "case" | "select" | "()":
+                what = _NOT_READ.format("function" if words[0] == "()" else words[0])
+                self.merge([self.aside(blocks[0])], what)
+            case "{":
+                truth = self.run(blocks[0])
+            case "(":
+                truth = self.apart(blocks[0])
+            case "[" | "[[" | "test":
+                truth = self.test(words[1:] if words[0] == "test" else words[1:-1])
+            case "((":
+                value = self.scope.arithmetic(words[1])
+                truth = None if missing_in(value) else value != "0"
+            case _:
+                truth = self.command(command)
         if not command.negated:
             return truth
         return None if truth is None or truth == _IS_PROGRAM else not truth
 
-    def branches(self, commands: list[_Command], at: int) -> Iterator[tuple[bool | None, int, int]]:
-        """Yield for each branch of an ``if`` whether its condition holds, and from where to where it goes."""
-        asked, parts = at, commands[at].parts
-        for then, following in pairwise(parts):
-            if commands[then].words[0] == "elif":
-                asked = then
-            else:
-                is_else = commands[then].words[0] == "else"
-                yield is_else or self.condition(commands, asked + 1, then), then + 1, following
-
-    def copied(self) -> Values:
-        """Return a copy of the variables as they are."""
-        self.scope.spend(len(self.scope.values))
-        return dict(self.scope.values)
-
-    def apart(self, commands: list[_Command], start: int = 0, end: int | None = None) -> Status:
+    def apart(self, commands: list[_Command]) -> Status:
         """Follow a shell of its own, whose variables and whose exit are its own."""
-        values = self.copied()
+        values = self.scope.copied()
         try:
-            return self.run(commands, start, end)
+            return self.run(commands)
         except _EndError:
             return True
         finally:
             self.scope.values = values
 
-    def choose(self, commands: list[_Command], branches: Iterable[tuple[bool | None, int, int]]) -> Status:
-        """Follow the first branch that is taken; those before it that may be, in doubt."""
-        line, truth = self.scope.line, _TRUE
-        others = list[Values]()
-        for holds, start, end in branches:
-            if holds is None:
-                before = self.copied()
-                self.doubtfully(commands, start, end)
-                others.append(self.scope.values)
-                self.scope.values = before
-            elif holds:
-                self.doubts += bool(others)
-                truth = self.run(commands, start, end)
-                self.doubts -= bool(others)
-                break
-        flags = []
-        for name in dict.fromkeys(name for other in others for name in _differing(other, self.scope.values)):
-            texts = [str(values.get(name, "")) for values in (*others, self.scope.values)]
-            if any("--" in text for text in texts):
+    def aside(self, commands: list[_Command]) -> Values:
+        """Follow what only running the script tells whether it is reached; return the variables at its end."""
+        before, certain = self.scope.copied(), self.certain
+        self.certain = False
+        with suppress(_EndError):
+            self.run(commands)
+        self.certain = certain
+        after, self.scope.values = self.scope.values, before
+        return after
+
+    def merge(self, others: list[Values], what: str) -> None:
+        """Mark what differs in variables that the script may have as well: not known, or noted where it is flags."""
+        scope, flags = self.scope, []
+        for name in dict.fromkeys(name for other in others for name in (*other, *scope.values)):
+            values = [values.get(name, "") for values in (*others, scope.values)]
+            if all(value == values[-1] for value in values):
+                continue
+            if any("--" in str(value) for value in values):
                 flags.append(f"${name}")
-            elif not any("/" in text for text in texts):
-                self.scope.set(name, unknown(_UNDER_CONDITION, line))
+            elif not any("/" in str(value) for value in values):
+                scope.set(name, scope.unknown(what))
         if flags:
-            self.notes.append(
-                f"line {line}: only running the script tells whether a condition holds; "
-                f"what is set under it, {', '.join(flags)}, is not read"
-            )
+            self.notes.append(f"line {scope.line}: {', '.join(flags)}: {what}, and not read")
+
+    def choose(self, blocks: list[list[_Command]]) -> Status:
+        """Follow the first branch that is taken; those before it that may be, aside."""
+        line, others = self.scope.line, list[Values]()
+        truth = _TRUE
+        for asked, body in zip_longest(blocks[::2], blocks[1::2]):
+            # The last block of an odd number is what stands behind ``else``.
+            holds = True if body is None else self.condition(asked)
+            if holds is None:
+                others.append(self.aside(body))
+            elif holds:
+                with suppress(*([_EndError] if others else [])):
+                    truth = self.run(asked if body is None else body)
+                break
+        self.scope.line = line
+        self.merge(others, _UNDER_CONDITION)
         return truth
 
-    def doubtfully(self, commands: list[_Command], start: int, end: int) -> None:
-        """Follow what only running the script tells whether it is reached."""
-        certain = self.certain
-        self.doubts, self.certain = self.doubts + 1, False
-        self.run(commands, start, end)
-        self.doubts, self.certain = self.doubts - 1, certain
-
-    def in_doubt(self, commands: list[_Command], at: int, start: int, end: int, what: str = _IN_LOOP) -> None:
-        """Follow once what is run as only running tells, such as a loop; what it sets is not known."""
-        line, before = self.scope.line, self.copied()
-        self.doubtfully(commands, start, end - 1)
-        for name in _differing(self.scope.values, before):
-            self.scope.set(name, unknown(what.format(commands[at].words[0]), line))
-
-    def loop(self, commands: list[_Command], at: int, stop: int) -> None:
-        """Follow a ``for`` loop; in doubt where only running tells its turns."""
-        scope, words, do = self.scope, commands[at].words, commands[at].parts[0]
-        names, after = words[1:2], list[str]()
-        if words[1:2] == ["(("]:
-            counted = _COUNTED.fullmatch(words[2])
-            names = changed_in(words[2])
-            bounds = [scope.arithmetic(part) for part in counted.group(2, 4)] if counted else []
-            items = [part for part in bounds if missing_in(part)] or [scope.unknown("a counted loop")]
+    def loop(self, words: list[str], body: list[_Command]) -> None:
+        """Follow a ``for`` loop; aside where only running tells its turns."""
+        scope = self.scope
+        names, last = words[1:2], list[str]()
+        if names and names[0].startswith("(("):
+            counted = _COUNTED.fullmatch(names[0][2:-2])
+            names = [counted[1]] if counted else []
+            bounds = [scope.arithmetic(part) for part in counted.group(2, 4)] if counted else [""]
+            items = [scope.unknown("a counted loop")]
             if counted and not any(map(missing_in, bounds)):
                 turns = range(int(bounds[0]), int(bounds[1]) + (counted[3] == "<="))
-                items, after = [*map(str, turns[: _MOST_TURNS + 1])], [str(max(turns.stop, turns.start))]
+                items, last = [*map(str, turns[: _MOST_TURNS + 1])], [str(max(turns.stop, turns.start))]
         else:
             if not names:
-                raise CostModelError(f"line {commands[at].line}: a 'for' without a variable")
+                raise CostModelError(f"line {scope.line}: a 'for' without a variable")
             given = words[3:] if words[2:3] == ["in"] else ['"$@"']
             items = [item for word in given for item in scope.fields(word)]
-        leaves = any(command.words[0] in ("break", "continue") for command in commands[do:stop])
-        if leaves or len(items) > _MOST_TURNS or any(map(missing_in, items)):
-            for name in names:
-                scope.set(name, scope.unknown(_IN_LOOP.format("for")))
-            self.in_doubt(commands, at, do + 1, stop)
+        if _leaves(body) or len(items) > _MOST_TURNS or any(map(missing_in, items)):
+            what = _IN_LOOP.format("for")
+            for name in names or changed_in(words[1]):
+                scope.set(name, scope.unknown(what))
+            self.merge([self.aside(body)], what)
             return
         for item in items:
             scope.set(names[0], item)
-            self.run(commands, do + 1, stop - 1)
-            if (
-                after
-                and counted
-                and [scope.text(names[0]), scope.arithmetic(counted[4])] != [item, bounds[1]]
-            ):
+            self.run(body)
+            if last and [scope.text(names[0]), scope.arithmetic(counted[4])] != [item, bounds[1]]:
                 raise CostModelError(f"line {scope.line}: a loop that changes its own count is not followed")
-        for item in after:
+        for item in last:
             scope.set(names[0], item)
 
     def test(self, words: list[str]) -> bool | None:
@@ -562,11 +566,7 @@ class _Walker:
             document = scope.one(document, quoted=True)
         if sign[:2] == "<<" and sign != "<<<" and command.target:
             self.files[Path(without_marks(scope.one(command.target))).name] = document
-        if name in self.functions:
-            arguments, scope.arguments = scope.arguments, given
-            self.body(*self.functions[name])
-            scope.arguments = arguments
-        elif name in ("source", "."):
+        if name in ("source", "."):
             self.source(given[:1])
         elif name == "eval":
             self.nested(" ".join(given))
@@ -580,17 +580,14 @@ class _Walker:
                 if variable.isidentifier():
                     scope.set(variable, scope.unknown(f"what '{name} {' '.join(given)}' sets"))
             return False if name == "getopts" else _IS_PROGRAM  # without arguments there are no options
-        elif name == "shift":
-            count = whole_number(given[0]) if given else 1
-            del scope.arguments[: 1 if count is None else max(count, 0)]
-        elif name == "set":
-            scope.arguments = given[1:] if given[:1] == ["--"] else scope.arguments
         elif name == "unset":
             for variable in given:
                 scope.values.pop(variable, None)
-        elif name in ("return", "exit"):
-            self.end(name == "return", given[0] if given else "0")
-        elif name in ("true", ":", "false", "break", "continue"):
+        elif name == "exit":
+            # A check of what was given, which fails, does not end it.
+            if given[:1] in ([], ["0"]):
+                raise _EndError
+        elif name in ("true", ":", "false", "break", "continue", "return", "shift", "set"):
             return name != "false"
         elif name == "cd":
             before, to = scope.text("PWD") or ".", "".join([word for word in given if word[:1] != "-"][:1])
@@ -629,38 +626,15 @@ class _Walker:
         else:
             scope.set(name, (held if adds else "") + scope.one(value))
 
-    def end(self, returns: bool, status: str) -> None:
-        """Leave a function or the script; not where that is in doubt, nor where a check of what was given fails."""
-        leaves = returns or status == "0" or missing_in(status)
-        if leaves and not self.doubts and (self.bodies or not returns):
-            raise _EndError(returns)
-
-    def body(self, commands: list[_Command], start: int = 0, end: int | None = None) -> None:
-        """Follow the body of a function or a sourced file, which ``return`` leaves."""
-        self.bodies += 1
-        try:
-            self.deeper(commands, start, end)
-        except _EndError as left:
-            if not left.returns:
-                raise
-        finally:
-            self.bodies -= 1
-
     def nested(self, script: str) -> None:
-        """Follow a script that stands in a word or a document of this one."""
+        """Follow a script that stands in a word, in a document or in a file beside this one."""
         self.scope.spend(len(script))
-        with suppress(_EndError):
-            self.deeper(_parsed(script, self.scope.line))
-
-    def deeper(self, commands: list[_Command], start: int = 0, end: int | None = None) -> None:
-        """Follow commands that others call."""
         if self.depth >= _DEEPEST:
             raise CostModelError(f"line {self.scope.line}: the script calls itself without end")
         self.depth += 1
-        try:
-            self.run(commands, start, end)
-        finally:
-            self.depth -= 1
+        with suppress(_EndError):
+            self.run(_parsed(_MARKS.sub("", script), self.scope.line))
+        self.depth -= 1
 
     def launch(self, words: list[str], local: dict[str, str]) -> None:
         """Note a command; a shell in it that gets a script as one word is followed into it."""
@@ -702,7 +676,7 @@ class _Walker:
 
         self.sources.append(file)
         self.notes.append(f"source {file.name}: followed")
-        self.body(_parsed(_MARKS.sub("", read_text(file).text)))
+        self.nested(read_text(file).text)
         self.sources.pop()
 
     def output_of(self, script: str) -> str:
@@ -753,9 +727,11 @@ _NUMBERS["-le"] = operator.le
 _COMPARISONS = ("=", "==", "!=", "=~", "<", ">", *_NUMBERS)
 
 
-def _differing(values: Values, other: Values) -> list[str]:
-    """Return the names whose values differ."""
-    return [name for name in {**values, **other} if values.get(name) != other.get(name)]
+def _leaves(commands: list[_Command]) -> bool:
+    """Whether a loop's body may leave it before its end."""
+    return any(
+        command.words[0] in ("break", "continue") or any(map(_leaves, command.blocks)) for command in commands
+    )
 
 
 def _compare(left: str, sign: str, right: str, *, is_literal: bool) -> bool | None:

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from costmodel.base.errors import CostModelError
 
 Values = dict[str, str | list[str]]
-LONGEST, _MOST_WRITTEN, _MOST_WORK = 100_000, 1_000_000, 3_000_000
-"""Characters of a variable, of all that a script sets, and of all that is expanded while it is followed."""
+LONGEST, _MOST_WORK = 100_000, 3_000_000
+"""Characters of a variable, and of all that is expanded and set while a script is followed."""
 _MARK = re.compile("([\ue000\ue002])([^\ue001]*)\ue001")
 _SPACE_IN_MARK, _BREAK, _QUOTES = "\ue003\ue004\ue005"
 """A blank in a mark, the end of a word, and quotes, which make a word even of nothing."""
 _SHORT = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
-_BRACED = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.S)
+_BRACED = re.compile(r"(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.S)
 _OPERATION = re.compile(r"(:?[-=+?]|##?|%%?)(.*)", re.S)
 _CHANGED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
 _IN_BRACES = re.compile(r"(?<!\$)\{[^{}\s'\"$]*\}")
@@ -105,9 +105,7 @@ class Scope:
     output_of: Callable[[str], str]
     values: Values
     own: str
-    arguments: list[str] = field(default_factory=list)
     line: int = 0
-    written: int = 0
     work: int = 0
     unread: list[str] = field(default_factory=list)
 
@@ -117,22 +115,24 @@ class Scope:
 
     def text(self, name: str) -> str | None:
         """Return a variable as one text, None if it is not set."""
-        place = whole_number(name)
-        if place is not None and place <= len(self.arguments):
-            return self.arguments[place - 1] if place else self.own
         if name in "?$!-":
             return self.unknown(f"the shell's own {name}")
-        if name == "#":
-            return str(len(self.arguments))
+        if name in ("0", "#"):
+            return self.own if name == "0" else "0"
         value = self.values.get(name)
         return (value[0] if value else None) if isinstance(value, list) else value
 
     def items(self, name: str) -> list[str]:
         """Return a variable as an array."""
         if name in ("@", "*"):
-            return self.arguments
+            return []
         value = self.values.get(name, [unset(name)] if self.unread else [])
         return [value] if isinstance(value, str) else value
+
+    def copied(self) -> Values:
+        """Return a copy of the variables as they are."""
+        self.spend(len(self.values))
+        return dict(self.values)
 
     def spend(self, count: int) -> None:
         """Count the characters and values that were gone through, so that following ends in seconds."""
@@ -146,8 +146,8 @@ class Scope:
     def set(self, name: str, value: str | list[str]) -> None:
         """Set a variable, of bounded length."""
         size = len(value) if isinstance(value, str) else sum(len(item) + 1 for item in value)
-        self.written += size
-        if size > LONGEST or self.written > _MOST_WRITTEN:
+        self.spend(2 * size)
+        if size > LONGEST:
             raise CostModelError(f"line {self.line}: {name} grows beyond {LONGEST:,} characters")
         self.values[name] = value
 
@@ -210,10 +210,7 @@ class Scope:
             if operation:
                 return [not_followed]
             if prefix:
-                doubtful = [item for item in items if is_unknown(item)]
-                return doubtful[:1] or (
-                    [str(len(items))] if prefix == "#" else [*map(str, range(len(items)))]
-                )
+                return [item for item in items if is_unknown(item)][:1] or [str(len(items))]
             joined = str(self.values.get("IFS", " "))[:1].join(items)
             return [joined] if quoted and "*" in (index, name) else items
         value = self.text(name)
@@ -226,8 +223,6 @@ class Scope:
             value = items[int(place)] if -len(items) <= int(place) < len(items) else None
         if prefix == "#":
             return [value if value and missing_in(value) else str(len(value or ""))]
-        if prefix == "!":
-            name, value = value or name, self.text(value) if value else None
         if not operation:
             return [unset(name) if value is None else value]
         parts = _OPERATION.fullmatch(operation)
@@ -271,13 +266,15 @@ class Scope:
             for name in set_here:
                 self.set(name, not_followed)
             return not_followed
+        if len(text) > 1000 or not re.fullmatch(r"(?:[\w\s()+\-*/%<>]|[<>=!]=|&&|\|\|)*", text, re.A):
+            return not_followed
+        for name in re.findall(r"\b[A-Za-z_]\w*", text):
+            held = self.text(name)
+            if held is None or missing_in(held):
+                return unset(name) if held is None else held
+        spelled = " ".join(text.replace("&&", " and ").replace("||", " or ").split())
         try:
-            if len(text) > 1000 or not re.fullmatch(r"(?:[\w\s()+\-*/%<>]|[<>=!]=|&&|\|\|)*", text, re.A):
-                return not_followed
-            spelled = " ".join(text.replace("&&", " and ").replace("||", " or ").split())
             result = self._number(ast.parse(spelled or "0", mode="eval").body)
-        except _MissingError as missing:
-            return str(missing)
         except (ValueError, SyntaxError, ZeroDivisionError, KeyError, RecursionError, MemoryError):
             return not_followed
         return str(result) if abs(result) < 2**63 else not_followed
@@ -288,10 +285,7 @@ class Scope:
             case ast.Constant(value=int(value)) if not isinstance(value, bool):
                 return value
             case ast.Name(id=name):
-                text = self.text(name)
-                if text is None or (found := _MARK.search(text)):
-                    raise _MissingError(unset(name) if text is None or not found else found[0])
-                return int(text.strip() or "0", 0)
+                return int((self.text(name) or "0").strip() or "0", 0)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self._number(operand)
             case ast.BinOp(left=left, op=sign, right=right):
@@ -302,10 +296,6 @@ class Scope:
                 ways = (self._number(part) != 0 for part in parts)
                 return int(any(ways) if isinstance(sign, ast.Or) else all(ways))
         raise ValueError(node)
-
-
-class _MissingError(Exception):
-    """A variable of an arithmetic expression has no value; its text is the mark."""
 
 
 def _quotient(left: int, right: int) -> int:

@@ -138,7 +138,7 @@ WRONG = {
         "does not divide",
     ),
     "circle": (b"#!/bin/bash\nsource circle.sh\n" + FLAGS.encode(), "in a circle"),
-    "deep": (b"#!/bin/bash\n" + b"( " * 5000, "nothing ends the"),
+    "deep": (b"#!/bin/bash\n" + b"( " * 5000, "nested too deeply"),
     "deep json": (b'{"a":' * 50000, "not JSON"),
     "control characters": (b'{"model_type": "lla\\u001b[31mma\\u202e"}', "is not supported"),
     "utf-16 of nothing": ("hello".encode("utf-16"), "no file of a known kind"),
