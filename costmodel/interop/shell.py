@@ -519,7 +519,7 @@ class _Walker:
         for item in items:
             scope.set(names[0], item)
             self.run(body)
-            if last and [scope.text(names[0]), scope.arithmetic(counted[4])] != [item, bounds[1]]:
+            if counted and [scope.text(names[0]), scope.arithmetic(counted[4])] != [item, bounds[1]]:
                 raise CostModelError(f"line {scope.line}: a loop that changes its own count is not followed")
         for item in last:
             scope.set(names[0], item)
