@@ -35,7 +35,7 @@ from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.beside import Beside, named_or_planned
 from costmodel.reporting import tables
 from costmodel.reporting.cells import say
-from costmodel.reporting.charts import FILLS, ink_on, plotly_figure
+from costmodel.reporting.charts import FILLS, ink_on, page_record
 from costmodel.reporting.html.page import warned
 from costmodel.reporting.other_pictures import layout_in_short, pareto_chart
 from costmodel.reporting.pictures import MOST_TASKS, pipeline_chart
@@ -324,7 +324,7 @@ def _figure(est: Estimate, name: str) -> Record:
         return {"body": _piece("sentences", [f"{title}: this job has none."])}
     chart = pipeline_chart(est, MOST_TASKS) if name == "pipeline" else est.plot.chart(name)
     note = [chart.note] if chart.note else []
-    return {"figure": plotly_figure(chart), "label": title, "body": _piece("sentences", note)}
+    return {"figure": page_record(chart), "label": title, "body": _piece("sentences", note)}
 
 
 # --- layouts ---
@@ -341,7 +341,7 @@ def plan(state: State, *, progress: Progress) -> Record:
         + bill_table(_narrow(best), uses=("layout", len(trials)))
         + "".join(_piece("folded", grid) for grid in (_narrow(front), *others)),
         "layouts": [_taken(state, est) for est in (*trials, *found.top(_LAYOUTS))],
-        "figure": plotly_figure(pareto_chart(found)),
+        "figure": page_record(pareto_chart(found)),
         "label": "Step time against memory of the best layouts",
     }
 
@@ -380,7 +380,7 @@ def overview_plan(state: State, *, progress: Progress) -> Record:
     return {
         "body": _piece("tries", layouts),
         "layouts": [_taken(state, est) for est in trials],
-        "figure": plotly_figure(pareto_chart(found)),
+        "figure": page_record(pareto_chart(found)),
         "label": "Step time against memory: the front, the layouts to try, and yours",
         "best_s": float(trials[0].step_time_s),
     }

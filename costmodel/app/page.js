@@ -48,30 +48,9 @@
     draw("figure", null);
   }
 
-  const drawn = {}; // figures as they were sent, by place, to draw them again in the other theme
-
-  const hue = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-  function themed(figure) {
-    const { data, layout } = JSON.parse(JSON.stringify(figure).replaceAll("#000000", hue("--ink")));
-    for (const trace of data) {
-      if (trace.mode === "markers+text" && innerWidth < 600 && trace.text.some((text) => text.length > 14)) trace.mode = "markers";
-      if (trace.textfont) trace.textfont.color = trace.textfont.color && "#1b1b1b"; // on a light point in either theme
-    }
-    Object.assign(layout, { paper_bgcolor: hue("--ground"), plot_bgcolor: hue("--ground"), font: { ...layout.font, color: hue("--ink") } });
-    for (const [name, axis] of Object.entries(layout)) {
-      if (/^[xy]axis/.test(name)) Object.assign(axis, { gridcolor: hue("--faint"), zerolinecolor: hue("--faint") });
-    }
-    return { data, layout };
-  }
-
-  function draw(place, figure, label = "") {
+  function draw(place, chart, label = "") {
     byId(place).setAttribute("aria-label", label || "The figure");
-    drawn[place] = figure;
-    if (figure) {
-      const { data, layout } = themed(figure);
-      Plotly.react(byId(place), data, layout, { responsive: true, displaylogo: false, displayModeBar: false });
-    } else if (window.Plotly) Plotly.purge(byId(place));
+    drawChart(byId(place), chart);
   }
 
   function say(problem = "", field = "") {
@@ -149,13 +128,15 @@
     byId("overview-said").textContent = found.error || verdict(point.y / found.best_s);
     if (found.error) return;
     layouts = found.layouts;
-    const yours = {
-      type: "scatter", mode: "markers+text", name: "yours", showlegend: false, x: [point.x], y: [point.y], text: ["<b>yours</b>"], textposition: "bottom center",
-      marker: { symbol: "star", size: 18, color: "#D55E00", line: { color: "#000000", width: 1 } }, hovertemplate: "yours<br>%{y:.4g} s, %{x:.1f} GiB<extra></extra>",
-    };
-    const layout = JSON.parse(JSON.stringify(found.figure.layout));
-    layout.yaxis.range = [Math.min(layout.yaxis.range[0], 0.9 * point.y), Math.max(layout.yaxis.range[1], 1.1 * point.y)];
-    draw("front", { data: [...found.figure.data, yours], layout }, found.label);
+    const chart = structuredClone(found.figure);
+    const [panel] = chart.panels;
+    const look = { marker: "*", size: 18, colour: "#D55E00", hover: "yours\n%{y:.4g} s, %{x:.1f} GiB" };
+    panel.marks.push({ kind: "dots", x: [point.x], y: [point.y], texts: ["yours"], ...look });
+    for (const axis of ["x", "y"]) {
+      const [low, high] = panel[axis].ends;
+      panel[axis].ends = [Math.min(low, 0.9 * point[axis]), Math.max(high, 1.1 * point[axis])];
+    }
+    draw("front", chart, found.label);
   }
 
   const verdict = (ratio) => document.querySelector("#head .refused") ? "Yours does not fit; these do:" :
@@ -346,7 +327,6 @@
     const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = isDark ? "light" : "dark";
     try { localStorage.setItem("theme", root.dataset.theme); } catch (error) { /* no storage: until the page is closed */ }
-    for (const [place, figure] of Object.entries(drawn)) if (figure) draw(place, figure, byId(place).getAttribute("aria-label"));
   });
 
   fill();

@@ -25,7 +25,6 @@ from costmodel.app.asked import MODEL_FILE, SEARCH_FIELDS, WHOLE_RUN_FIELDS, fie
 from costmodel.app.state import FIGURES, FIRST, VIEWS, State, query_of, state_of
 from costmodel.base.errors import CostModelError, one_line
 from costmodel.base.files import close_files
-from costmodel.base.version import install_command
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, known_words, names
 
@@ -140,14 +139,17 @@ def _problem(error: Exception) -> Record:
     return {"error": "this is a bug of the program; its terminal has the details", "field": ""}
 
 
+_ASSETS = {
+    **dict.fromkeys(("page.css", "page.js"), "costmodel.app"),
+    **dict.fromkeys(("draw.css", "draw.js"), "costmodel.reporting.html"),
+}
+"""Files of the page, with the package of each."""
+
+
 @cache
 def _asset(name: str) -> str:
     """Return a file of the page."""
-    if name == "plotly.js":
-        from plotly.offline import get_plotlyjs
-
-        return str(get_plotlyjs())
-    return (files("costmodel.app") / name).read_text(encoding="utf-8")
+    return (files(_ASSETS[name]) / name).read_text(encoding="utf-8")
 
 
 _MOST_BYTES = 64 * 2**20
@@ -168,7 +170,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         if what == "":
             self._send(page(at.query), "text/html")
-        elif what in ("page.css", "page.js", "plotly.js"):
+        elif what in _ASSETS:
             self._send(_asset(what), "text/css" if what.endswith("css") else "text/javascript")
         elif what in _QUESTIONS:
             self._send(json.dumps(answer(what, at.query)), "application/json")
@@ -256,10 +258,6 @@ class Server(ThreadingHTTPServer):
 
 def serve(port: int, say: Callable[[str], None]) -> None:
     """Serve the page until the program is interrupted, on port 0 at a free one; `say` gets what the user has to read."""
-    try:
-        import plotly  # noqa: F401
-    except ImportError:
-        raise CostModelError(f"the page needs plotly: {install_command('app')}") from None
     try:
         server = Server((HOST, port), Handler)
     except OSError as error:

@@ -135,9 +135,9 @@ def serve(
     """Serve a page to choose a job, see its bill, plan, compare and export; or tools for assistants.
 
     The page needs no network, tells nobody anything, and only this machine reaches it. The address in the browser holds
-    the whole state. To serve it takes the extra `app`. With --mcp an assistant is answered over the Model Context
-    Protocol, on stdin and stdout: list, estimate, plan, run, compare and explain. The tools read no file of this
-    machine: a model or a job is handed over as text. To serve them takes the extra `mcp`.
+    the whole state. With --mcp an assistant is answered over the Model Context Protocol, on stdin and stdout: list,
+    estimate, plan, run, compare and explain. The tools read no file of this machine: a model or a job is handed over as
+    text. To serve them takes the extra `mcp`.
     """
     gc.set_threshold(_COLLECT_EVERY)
     if mcp:

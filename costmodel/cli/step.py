@@ -73,9 +73,9 @@ def estimate(
     degree of the layout is named, it is data parallelism alone, and the planner's best where that does not fit.
 
     --html writes a page with the bill, figures, other layouts, sources, and sliders that are already priced; it needs no
-    network, and to make it takes plotly (the extra `report`). --trace writes one step as a trace: a process a pipeline
-    stage, a thread a stream, a counter of memory. --roofline shows where operators lie under the GPU's roofs, and each
-    axis against the tiers of the fabric, in place of the bill.
+    network. --trace writes one step as a trace: a process a pipeline stage, a thread a stream, a counter of memory.
+    --roofline shows where operators lie under the GPU's roofs, and each axis against the tiers of the fabric, in place of
+    the bill.
     """
     import costmodel as cm
     from costmodel.cli.look import roofline_result, trace_result

@@ -1,4 +1,4 @@
-"""A figure as data: panels of bars, curves, dots, bands and cells, drawn by matplotlib or as a plotly figure of a page.
+"""A figure as data: panels of bars, curves, dots, bands and cells, drawn by matplotlib, or on a page by ``draw.js``.
 
 Fills differ in lightness and hatching as well as in hue (the colours of Okabe and Ito), so that a figure can be read
 without colour.
@@ -7,7 +7,7 @@ without colour.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -72,7 +72,7 @@ SHADES = ("#eeeeee", "#b5dcf3", "#f7f1a0", "#c8c8c8", "#f3cd80", "#9fd8c0", "#e5
 class Bars:
     """Bars of one kind, lying unless they stand; `texts` stand behind the end of each, or inside it.
 
-    `hover` is what a page says under the pointer, in plotly's form, with ``customdata`` from `about`.
+    `hover` is what a page says under the pointer: ``%{x:.2f}``, ``y`` and ``base`` are numbers of a bar, ``about`` is of `about`.
     """
 
     label: str = ""
@@ -212,181 +212,98 @@ def _paled(bars: Bars) -> str:
 
 # --- a page -----------------------------------------------------------------------------------------
 
-_PATTERNS = {
-    "": "",
-    "///": "/",
-    "\\\\\\": "\\",
-    "...": ".",
-    "xxx": "x",
-    "---": "-",
-    "////": "/",
-    "ooo": ".",
-    "+++": "+",
-}
-_DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
-_SYMBOLS = {"o": "circle", "s": "square", "D": "diamond", "^": "triangle-up", "*": "star", "P": "cross"}
-# Plotly blends neighbours of a scale: each shade comes twice, so that there are eight and no more.
-_SCALE = [[at / 8, colour] for index, colour in enumerate(SHADES) for at in (index, index + 1)]
-_BLACK = "#000000"
+_PAD = 0.04
+"""Of an axis that has no range of its own, left beyond what is drawn. [-]"""
 
 
-def marker(name: str) -> dict[str, Any]:
-    """Return the plotly marker of a style in `FILLS`."""
-    colour, hatch = FILLS[name]
-    look = {"fillmode": "overlay", "fgcolor": _BLACK, "size": 7, "solidity": 0.2}
-    return {
-        "color": colour,
-        "line": {"color": _BLACK, "width": 0.7},
-        "pattern": {"shape": _PATTERNS[hatch], **look},
-    }
-
-
-def plotly_figure(chart: Chart) -> dict[str, Any]:
-    """Return a chart as a plain plotly figure: a dict of data and layout."""
-    panels = [panel for panel in chart.panels if not panel.is_extra]
-    layout: dict[str, Any] = {
-        "height": round(sum(80 * panel.height for panel in panels) + 100),
-        "margin": {"l": 10, "r": 15, "t": 15, "b": 45},
-        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1b1b1b"},
-        "plot_bgcolor": "#ffffff",
-        "paper_bgcolor": "#ffffff",
-        "hovermode": "closest",
-        "barmode": "overlay",
-        "legend": {"orientation": "h", "x": 0.0, "y": 1.02, "yanchor": "bottom"},
-        "shapes": [_shape(mark) for panel in panels for mark in panel.marks if isinstance(mark, Band)],
-    }
-    if len(panels) > 1:
-        layout["grid"] = {"rows": len(panels), "columns": 1, "pattern": "independent"}
-    data: list[dict[str, Any]] = []
-    for index, panel in enumerate(panels):
-        suffix = str(index + 1) if index else ""
-        axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"} if index else {}
-        for mark in panel.marks:
-            if isinstance(mark, Band):
-                continue
-            trace = _TRACES[type(mark)](mark) | axes
-            # What two panels both have stands in the legend once.
-            if trace.get("name") in {each.get("name") for each in data}:
-                trace["showlegend"] = False
-            data.append({key: value for key, value in trace.items() if value is not None})
-        for axis in "xy":
-            layout[f"{axis}axis{suffix}"] = _axis(panel, axis)
-    return {"data": data, "layout": layout}
+def page_record(chart: Chart) -> dict[str, Any]:
+    """Return a chart as ``draw.js`` draws it on a page: its panels, each with its two axes and its marks."""
+    panels = [
+        {
+            "height": panel.height,
+            "isMap": any(isinstance(mark, Cells) for mark in panel.marks),
+            "x": _axis(panel, "x"),
+            "y": _axis(panel, "y"),
+            "marks": [_mark(mark) for mark in panel.marks],
+        }
+        for panel in chart.panels
+        if not panel.is_extra
+    ]
+    return {"panels": panels}
 
 
 def _axis(panel: Panel, axis: str) -> dict[str, Any]:
-    """Return the layout of one axis of a panel."""
-    has_cells = any(isinstance(mark, Cells) for mark in panel.marks)
-    title = getattr(panel, axis) or (panel.title.partition(" ")[0] if has_cells and axis == "y" else "")
-    made: dict[str, Any] = {"title": {"text": title}, "automargin": True, "gridcolor": "#dddddd"}
-    ends, ticks = getattr(panel, f"{axis}_range"), getattr(panel, f"{axis}_ticks")
+    """Return title, ends and ticks of one axis; of an axis without ticks the page finds them."""
+    ends, ticks = getattr(panel, f"{axis}_range") or _reach(panel, axis), getattr(panel, f"{axis}_ticks")
+    title, cells = getattr(panel, axis), panel.marks[0]
+    if isinstance(cells, Cells):
+        count = cells.numbers.shape["yx".index(axis)]
+        ticks = {at + 0.5: str(at) for at in range(0, count, 1 if count <= 16 else 8)}
+        title = panel.title.partition(" ")[0] if axis == "y" else title
     if axis in panel.log:
-        made["type"] = "log"
-        ticks = ticks or log_ticks(*(ends or _reach(panel, axis)))
-        ends = None if ends is None else np.log10(ends).tolist()
-    if ends is not None:
-        made["range"] = list(ends)
-    if ticks:
-        made |= {"tickvals": list(ticks), "ticktext": list(ticks.values())}
-    if has_cells:
-        made |= {"showgrid": False, "zeroline": False} | ({"autorange": "reversed"} if axis == "y" else {})
-    return made
+        ticks = ticks or log_ticks(*ends)
+    return {
+        "title": title,
+        "log": axis in panel.log,
+        "ends": _short(ends),
+        "ticks": [[float(at), text] for at, text in ticks.items()] or None,
+    }
 
 
 def _reach(panel: Panel, axis: str) -> tuple[float, float]:
-    """Return the least and the largest positive number that an axis shows."""
-    held = [np.ravel(getattr(mark, axis)).astype(float) for mark in panel.marks if hasattr(mark, axis)]
-    values = np.concatenate(held) if held else np.asarray([1.0, 10.0])
-    values = values[np.isfinite(values) & (values > 0)]
-    return float(values.min()), float(values.max())
+    """Return between which places an axis shows all that is drawn."""
+    held = [np.ravel(_extent(mark, axis)).astype(float) for mark in panel.marks if not isinstance(mark, Band)]
+    values = np.concatenate(held)
+    values = values[np.isfinite(values)]
+    if axis in panel.log:
+        values = np.log10(values[values > 0])
+    low, high = float(values.min()), float(values.max())
+    if isinstance(panel.marks[0], Cells):
+        return (low, high) if axis == "x" else (high, low)
+    pad = _PAD * (high - low or 1.0)
+    low, high = low - pad, high + pad
+    return (10.0**low, 10.0**high) if axis in panel.log else (low, high)
 
 
-def _named(mark: Any) -> dict[str, Any]:
-    """Return what the traces of all marks say of themselves: in the legend, and under the pointer."""
-    label, hover, about = (getattr(mark, name, "") for name in ("label", "hover", "about"))
-    return {
-        "name": label,
-        "showlegend": None if label else False,
-        "hovertemplate": hover or None,
-        "hoverinfo": None if hover else "name",
-        "customdata": list(about) or None,
-    }
+def _extent(mark: Any, axis: str) -> Any:
+    """Return the places on an axis between which a mark lies."""
+    if isinstance(mark, Cells):
+        return 0, mark.numbers.shape["yx".index(axis)]
+    if not isinstance(mark, Bars):
+        return getattr(mark, axis)
+    if mark.stands == (axis == "x"):
+        return np.asarray(mark.at)[:, None] + np.asarray([-0.5, 0.5])
+    starts = np.asarray(mark.starts if len(mark.starts) else [0.0])
+    return [0.0, *starts, *(starts + np.asarray(mark.lengths))]
 
 
-def _bar_trace(bars: Bars) -> dict[str, Any]:
-    style = marker(bars.fill)
-    if bars.edge < 0.7:
-        style |= {"color": _paled(bars), "line": {"color": _BLACK, "width": bars.edge}}
-        style["pattern"] = style["pattern"] if bars.fill == "bubble" else None
-        style = {key: value for key, value in style.items() if value}
-    along, across = _short(bars.lengths), np.asarray(bars.at).tolist()
-    place: dict[str, Any] = {"textposition": "outside", "cliponaxis": False} if bars.texts else {}
-    if bars.inside:
-        place = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-    width = bars.width if np.ndim(bars.width) == 0 else _short(bars.width)
-    return {
-        "type": "bar",
-        "orientation": "v" if bars.stands else "h",
-        **_named(bars),
-        "x": across if bars.stands else along,
-        "y": along if bars.stands else across,
-        "base": _short(bars.starts) if len(bars.starts) else None,
-        "width": None if width == 0.7 else width,
-        "marker": style,
-        "text": list(bars.texts) if place else None,
-        **place,
-    }
-
-
-def _curve_trace(curve: Curve) -> dict[str, Any]:
-    shape = {"shape": "hv"} if curve.steps else {}
-    line = {"color": curve.colour, "dash": _DASHES[curve.dash], "width": 2, **shape}
-    x, y = _short(curve.x), _short(curve.y)
-    return {"type": "scatter", "mode": "lines", **_named(curve), "x": x, "y": y, "line": line}
-
-
-def _dot_trace(dots: Dots) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "markers+text" if dots.texts else "markers",
-        **_named(dots),
-        "x": _short(dots.x),
-        "y": _short(dots.y),
-        "marker": {
-            "color": dots.colour,
-            "size": dots.size,
-            "symbol": _SYMBOLS.get(dots.marker, "circle"),
-            "line": {"color": _BLACK, "width": 1 if dots.size > 5 else 0},
-        },
-        "text": list(dots.texts) or None,
-        "textposition": ("middle center" if dots.is_within else "top center") if dots.texts else None,
-    }
-
-
-def _cell_trace(cells: Cells) -> dict[str, Any]:
-    look = {"showscale": False, "xgap": 1, "ygap": 3, "zmin": -0.5, "zmax": 7.5, "colorscale": _SCALE}
-    return {
-        "type": "heatmap",
-        "z": (cells.numbers % 8).tolist(),
-        "text": cells.numbers.astype(int).tolist(),
-        "texttemplate": "%{text}" if cells.has_texts else "",
-        "hovertemplate": cells.hover,
-        **look,
-    }
-
-
-_TRACES: Mapping[type, Any] = {Bars: _bar_trace, Curve: _curve_trace, Dots: _dot_trace, Cells: _cell_trace}
-
-
-def _shape(band: Band) -> dict[str, Any]:
-    ends = {"x0": band.start, "x1": band.end, "y0": 0, "y1": 1, "yref": "paper"}
-    look = {"fillcolor": band.colour, "layer": "below", "line": {"width": 0}, "label": {"text": band.text}}
-    return {"type": "rect", **ends, **look}
+def _mark(mark: Mark) -> dict[str, Any]:
+    """Return what of a mark differs from its defaults, with its colours, numbers in as many digits as a page shows."""
+    record: dict[str, Any] = {"kind": type(mark).__name__.lower()}
+    for each in fields(mark):
+        value = getattr(mark, each.name)
+        if each.name in ("texts", "about"):
+            record |= {each.name: list(value)} if len(value) else {}
+        elif np.ndim(value):
+            record |= {each.name: _short(value)} if np.size(value) else {}
+        elif value != each.default:
+            record[each.name] = value
+    if isinstance(mark, Bars):
+        colour, hatch = _paled(mark), FILLS[mark.fill][1]
+        record |= {"colour": colour, "ink": ink_on(colour)}
+        if mark.edge >= 0.7 or mark.fill == "bubble":
+            record["hatch"] = hatch[:1]
+    elif isinstance(mark, Cells):
+        record |= {"shades": SHADES, "has_texts": mark.has_texts}
+        record["numbers"] = np.nan_to_num(mark.numbers, nan=-1.0).astype(int).tolist()
+    elif not isinstance(mark, Band):
+        record |= {"colour": mark.colour} | ({"size": mark.size} if isinstance(mark, Dots) else {})
+    return record
 
 
 def _short(values: Numbers) -> list[Any]:
     """Return numbers in as many digits as a page shows."""
-    return [float(f"{value:.5g}") for value in np.asarray(values, dtype=float)]
+    return [float(f"{value:.5g}") for value in np.ravel(np.asarray(values, dtype=float))]
 
 
 # --- matplotlib, an optional extra that is imported when a figure is asked for ----------------------

@@ -151,8 +151,8 @@ def phases_chart(found: RLEstimate) -> Chart:
                 lengths=[phase.seconds],
                 texts=[phase.name if phase.seconds > 0.06 * found.step_time_s else ""],
                 inside=True,
-                about=[f"{phase.name}<br>{format_seconds(phase.seconds)}"],
-                hover="%{customdata}<extra></extra>",
+                about=[f"{phase.name}\n{format_seconds(phase.seconds)}"],
+                hover="%{about}",
                 paleness=0.35 * (count[pool] % 2),
             )
         )

@@ -69,7 +69,7 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
     tried = [found for found, _ in plan.trials()] if est is None else [est]
     names_of = [f"{row}: {layout_in_short(one)}" for row, one in enumerate(tried, start=1)]
     limit = plan.question.limit_bytes(plan.question.jobs[0])
-    hover = "%{customdata}<br>%{y:.4g} s, %{x:.1f} GiB<extra></extra>"
+    hover = "%{about}\n%{y:.4g} s, %{x:.1f} GiB"
     in_range = (0.9 * step.min(), 1.1 * max(step[shown].max(), *(float(one.step_time_s) for one in tried)))
     panel = Panel(
         marks=[

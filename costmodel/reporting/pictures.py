@@ -68,8 +68,8 @@ def time_chart(est: Estimate) -> Chart:
                 lengths=[part.exposed_s],
                 starts=[float(starts[row])],
                 texts=[text],
-                hover="%{customdata}<extra></extra>",
-                about=[f"{part.label}<br>waited for: {text}<br>busy: {format_seconds(part.busy_s)}"],
+                hover="%{about}",
+                about=[f"{part.label}\nwaited for: {text}\nbusy: {format_seconds(part.busy_s)}"],
             )
         )
     bars.append(Bars(fill="total", at=[len(parts)], lengths=[step], texts=[format_seconds(step, 4)]))
@@ -86,7 +86,7 @@ def memory_chart(est: Estimate) -> Chart:
     for label, name in MEMORY_PARTS:
         if parts[name].max() > 0:
             held = parts[name] / _GIB
-            hover = "stage %{x}: %{y:.2f} GiB<extra>" + label + "</extra>"
+            hover = f"{label}, stage %{{x}}: %{{y:.2f}} GiB"
             marks.append(
                 Bars(label=label, fill=name, at=stages, lengths=held, starts=bottom, hover=hover, stands=True)
             )
@@ -149,11 +149,9 @@ def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
     whole |= {"x_range": (0.0, end_s + after_s)} | shape
     look: dict[str, Any] = {"width": 0.9, "edge": 0.0}
     ranks = np.arange(p)
-    ends = [
-        Bars(label="idle", fill="bubble", at=ranks, lengths=[end_s] * p, hover="idle<extra></extra>", **look)
-    ]
+    ends = [Bars(label="idle", fill="bubble", at=ranks, lengths=[end_s] * p, hover="idle", **look)]
     if after_s:
-        hover = "%{x:.4f} s after the last task<extra></extra>"
+        hover = "%{x:.4f} s after the last task"
         about: Any = {"label": "gradients, optimizer", "fill": "optimizer", "hover": hover}
         ends.append(Bars(at=ranks, starts=[end_s] * p, lengths=[after_s] * p, **about, **look))
     if len(tasks) / p <= _LABELLED_TASKS:
@@ -216,7 +214,7 @@ def _shares(tasks: Sequence[Task], p: int, end_s: float) -> list[Bars]:
                 width=height,
                 edge=0.0,
                 about=[f"{value:.0%}" for value in share[at, slot]],
-                hover=f"%{{customdata}} {label}<br>from %{{base:.4f}} s<extra></extra>",
+                hover=f"%{{about}} {label}\nfrom %{{base:.4f}} s",
             )
         )
         below += share
@@ -242,8 +240,8 @@ def _tasks(tasks: Sequence[Task]) -> list[Bars]:
                     texts=[str(task.micro_batch + 1) for task in held],
                     inside=True,
                     about=[task.micro_batch + 1 for task in held],
-                    hover="rank %{y}, micro-batch %{customdata}<br>from %{base:.4f} s, %{x:.4f} s long<extra>"
-                    f"{label}, chunk {chunk}</extra>",
+                    hover=f"{label}, chunk {chunk}, rank %{{y}}, micro-batch %{{about}}\n"
+                    "from %{base:.4f} s, %{x:.4f} s long",
                     width=0.9,
                     paleness=0.5 * chunk / last if last else 0.0,
                     edge=0.3,
@@ -308,7 +306,7 @@ def compute_chart(found: Estimate | Roofline) -> Chart:
             y=[point.achieved_flops_per_s / 1e12],
             colour=COLOURS[index % len(COLOURS)],
             size=8.0 + 30.0 * point.share**0.5,
-            hover=f"{point.name}: {point.share:.1%} of the step<br>%{{x:.0f}} FLOP/B, %{{y:.0f}} TFLOP/s<extra></extra>",
+            hover=f"{point.name}: {point.share:.1%} of the step\n%{{x:.0f}} FLOP/B, %{{y:.0f}} TFLOP/s",
         )
         for index, point in enumerate(points)
     ]
@@ -352,7 +350,7 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
                 colour=FILLS[point.axis][0],
                 size=14.0,
                 texts=[point.axis],
-                hover=f"{said}<extra></extra>",
+                hover=said,
             )
         )
     lowest = min([0.05, *(0.5 * point.intensity / ridge_of[point.tier] for point in points)])
@@ -425,7 +423,7 @@ def mesh_chart(est: Estimate) -> Chart:
         row = rows.get(axis) or next(r for r in rows.values() if r.dim in ("shard", axis))
         inside = row.members[0]
         title = f"{axis} = {row.factor:,}: {row.groups:,} groups on {row.link}, {inside} of it in a domain"
-        hover = f"domain %{{y}}, GPU %{{x}}: {axis} group %{{text}}<extra></extra>"
+        hover = f"domain %{{y}}, GPU %{{x}}: {axis} group %{{text}}"
         cells = Cells(numbers=_folded(groups[: shown * width], width), has_texts=width <= 16, hover=hover)
         height = 0.28 * shown + 0.5
         panels.append(Panel(marks=[cells], title=title, height=height))
@@ -511,7 +509,7 @@ def _tornado(
                 f"{100 * w:+.1f} %" if w == getattr(e, side) else ""
                 for e, w in zip(effects, worst, strict=True)
             ],
-            hover="%{y}: %{x:+.2f} %<extra>" + label + "</extra>",
+            hover="%{y}: %{x:+.2f} %, " + label,
         )
         for label, (side, fill) in sides.items()
     ]

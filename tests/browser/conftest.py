@@ -18,7 +18,6 @@ def chromium():
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    pytest.importorskip("plotly", reason="plotly is not installed")
     path = chromium()
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed (apt-get install chromium)")

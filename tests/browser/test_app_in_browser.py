@@ -164,7 +164,7 @@ def test_nothing_is_wider_than_the_window_or_too_pale(visit):
         answered(page, "llama3-70b on 64")
         for view in VIEWS:
             page.locator(f"[data-view={view}]").click()
-            expect(page.locator("#body, #figure .main-svg, #save-model").first).to_be_attached()
+            expect(page.locator("#body, #figure > svg, #save-model").first).to_be_attached()
             page.wait_for_timeout(300)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (view, width)
         ink, ground = page.evaluate(
@@ -179,7 +179,7 @@ def test_every_figure_is_drawn_and_said(visit):
     for name, title in FIGURES.items():
         field(page, "Figure").select_option(name)
         expect(page.locator("#figure")).to_have_attribute("aria-label", title)
-        expect(page.locator("#figure .main-svg").first).to_be_visible()
+        expect(page.locator("#figure > svg").first).to_be_visible()
 
 
 def test_each_view_names_a_command_that_answers_the_same(visit, tmp_path, monkeypatch, capsys):
@@ -380,7 +380,7 @@ def test_the_layouts_to_try_stand_first_and_can_be_taken(visit):
     expect(tried.locator("tbody tr")).to_have_count(len(trials))
     best = page.get_by_role("region", name="Best by").first
     assert tried.bounding_box()["y"] < best.bounding_box()["y"]
-    expect(page.locator("#pareto .main-svg").first).to_be_visible()
+    expect(page.locator("#pareto > svg").first).to_be_visible()
     tab_to(page, "Use trial 1")
     page.keyboard.press("Enter")
     expect(page.get_by_role("tab", name="Overview")).to_have_attribute("aria-selected", "true")

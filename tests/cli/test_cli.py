@@ -408,7 +408,6 @@ def test_old_names_of_commands_go_on_and_no_help_lists_them(run):
 
 
 def test_views_of_an_estimate_are_files_of_their_own(run, tmp_path):
-    pytest.importorskip("plotly")
     page, trace, before = (tmp_path / name for name in ("page.html", "step.json", "before.json"))
     least = ("--no-plan", "--no-sensitivity", "--samples", "20")
     code, out, err = run("estimate", *SMALL, *least, "--html", page, "--trace", trace)

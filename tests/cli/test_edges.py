@@ -65,7 +65,6 @@ def test_the_days_of_a_run_and_a_comparison_are_medians_too():
 
 
 def test_a_report_of_an_open_layout_is_of_the_planners_and_says_so(tmp_path, capsys):
-    pytest.importorskip("plotly")
     job = "-m llama3-70b -n 64 --global-batch 128 --seq-len 8192"
     planned = cm.run(model="llama3-70b", gpus=64, global_batch=128, seq_len=8192, tokens=1e12).est
     least = ["--no-plan", "--no-sensitivity", "--samples", "20"]

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import socket
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -218,7 +217,7 @@ def test_an_unknown_line_opens_nothing_and_says_so_when_asked():
 def test_every_figure_is_drawn():
     for name in FIGURES:
         shown = view(State((Texts(JOB), Texts()), view="figures", figure=name))
-        assert shown["figure"]["data"]
+        assert shown["figure"]["panels"]
         assert shown["label"] == FIGURES[name]
 
 
@@ -263,7 +262,7 @@ def test_a_layout_of_a_plan_becomes_the_job_of_a_link():
         state = state_of(query)
         assert (state.second, state.search, state.view) == (True, search, "overview")
         assert float(cm.estimate(**job_keywords(state.job)).step_time_s) == float(est.step_time_s)
-    assert shown["figure"]["data"]
+    assert shown["figure"]["panels"]
     assert 'data-use="0"' in shown["body"]
 
 
@@ -405,13 +404,12 @@ def ask(address):
 
 
 def test_every_field_has_its_input_and_the_page_its_files(ask):
-    pytest.importorskip("plotly")
     status, kind, page = ask("?gpus=8&view=plan")
     assert (status, kind) == (200, "text/html")
     for prefix, fields in (("", JOB_FIELDS), ("plan.", SEARCH_FIELDS), ("run.", WHOLE_RUN_FIELDS)):
         for name in names(fields):
             assert f'name="{prefix}{name}"' in page or name in ("layout", "dp")
-    for name, kind in (("page.css", "css"), ("page.js", "javascript"), ("plotly.js", "javascript")):
+    for name, kind in (("page.css", "css"), ("page.js", "javascript"), ("draw.js", "javascript")):
         assert ask(name)[:2] == (200, f"text/{kind}")
     for path in ("etc/passwd", "serve.py", "../serve.py", "_nicegui"):
         assert ask(path)[0] == 404
@@ -516,9 +514,6 @@ def test_a_connection_that_says_no_more_is_given_up(begun):
         server.shutdown()
 
 
-def test_without_the_extra_or_a_free_port_it_says_so(address, monkeypatch, capsys):
+def test_without_a_free_port_it_says_so(address, capsys):
     assert main(["serve", "--port", address.rpartition(":")[2].strip("/")]) == 2
     assert "--port 0 takes a free one" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    assert main(["serve"]) == 2
-    assert "the page needs plotly: " in capsys.readouterr().err

@@ -32,7 +32,7 @@ def _called_extras() -> set[str]:
 
 def test_every_hint_names_an_extra_that_exists():
     called = _called_extras()
-    assert {"plot", "report", "measure"} <= called
+    assert {"plot", "mcp", "measure"} <= called
     assert called <= set(PROJECT["optional-dependencies"])
 
 

@@ -1,36 +1,15 @@
 "use strict";
 (() => {
   const { figures, grid, job } = JSON.parse(document.getElementById("data").textContent);
-  const config = { responsive: true, displaylogo: false, displayModeBar: false };
   const byId = (name) => document.getElementById(name);
 
   const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
-  // The library of figures is packed, gzip in base64, and takes a third of the room; the browser unpacks it.
-  const unpacked = async () => {
-    const packed = new Blob([bytes(byId("library").textContent)]).stream();
-    const script = document.createElement("script");
-    script.textContent = await new Response(packed.pipeThrough(new DecompressionStream("gzip"))).text();
-    document.head.append(script);
-  };
-  const ready = unpacked().then(() => {
-    for (const [name, figure] of Object.entries(figures)) {
-      Plotly.newPlot(byId("chart-" + name), figure.data, figure.layout, config);
-    }
-  });
-  ready.catch(() => {
-    for (const chart of document.querySelectorAll(".chart")) {
-      chart.textContent = "This figure needs a browser of 2023 or later; the tables have its numbers.";
-    }
-  });
+  for (const [name, chart] of Object.entries(figures)) drawChart(byId("chart-" + name), chart);
 
-  // On paper everything is open, and figures are as wide as the page.
+  // On paper everything is open.
   addEventListener("beforeprint", () => {
     for (const part of document.querySelectorAll("details")) part.open = true;
-    for (const name of Object.keys(figures)) Plotly.relayout(byId("chart-" + name), { width: 680 });
-  });
-  addEventListener("afterprint", () => {
-    for (const name of Object.keys(figures)) Plotly.relayout(byId("chart-" + name), { width: null, autosize: true });
   });
 
   // Arrays are little-endian bytes in base64, the last knob fastest.
@@ -68,28 +47,17 @@
   }
 
   function drawParts(index, known) {
-    const count = grid.parts.length;
     const step = known ? stepTime(index) : 0;
-    const data = grid.parts.map((part, i) => ({
-      type: "bar", orientation: "h", name: part.label, y: [""], marker: part.marker,
-      x: [known ? (share(index * count + i) / 65535) * step : 0],
-      hovertemplate: `${part.label}: %{x:.4g} s<extra></extra>`,
-    }));
-    const layout = {
-      barmode: "stack", height: 110, margin: { l: 5, r: 10, t: 5, b: 40 }, font: { size: 12 }, showlegend: false,
-      xaxis: { title: { text: "step time [s]" }, rangemode: "tozero", range: known ? undefined : [0, 1] },
-      yaxis: { showticklabels: false },
-    };
-    byId("slider-parts").replaceChildren(...grid.parts.filter((_, i) => data[i].x[0] > 0).map((part) => {
-      const item = document.createElement("li");
-      const swatch = document.createElement("span");
-      swatch.className = "swatch";
-      swatch.style.backgroundColor = part.marker.color;
-      const spent = data[grid.parts.indexOf(part)].x[0];
-      item.append(swatch, `${part.label}: ${seconds(spent)}, ${((100 * spent) / step).toFixed(1)} %`);
-      return item;
-    }));
-    ready.then(() => Plotly.react(byId("chart-slider"), data, layout, config), () => {});
+    let start = 0;
+    const marks = grid.parts.map((part, i) => {
+      const spent = (share(index * grid.parts.length + i) / 65535) * step;
+      start += spent;
+      const label = `${part.label}: ${seconds(spent)}, ${((100 * spent) / step).toFixed(1)} %`;
+      return { kind: "bars", ...part, label, at: [0], starts: [start - spent], lengths: [spent] };
+    });
+    const axes = { x: { title: "step time [s]", ends: [0, start || 1] }, y: { title: "", ends: [0.5, -0.5], ticks: [] } };
+    const shown = known ? marks.filter((mark) => mark.lengths[0] > 0) : [];
+    drawChart(byId("chart-slider"), { panels: [{ height: 0.6, marks: shown, ...axes }] });
   }
 
   function show() {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -16,33 +15,33 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, html_table
-from costmodel.base.units import format_bytes, format_count, format_seconds
-from costmodel.base.version import __version__, install_command
+from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.version import __version__
 from costmodel.base.words import called
-from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.short_form import changed_switches, command_text
 from costmodel.describe.recipe import switch_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.record import MFU_CONVENTION, input_record, source_record
-from costmodel.estimates.samples import DEFAULT_SAMPLES
+from costmodel.estimates.samples import DEFAULT_SAMPLES, Samples
 from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.plan import Plan
 from costmodel.planning.search import Question
 from costmodel.reporting import pictures, tables
-from costmodel.reporting.cells import table_of
-from costmodel.reporting.charts import Chart, marker, plotly_figure
+from costmodel.reporting.cells import say, table_of
+from costmodel.reporting.charts import FILLS, Chart, page_record
 from costmodel.reporting.lists import pairs
 from costmodel.reporting.mesh import mesh_grid
 from costmodel.reporting.other_pictures import pareto_chart
-from costmodel.reporting.plans import front_grid, rejected_grid, top_grid
+from costmodel.reporting.plans import front_grid, rejected_grid, top_grid, try_grid
 from costmodel.reporting.sensitivity import sensitivity_grids, sensitivity_remarks
 from costmodel.reporting.series import job_title
-from costmodel.reporting.training_runs import run_grids
+from costmodel.reporting.summaries import answer_text
+from costmodel.reporting.training_runs import percentiles_text, run_grids
 from costmodel.what_if.sensitivity import sensitivity
 from costmodel.what_if.slider_grid import PARTS, SLIDERS, SliderGrid, slider_grid
-from costmodel.whole_run.run import first_day, run_of
+from costmodel.whole_run.run import TrainingRun, first_day, run_of
 
 _TICKS = 6
 """Parts that progress is reported in."""
@@ -105,7 +104,7 @@ def report(
     Raises
     ------
     CostModelError
-        If plotly is missing, the estimate holds many layouts, or a run starts that has no tokens.
+        If the estimate holds many layouts, or a run starts that has no tokens.
     """
     if start and est.job.tokens is None:
         raise CostModelError("start: needs tokens, for a run that ends")
@@ -119,7 +118,6 @@ def report(
         if progress is not None:
             progress(done, _TICKS)
 
-    library = plotly_library()
     est.require_single("report")
     est = est if est.samples is not None else est.with_samples(samples, seed)
     other = other_layouts(est) if plan else None
@@ -132,14 +130,18 @@ def report(
     if moved is not None:
         drawn["tornado"] = ("Change of step time by each number", pictures.tornado_chart(moved))
     tick()
-    run = _whole_run(est, start)
+    run = _whole_run(est)
     tick()
-    figures = {name: plotly_figure(chart) for name, (_, chart) in drawn.items()}
+    figures = {name: page_record(chart) for name, (_, chart) in drawn.items()}
     data = {"figures": figures, "grid": grid_record(slider_grid(est)), "job": job_record(est)}
     tick()
     page = template("page.html").render(
         title=f"{job_title(est)}: {format_seconds(float(est.step_time_s), 4)} a step",
-        headline=headline(est, tables.PLANNED if is_planned else ""),
+        heading=job_title(est),
+        answer=answer_text(est),
+        fits=est.fits,
+        job=f"{tables.job_text(est)}{tables.PLANNED if is_planned else ''}; recipe {est.job.recipe.name}",
+        cards=_cards(est, est.sample() if est.samples is None else est.samples, run),
         warnings=warned(est),
         labels={name: label for name, (label, _) in drawn.items()},
         notes={name: chart.note for name, (_, chart) in drawn.items()},
@@ -149,11 +151,12 @@ def report(
             "memory": tables.memory_grid(est, every_line=True),
             "host": tables.host_grid(est) if est.bill.host_lines else None,
         },
-        run=run,
+        run=_run_record(run, start),
         mesh=mesh_grid(mesh_of(est), est),
         plan=other
         and {
             "advice": other.advice(),
+            "try": try_grid(other),
             "top": top_grid(other, 10),
             "front": front_grid(other),
             "rejected": rejected_grid(other),
@@ -166,13 +169,13 @@ def report(
         command=command_text(est.job),
         version=__version__,
         date=f"{date.today():%Y-%m-%d}",
-        style=_asset("page.css"),
-        script=_asset("page.js"),
+        style=_asset("draw.css") + _asset("page.css"),
+        script=_asset("draw.js") + _asset("page.js"),
         data=_script_json(data),
         html_table=html_table,
     )
     tick()
-    return called(page, est.device_word).replace("LIBRARY", library, 1)
+    return str(called(page, est.device_word))
 
 
 def other_layouts(est: Estimate) -> Plan | None:
@@ -231,15 +234,6 @@ def _charts(est: Estimate) -> dict[str, tuple[str, Chart]]:
     return {name: (label, chart) for name, (label, chart) in found.items() if chart.panels}
 
 
-def plotly_library() -> str:
-    """Return plotly.js as the page's script unpacks it: gzip in base64."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise CostModelError(f"a report needs plotly: {install_command('report')}") from None
-    return base64.b64encode(gzip.compress(str(get_plotlyjs()).encode(), mtime=0)).decode("ascii")
-
-
 def grid_record(grid: SliderGrid) -> dict[str, Any]:
     """Return a slider grid as JSON: little-endian arrays in base64, the last knob fastest."""
     return {
@@ -253,8 +247,8 @@ def grid_record(grid: SliderGrid) -> dict[str, Any]:
             for knob in SLIDERS
         ],
         "parts": [
-            {"name": part, "label": _PART_LABELS[part][0], "marker": marker(_PART_LABELS[part][1])}
-            for part in PARTS
+            {"label": label, "colour": FILLS[fill][0], "hatch": FILLS[fill][1][:1]}
+            for label, fill in (_PART_LABELS[part] for part in PARTS)
         ],
         "reasons": list(grid.reasons),
         "step_time_s": _packed(grid.step_time_s, "<f4"),
@@ -294,37 +288,34 @@ def _asset(name: str) -> str:
     return (files("costmodel.reporting.html") / name).read_text(encoding="utf-8")
 
 
-def _fits_text(est: Estimate) -> str:
-    """Say whether a job fits, and if not, where."""
-    if est.fits:
-        return "fits"
-    return "does not fit" if est.fits_host else "does not fit the host's memory"
-
-
-def headline(est: Estimate, whose: str = "") -> str:
-    """Return the figures that people ask for first, as HTML; `whose` the layout is stands behind it."""
-    need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+def _cards(
+    est: Estimate, samples: Samples, run: TrainingRun | CostModelError | None
+) -> list[tuple[str, str, str]]:
+    """Return the figures that people ask for first, each with what it means: of a whole run days, dollars and risk."""
     cards = [
-        ("step time", format_seconds(float(est.step_time_s), 4), tables.band_text(est)),
-        ("MFU", f"{float(est.mfu):.1%}", f"causal-masked: {float(est.mfu_causal):.1%}"),
+        (
+            "step time",
+            format_seconds(float(est.step_time_s), 4),
+            say("p10 to p90 {low:s3} to {high:s3}", samples.interval()),
+        ),
+        ("MFU", f"{float(est.mfu):.1%}", say("{tokens_per_s_per_gpu:,.0f} tokens/s/GPU", est)),
         (
             "memory of a GPU",
-            format_bytes(need),
-            f"of {format_bytes(have)}: {_fits_text(est)}, {float(est.fits_probability):.0%} likely to fit",
+            format_bytes(float(est.memory_bytes_per_gpu)),
+            say("of {memory_capacity_bytes:B}, {fits_probability:chance} likely to fit", est),
         ),
-        ("tokens/s/GPU", f"{float(est.tokens_per_s_per_gpu):,.0f}", tables.breakdown_text(est)),
     ]
-    if est.job.tokens is not None:
-        tokens = f"for {format_count(est.job.tokens)} tokens, no failures{tables.spent_text(est.samples)}"
-        cards.append(("days", f"{float(est.days(est.job.tokens)):,.1f}", tokens))
-        usd = est.job.cluster.price_usd_per_gpu_hour
-        if usd is not None:
-            rent = f"${usd * float(est.gpu_hours(est.job.tokens)):,.0f}"
-            cards.append(("dollars", rent, f"no failures, at {price_text(est.job.cluster)}"))
-    head = template("head.html").render(
-        title=job_title(est), job=f"{tables.job_text(est)}{whose}", recipe=est.job.recipe.name, cards=cards
-    )
-    return called(head, est.device_word)
+    if isinstance(run, TrainingRun):
+        ends = "p10 / p50 / p90: {}"
+        cards.append(("days", f"{run.days:,.1f}", ends.format(percentiles_text(run, "days"))))
+        if run.dollars is not None:
+            price = say("at ${price_usd_per_gpu_hour:,.2f} a GPU-hour; ", run)
+            cards.append(
+                ("dollars", f"${run.dollars:,.0f}", price + ends.format(percentiles_text(run, "dollars")))
+            )
+        lost = f"{1.0 - run.effective_training_time_ratio:.1%} of the time lost"
+        cards.append(("interruptions", say("{interruptions:events}", run), lost))
+    return cards
 
 
 def warned(est: Estimate) -> str:
@@ -333,14 +324,20 @@ def warned(est: Estimate) -> str:
     return f'<ul class="warnings">{warnings}</ul>' if warnings else ""
 
 
-def _whole_run(est: Estimate, start: str) -> dict[str, Any] | None:
-    """Return days, dates, dollars, energy and what failures take, where the job says how far it trains."""
+def _whole_run(est: Estimate) -> TrainingRun | CostModelError | None:
+    """Return the run of a job that says how far it trains, or why it has none."""
     if est.job.tokens is None:
         return None
     try:
-        run = run_of(est, est.job.tokens)
+        return run_of(est, est.job.tokens)
     except CostModelError as error:
-        return {"problem": str(error)}
+        return error
+
+
+def _run_record(run: TrainingRun | CostModelError | None, start: str) -> dict[str, Any] | None:
+    """Return days, dates, dollars, energy and what failures take."""
+    if not isinstance(run, TrainingRun):
+        return run and {"problem": str(run)}
     whole, hours, spread, *causes = run_grids(run)
     days = run.finishing_dates(start) if start else {}
     dates = ", ".join(f"{percent} {day}" for percent, day in days.items())
