@@ -337,7 +337,7 @@ def _whole_run(est: Estimate) -> TrainingRun | CostModelError | None:
 def _run_record(run: TrainingRun | CostModelError | None, start: str) -> dict[str, Any] | None:
     """Return days, dates, dollars, energy and what failures take."""
     if not isinstance(run, TrainingRun):
-        return run and {"problem": str(run)}
+        return None if run is None else {"problem": str(run)}
     whole, hours, spread, *causes = run_grids(run)
     days = run.finishing_dates(start) if start else {}
     dates = ", ".join(f"{percent} {day}" for percent, day in days.items())
