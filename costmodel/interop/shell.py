@@ -496,7 +496,7 @@ class _Walker:
     def loop(self, words: list[str], body: list[_Command]) -> None:
         """Follow a ``for`` loop; aside where only running tells its turns."""
         scope = self.scope
-        names, last = words[1:2], list[str]()
+        names, last, counted = words[1:2], list[str](), None
         if names and names[0].startswith("(("):
             counted = _COUNTED.fullmatch(names[0][2:-2])
             names = [counted[1]] if counted else []
