@@ -25,7 +25,6 @@ from costmodel.describe.schemas import schema as schema
 from costmodel.estimates.collective import CollectiveCosts as CollectiveCosts
 from costmodel.estimates.collective import collective as collective
 from costmodel.estimates.estimate import Estimate as Estimate
-from costmodel.estimates.estimate import estimate as estimate
 from costmodel.estimates.mesh import MeshTable as MeshTable
 from costmodel.estimates.mesh import mesh as mesh
 from costmodel.estimates.model_facts import ModelFacts as ModelFacts
@@ -42,7 +41,8 @@ from costmodel.interop.emit import emit as emit
 from costmodel.interop.framework import Imported as Imported
 from costmodel.interop.reading import read as read
 from costmodel.physics import formulas as formulas
-from costmodel.planning.beside import run as run
+from costmodel.planning.entry import estimate as estimate
+from costmodel.planning.entry import run as run
 from costmodel.planning.plan import Plan as Plan
 from costmodel.planning.plan import plan as plan
 from costmodel.planning.rl_plan import RLPlan as RLPlan
@@ -77,8 +77,7 @@ from costmodel.describe.jobs.job import DEFAULT_RECIPE as DEFAULT_RECIPE
 from costmodel.describe.jobs.recipe_page import recipes_table as recipes_table
 from costmodel.estimates.model_facts import models_table as models_table
 from costmodel.estimates.profile_check import check_profile as check_profile
-from costmodel.planning.beside import beside as beside
-from costmodel.planning.beside import fitting_or_planned as fitting_or_planned
+from costmodel.planning.entry import alternative as alternative
 from costmodel.planning.sweep import points_of as points_of
 from costmodel.planning.sweep import read_grid as read_grid
 from costmodel.what_if.compare import Runs as Runs

@@ -29,10 +29,8 @@ from costmodel.base.words import called
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.job import spelled_out
-from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree
 from costmodel.describe.jobs.short_form import job_file_text, short_form
 from costmodel.estimates.samples import QUANTILES
-from costmodel.planning.beside import Beside, named_or_planned
 from costmodel.reporting import tables
 from costmodel.reporting.cells import say
 from costmodel.reporting.charts import FILLS, ink_on, page_record
@@ -97,13 +95,10 @@ def view(state: State) -> Record:
         return shown | {"body": _compared(*state.jobs)}
     if state.view == "run":
         return shown | _whole_run(state.job, state.run)
-    est = cm.estimate(**(asked := job_keywords(state.job)))
+    est = cm.estimate(**job_keywords(state.job))
     if state.view == "sure":
         est = est.with_samples(SAMPLES)
-    assumed = assumed_recipe(asked, named_by="the field recipe")
-    if names_no_degree(asked):
-        assumed = [f"{Beside(est).sentences[0]} The plan view looks for a better one.", *assumed]
-    shown["head"] = head(est) + _piece("sentences", assumed, "said")
+    shown["head"] = head(est) + _piece("sentences", est.assumptions, "said")
     if state.view == "overview":
         point = {"x": float(est.memory_bytes_per_gpu) / 2**30, "y": float(est.step_time_s)}
         return shown | {"body": overview(est), "point": point}
@@ -146,13 +141,13 @@ def command_of(state: State) -> str:
 
 def with_file(state: State, name: str, content: bytes) -> tuple[State, str]:
     """Return a state with the job or the model of a file in it, and what is to be said of the file."""
-    found, now = read_upload(name, content), state.job
+    (job, found), now = read_upload(name, content), state.job
     is_model = found.kind in ("hf", "model")
     kept = now.fields if is_model else {key: now.fields.get(key, "") for key in _KEPT}
-    texts = {**kept, **found.job.fields}
-    if found.job.model:
+    texts = {**kept, **job.fields}
+    if job.model:
         texts.pop("model", None)
-    model = found.job.model or ("" if "model" in found.job.fields else now.model)
+    model = job.model or ("" if "model" in job.fields else now.model)
     remarks = " ".join(["Read as", f"{found.kind}.", *map(one_line, found.remarks[:12])])
     return state.with_job(Texts(texts, model)), remarks
 
@@ -309,11 +304,7 @@ def _whole_run(job: Texts, asked: Mapping[str, str]) -> Record:
     """Return days, dollars and energy of a whole run, where its hours go, and how sure that is."""
     run = cm.run(**run_keywords(job, asked))
     whole, hours, spread, *causes = run_grids(run)
-    remarks = run_remarks(run)
-    if run.is_planned:
-        planned = "No degree of the layout was named: this is the planner's, as the command has it."
-        remarks = [planned, *remarks]
-    body = _piece("sentences", remarks) + _wrapped([whole, spread, hours, *causes])
+    body = _piece("sentences", run_remarks(run)) + _wrapped([whole, spread, hours, *causes])
     return {"head": head(run.est), "body": body}
 
 
@@ -410,5 +401,5 @@ def bill_csv(job: Texts) -> str:
 
 def report(state: State, *, progress: Progress) -> Record:
     """Write the page of `costmodel estimate --html`."""
-    est, is_planned = named_or_planned(job_keywords(state.job))
-    return {"name": "report.html", "text": cm.report(est, is_planned=is_planned, progress=progress)}
+    page = cm.report(cm.estimate(**job_keywords(state.job)), progress=progress)
+    return {"name": "report.html", "text": page}

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
@@ -26,11 +26,10 @@ from costmodel.describe.jobs.fields import (
 )
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.merge import merge_jobs
-from costmodel.describe.jobs.reading import read, require_complete
+from costmodel.describe.jobs.reading import read
 from costmodel.describe.models.model import Model, make_model, same_shape
 from costmodel.describe.models.model_files import load_model
-from costmodel.interop.answer import JobFile, model_yaml
-from costmodel.interop.reading import kind_of, read_file
+from costmodel.interop.answer import JobFile, job_of_file, model_yaml
 from costmodel.interop.text_file import TextFile, decoded, shown
 
 MODEL_FILE = "model.yaml"
@@ -60,36 +59,24 @@ class Texts:
 
 def job_keywords(job: Texts) -> dict[str, Any]:
     """Return the keywords of `costmodel.estimate`."""
-    merged = merge_jobs({}, _with_model(_values(job), job))
-    require_complete(merged)
-    return merged
+    return merge_jobs({}, _with_model(_values(job), job))
 
 
 def _values(job: Texts) -> dict[str, Any]:
     return {name: _read(name, text) for name, text in job.named().items()}
 
 
-def laid_over(below: Texts, above: Texts) -> Texts:
-    """Lay one job over another, as flags are laid over a job file; a model that is named replaces one of a file."""
-    merged = texts_of(merge_jobs(_values(below), _values(above)))
-    if above.model:
-        return Texts({name: text for name, text in merged.items() if name != "model"}, above.model)
-    return Texts(merged, "" if "model" in above.named() else below.model)
-
-
-def plan_keywords(job: Texts, asked: Mapping[str, str], path: str = "") -> dict[str, Any]:
+def plan_keywords(job: Texts, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return the keywords of `costmodel.plan`: a job whose layout is free, and what is asked on top.
 
-    `asked` has texts by field: values to try, constraints, and what replaces a field of the job; `path` is what commands
-    call the file that the job is from.
+    `asked` has texts by field: values to try, constraints, and what replaces a field of the job.
     """
     above: dict[str, Any] = {}
     for name, text in asked.items():
         if text.strip():
             several = FIELD[name].several or FIELD[name].turned
             above[name] = text.strip() if several else _read(name, text)
-    below = merge_jobs({}, _with_model(_values(job), job))
-    return {**above, "job": JobFile(below, path)}
+    return {**above, "job": job_keywords(job)}
 
 
 def run_keywords(job: Texts, run: Mapping[str, str]) -> dict[str, Any]:
@@ -169,7 +156,6 @@ def command(
     more: Iterable[str] = (),
     search: Mapping[str, str] | None = None,
     run: Mapping[str, str] | None = None,
-    file: str = "",
 ) -> str:
     """Return the command line that answers the same: ``costmodel NAME`` with a flag for every text.
 
@@ -183,7 +169,7 @@ def command(
     texts |= {key: text for key in names(WHOLE_RUN_FIELDS) if (text := (run or {}).get(key, "").strip())}
     if job.model:
         texts = {"model": MODEL_FILE, **{key: text for key, text in texts.items() if key != "model"}}
-    words = ["costmodel", name, *([file] if file else [])]
+    words = ["costmodel", name]
     for key, text in texts.items():
         words += _flags(FIELD[key], text, several=search is not None)
     return shlex.join([*words, *more])
@@ -204,38 +190,21 @@ def _flags(field: Field, text: str, *, several: bool) -> list[str]:
 _LONGEST_NAME = 80
 
 
-class Upload(NamedTuple):
-    """What was read of a file, what it was taken for, and what was not understood or is not said there."""
-
-    job: Texts
-    kind: str
-    remarks: tuple[str, ...] = ()
-
-
-def read_upload(name: str, content: bytes) -> Upload:
-    """Read a job, a launch script, a configuration or a model; of its name only the last part is used, for messages."""
+def text_of(name: str, content: bytes) -> TextFile:
+    """Return the text of a file that lies nowhere; of its name only the last part is used, for messages."""
     called = shown(PurePath(name.replace("\\", "/")).name, most=_LONGEST_NAME) or "file"
     if not content.strip():
         raise CostModelError(f"{called}: is empty")
-    file = TextFile(decoded(content, called), called)
-    kind = kind_of(file)
-    if kind == "job" and "num_layers" in (
-        raw := parse_mapping(file.text, called, example="model: llama3-8b")
-    ):
-        return Upload(_of_model(make_model({"name": PurePath(called).stem, **raw}, called)), "model")
-    found = read_file(file, kind)
-    if found.unpriced:
-        raise CostModelError(f"{called}: the model cannot be priced: {found.unpriced}")
-    if found.sweeps and not found.job:
-        raise CostModelError(
-            f"{called}: holds measurements, not a job; costmodel observed calibrate reads them"
-        )
-    job = spelled_out({key: value for key, value in found.job.items() if key in FIELD and value is not None})
+    return TextFile(decoded(content, called), called)
+
+
+def read_upload(name: str, content: bytes) -> tuple[Texts, JobFile]:
+    """Read a file of any kind from its bytes; return what it says as texts, and as it was read."""
+    found, _ = job_of_file(text_of(name, content), {})
+    job = spelled_out(found.keywords)
     model = job.pop("model", None)
     own = _of_model(model) if isinstance(model, Model) else Texts(texts_of({"model": model}))
-    missing = (f"The file does not say: {', '.join(found.missing)}.",) if found.missing else ()
-    texts = Texts({**texts_of(job), **own.fields}, own.model)
-    return Upload(texts, found.kind, (*found.notes, *found.remarks, *missing))
+    return Texts({**texts_of(job), **own.fields}, own.model), found
 
 
 def _of_model(model: Model) -> Texts:

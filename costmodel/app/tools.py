@@ -6,25 +6,20 @@ have and take the others by name; an answer is a sentence, the numbers that deci
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import costmodel as cm
-from costmodel.app.asked import (
-    Texts,
-    command,
-    job_keywords,
-    known_fields,
-    laid_over,
-    model_of,
-    plan_keywords,
-    read_upload,
-    run_keywords,
-)
+from costmodel.app.asked import text_of
 from costmodel.base.errors import choices_hint
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, PLAN_FIELDS, RUN_FIELDS, names
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, PLAN_FIELDS, RUN_FIELDS, Field, names
+from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import layout_text
-from costmodel.describe.jobs.merge import assumed_recipe, names_no_degree, usual_batch
+from costmodel.describe.jobs.merge import merge_jobs
+from costmodel.describe.jobs.reading import keywords
+from costmodel.describe.jobs.short_form import command_text, flags_of
+from costmodel.interop.answer import JobFile, job_of_file
 from costmodel.reporting.summaries import answer_text, largest_memory, largest_time
 
 Progress = Callable[[int, int], None]
@@ -38,6 +33,7 @@ _WARNINGS = 2
 _LAYOUTS = 3
 
 _JOB = ("model", "cluster", "gpus", "layout", "global_batch", "seq_len", "precision", "recipe", "recompute")
+_RUN = (FIELD["dollars"], FIELD["days"], *RUN_FIELDS)
 _FILE = {
     "file": {"description": "Text of a job file, launch script, trainer's configuration or config.json"},
     "file_name": {"description": "Its name, such as train.sh"},
@@ -72,34 +68,38 @@ def _reply(sentences: Iterable[str], line: str, record: Record) -> Reply:
     return Reply("\n".join(sentences) or line, {**record, "command": line})
 
 
-def _file_of(given: Mapping[str, Any]) -> tuple[Texts, str, Record]:
-    """Return the job of the file among arguments, what it is called, and the other arguments that say something."""
+class _Job(NamedTuple):
+    """A job as arguments describe it: what a file says, and the fields on top."""
+
+    file: JobFile
+    fields: Record
+
+    @property
+    def merged(self) -> Record:
+        """The keywords of `costmodel.estimate`."""
+        return merge_jobs(self.file.keywords, self.fields)
+
+    def command(self, name: str, job: Job, more: Iterable[str] = ()) -> str:
+        """Return the command that answers the same."""
+        below = self.file.keywords if self.file.path else None
+        line = command_text(job, name, path=self.file.path, below=below, words=self.file.words)
+        return f"{line} {shlex.join(more)}".rstrip()
+
+
+def _job_of(given: Mapping[str, Any], fields: Iterable[Field] = JOB_FIELDS, *, layout: bool = True) -> _Job:
+    """Return the job that arguments describe."""
     named = {name: value for name, value in given.items() if value is not None}
     text, called = str(named.pop("file", "") or ""), str(named.pop("file_name", "") or "")
+    above = keywords(named, fields, who="job")
     if not text:
-        return Texts(), "", named
+        return _Job(JobFile({}), above)
     called = called or ("config.json" if text.lstrip().startswith("{") else "file")
-    return read_upload(called, text.encode("utf-8", "replace")).job, called, named
+    return _Job(*job_of_file(text_of(called, text.encode("utf-8", "replace")), above, layout=layout))
 
 
-def _usual_batch(job: Texts, asked: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the texts of the batch and the sequences that are usual where nobody names any, and what was assumed."""
-    known: Record = {**job.named(), **asked}
-    if job.model and "model" not in asked:
-        known["model"] = model_of(job.model)
-    usual = usual_batch(known) if "gpus" in known else {}
-    assumed = [f"Assumed: {name} {value:,}." for name, value in usual.items()]
-    return {name: str(value) for name, value in usual.items()}, assumed
-
-
-def _job_of(given: Mapping[str, Any], below: Texts | None = None) -> tuple[Texts, list[str]]:
-    """Return the job that arguments describe, fields on top of a file's, with the usual batch; and what was assumed."""
-    held, _, named = _file_of(given)
-    job = laid_over(held, Texts(known_fields(named, JOB_FIELDS, "job")))
-    if below is not None:
-        return laid_over(below, job), []
-    usual, assumed = _usual_batch(job, {})
-    return laid_over(job, Texts(usual)), assumed
+def _flags(fields: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command line that give fields these values."""
+    return [word for name, value in fields.items() for word in flags_of(name, value)]
 
 
 def list_names(given: Mapping[str, Any]) -> Reply:
@@ -122,21 +122,19 @@ _LISTS: Mapping[str, Callable[[], Iterable[str]]] = {
 
 
 def estimate(given: Mapping[str, Any]) -> Reply:
-    """Price one step of a job; the planner's layout where none is named and data parallelism alone does not fit."""
-    job, assumed = _job_of(given)
-    asked = job_keywords(job)
-    est, is_planned = cm.fitting_or_planned(asked)
-    if is_planned:
-        assumed.append("No layout is named: this is the planner's best.")
-    elif names_no_degree(asked):
-        assumed.append("No layout is named: data parallelism alone. The tool plan finds the best.")
-    assumed += assumed_recipe(asked, named_by="the field recipe")
+    """Price one step of a job."""
+    job = _job_of(given)
+    est = cm.estimate(**job.merged)
     bill = {
         "exposed_seconds": {name: round(seconds, 6) for name, seconds in largest_time(est)[:_LARGEST]},
         "bytes": {name: float(round(size)) for name, size in largest_memory(est)[:_LARGEST]},
         "warnings": list(est.warnings[:_WARNINGS]),
     }
-    return _reply([answer_text(est), *assumed], command("estimate", job), {**_figures(est), **bill})
+    return _reply(
+        [answer_text(est), *est.assumptions, *job.file.remarks],
+        job.command("estimate", est.job),
+        {**_figures(est), **bill},
+    )
 
 
 def _figures(est: cm.Estimate) -> Record:
@@ -157,17 +155,16 @@ def _figures(est: cm.Estimate) -> Record:
 
 def plan(given: Mapping[str, Any], *, progress: Progress) -> Reply:
     """Find the best layout of a job."""
-    below, called, named = _file_of(given)
-    asked = known_fields(named, PLAN_FIELDS, "plan")
-    usual, assumed = _usual_batch(below, asked)
-    asked = {**usual, **asked}
-    found = cm.plan(**plan_keywords(below, asked, called), progress=progress)
+    job = _job_of(given, PLAN_FIELDS, layout=False)
+    found = cm.plan(job=job.file, **job.fields, progress=progress)
     record = found.to_dict(count=_LAYOUTS)
     shown = ("rank", "step_time_s", "mfu", "memory_bytes_per_gpu", "fits_probability")
     yours = record["yours"]
     return _reply(
-        [found.advice()[0], *assumed],
-        command("plan", Texts(), search=asked, file=called),
+        [found.advice()[0], *found.assumptions],
+        shlex.join(
+            ["costmodel", "plan", *filter(None, [job.file.path]), *job.file.words, *_flags(job.fields)]
+        ),
         {
             "layouts_considered": record["num_layouts_considered"],
             "top": [{name: row[name] for name in (*shown, "command")} for row in record["top"]],
@@ -178,16 +175,15 @@ def plan(given: Mapping[str, Any], *, progress: Progress) -> Reply:
 
 def run(given: Mapping[str, Any]) -> Reply:
     """Price a whole training run: days, dollars, energy, and what failures take."""
-    own = {name: value for name, value in given.items() if name in (*names(RUN_FIELDS), "days", "dollars")}
-    job, assumed = _job_of({name: value for name, value in given.items() if name not in own})
-    beside = {name: str(value) for name, value in own.items() if value is not None}
-    found = cm.run(**run_keywords(job, beside))
+    job = _job_of(given, (*JOB_FIELDS, *_RUN))
+    found = cm.run(**job.merged)
+    own = {name: value for name, value in job.fields.items() if name in names(_RUN)}
     record = found.to_dict()
     shown = ("tokens", "steps", "days", "dollars", "price_note", "gpu_hours", "energy_kwh", "tonnes_co2")
     lost = {name: round(hours, 1) for name, hours in found.lost_gpu_hours().items() if hours > 0}
     return _reply(
-        [answer_text(found.est), *assumed],
-        command("run", job, tuple(f"--{name.replace('_', '-')}={text}" for name, text in beside.items())),
+        [answer_text(found.est), *found.est.assumptions, *job.file.remarks],
+        job.command("run", found.est.job, _flags(own)),
         {
             **_figures(found.est),
             **{name: record[name] for name in shown},
@@ -203,9 +199,9 @@ def compare(given: Mapping[str, Any]) -> Reply:
     unknown = sorted(given.keys() - {"first", "second"})
     if unknown or not all(isinstance(given.get(name), Mapping) for name in ("first", "second")):
         raise cm.CostModelError("compare: expected first and second, each an object with fields of a job")
-    first, assumed = _job_of(given["first"])
-    second, _ = _job_of(given["second"], first)
-    ests = [cm.estimate(**job_keywords(job)) for job in (first, second)]
+    first, more = (_job_of(given[name]) for name in ("first", "second"))
+    second = _Job(more.file if more.file.path else first.file, merge_jobs(first.fields, more.fields))
+    ests = [cm.estimate(**job.merged) for job in (first, second)]
     found = cm.compare(*ests, labels=("first", "second"))
     record = found.to_dict()
     moved = sorted(record["lines"], key=lambda line: -abs(line["differences"][1]))
@@ -215,8 +211,8 @@ def compare(given: Mapping[str, Any]) -> Reply:
             by_bill[line["bill"]][line["name"]] = float(line["differences"][1])
     shown = ("step_time_s", "mfu", "memory_bytes_per_gpu", "fits")
     return _reply(
-        [*found.remarks()[:1], *assumed],
-        f"{command('estimate', first)}\n{command('estimate', second)}",
+        [*found.remarks()[:1], *ests[0].assumptions],
+        "\n".join(job.command("estimate", est.job) for job, est in zip((first, second), ests, strict=True)),
         {
             "jobs": [{name: job[name] for name in shown} for job in record["jobs"]],
             "seconds_more": by_bill["time"],
@@ -232,23 +228,26 @@ def explain(given: Mapping[str, Any]) -> Reply:
         raise cm.CostModelError(
             "line: missing; give the name of a line of the bill, or how several begin, such as tp."
         )
-    job, assumed = _job_of({name: value for name, value in given.items() if name != "line"})
-    found = cm.estimate(**job_keywords(job)).explain(line)
+    job = _job_of({name: value for name, value in given.items() if name != "line"})
+    est = cm.estimate(**job.merged)
+    found = est.explain(line)
     if len(found) > _MOST_LINES:
         shown = ", ".join(each.name for each in found[:_MOST_LINES])
         raise cm.CostModelError(
             f"line: {len(found)} lines begin with {line!r}, at most {_MOST_LINES} are shown: {shown} …"
         )
-    opened = command("explain", job, ("--line", line))
+    opened = job.command("explain", est.job, ("--line", line))
     if len(found) > 1:
         totals = {each.name: float(each.total) for each in found}
-        return _reply([f"{len(found)} lines begin so; ask for one.", *assumed], opened, {"totals": totals})
+        return _reply(
+            [f"{len(found)} lines begin so; ask for one.", *est.assumptions], opened, {"totals": totals}
+        )
     (only,) = found.to_dict()["lines"]
     steps = [
         f"{step['name'] or 'each'} = {step['with_numbers']} = {step['value']:.4g}" for step in only["steps"]
     ]
     record = {name: only[name] for name in ("name", "total", "times", "each", "share", "source")}
-    return _reply(assumed, opened, {**record, "steps": steps})
+    return _reply(est.assumptions, opened, {**record, "steps": steps})
 
 
 _SECOND = {

@@ -107,8 +107,10 @@ def _by_flag(message: str, arguments: Sequence[str]) -> str:
     >>> _by_flag("dollars: expected …", ["run", "--budget=x"]), _by_flag("gpus: expected …", ["run", "-n", "x"])
     ('--budget: expected …', 'gpus: expected …')
     """
+    from costmodel.cli.output import with_flags
     from costmodel.describe.jobs.fields import FIELD
 
+    message = with_flags(message)
     name, colon, rest = message.partition(":")
     flags = FIELD[name].flags if name in FIELD and colon else ()
     typed = {word.partition("=")[0] for word in arguments}

@@ -15,13 +15,10 @@ from costmodel.base.version import install_command
 from costmodel.cli import options as opt
 from costmodel.cli.command import (
     DETAILED,
-    assumed,
     command,
     command_with,
-    job_of_file,
+    file_and_flags,
     merged_job,
-    read_flags,
-    usual_batch,
     with_profiles,
 )
 from costmodel.cli.output import Result, Target, planned_figure, shortened, waiting
@@ -68,14 +65,12 @@ def plan(
     from costmodel.describe.jobs.merge import is_rl
     from costmodel.describe.jobs.reading import read
 
-    held = merged_job(given, several=True, complete=False) if given.get("job") else {}
+    held = merged_job(given, several=True) if given.get("job") else {}
     if is_rl(held):
         return target.show(cm.plan_rl(**held))
     draw = planned_figure("Plan", plot, target, figure)
     asked = _asked(given, emit)
     below = asked["job"].keywords
-    stars = assumed({**below, **asked})
-    asked |= usual_batch({**below, **asked}, given)
     if start:
         try:
             date.fromisoformat(start)
@@ -124,7 +119,6 @@ def plan(
         found,
         *following,
         before=asked_of,
-        assumed=stars - {"layout"},
         count=top,
         commands=commands,
     )
@@ -134,8 +128,8 @@ def plan(
 
 def _asked(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
     """Return the keywords of `costmodel.plan`: the file whose layout is free, and the flags on top."""
-    asked = with_profiles(read_flags(given, several=True), given.get("profiles"))
-    asked["job"] = job_of_file(given.get("job") or "", given, layout=False)
+    file, flags = file_and_flags(given, several=True, layout=False)
+    asked = {**with_profiles(flags, given.get("profiles")), "job": file}
     # What is emitted has to run.
     if emit and emit != opt.JOB and not asked.get("framework"):
         asked["framework"] = emit

@@ -6,7 +6,6 @@ import inspect
 import shlex
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,9 @@ import typer
 
 from costmodel.base.errors import CostModelError, shown
 from costmodel.cli import options as opt
-from costmodel.cli.group import COMMANDS, SHOWN_FLAGS, Group
-from costmodel.cli.output import Target
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS, Field
+from costmodel.cli.group import COMMANDS, SHOWN_FLAGS, Command, Group
+from costmodel.cli.output import Target, with_flags
+from costmodel.describe.jobs.fields import FIELD, Field
 from costmodel.describe.jobs.positional import is_file_name, job_and_machine, parted
 
 if TYPE_CHECKING:
@@ -94,10 +93,11 @@ def command(
 
         def run(**values: Any) -> None:
             target = Target.of(**{p.name: values[p.name] for p in rest})
+            notes: list[str] = []
             keywords = {p.name: values[p.name] for p in own}
             if "given" in wanted:
                 asked = {p.name: _joined(p.name, values[p.name], several) for p in job}
-                asked["note"] = cache(target.note)
+                asked["note"] = notes.append
                 if isinstance(values.get("job"), list):
                     keywords["job"], machine = parted(values["job"])
                 else:
@@ -106,9 +106,16 @@ def command(
                 keywords["given"] = _with_words(asked, machine)
             if "target" in wanted:
                 keywords["target"] = target
-            found = function(**keywords)
-            if found is not None:
-                target.show(found)
+            try:
+                found = function(**keywords)
+                if found is not None:
+                    target.show(found)
+            except CostModelError:
+                notes.clear()  # an error is all that is said
+                raise
+            finally:
+                for note in dict.fromkeys(notes):
+                    target.note(with_flags(note))
 
         lines = inspect.cleandoc(examples)
         heading = "Examples" if "\n" in lines else "Example"
@@ -120,7 +127,7 @@ def command(
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         if group is not None:
-            group.command(name, epilog=run.epilog)(run)  # type: ignore[attr-defined]
+            group.command(name, cls=Command, epilog=run.epilog)(run)  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -136,59 +143,25 @@ def _with_words(given: dict[str, Any], words: Mapping[str, str]) -> dict[str, An
     return {**given, **words}
 
 
-def merged_job(
-    given: Mapping[str, Any], file: str | None = None, *, complete: bool = True, several: bool = False
-) -> dict[str, Any]:
+def merged_job(given: Mapping[str, Any], file: str | None = None, *, several: bool = False) -> dict[str, Any]:
     """Lay the flags over the job file, or over another one, and return the keywords of `costmodel.estimate`.
 
-    With `complete` the usual batch is taken where none is named, and a job that lacks something else without a default
-    is an error; with `several`, flags that may name several values are left to those who search over them.
+    With `several`, flags that may name several values are left to those who search over them.
     """
     from costmodel.describe.jobs.merge import merge_jobs
-    from costmodel.describe.jobs.reading import require_complete
 
-    path = given.get("job", "") if file is None else file
-    merged = merge_jobs(job_of_file(path, given).keywords, read_flags(given, several=several))
-    merged = with_profiles(merged, given.get("profiles"))
-    if complete:
-        merged |= usual_batch(merged, given)
-        require_complete(merged)
-    return merged
-
-
-PLANNED_HERE = "No layout was named, and data parallelism alone does not do: this is the planner's best (-l names another)."
-
-
-def named_or_fitting(asked: Mapping[str, Any]) -> tuple[Estimate, bool]:
-    """Return the estimate of a job, and whether its layout is the planner's; what searches is imported where it must."""
-    import costmodel as cm
-    from costmodel.describe.jobs.merge import names_no_degree
-
-    return cm.fitting_or_planned(asked) if names_no_degree(asked) else (cm.estimate(**asked), False)
+    found, flags = file_and_flags(given, file, several=several)
+    return with_profiles(merge_jobs(found.keywords, flags), given.get("profiles"))
 
 
 def priced(given: Mapping[str, Any]) -> Estimate:
-    """Return the estimate of what is looked into; where it is the planner's layout, say so on stderr."""
-    est, is_planned = named_or_fitting(merged_job(given))
-    if is_planned:
-        _say(given, PLANNED_HERE)
+    """Return the estimate of what is looked into; what was assumed is said on stderr."""
+    import costmodel as cm
+
+    est = cm.estimate(**merged_job(given))
+    for sentence in est.assumptions:
+        given["note"](sentence)
     return est
-
-
-def usual_batch(asked: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usual global batch and sequence length, those that a job does not name, and say so on stderr."""
-    from costmodel.describe.jobs import merge
-
-    usual = merge.usual_batch(asked)
-    if usual and asked.get("gpus") is not None:
-        said = {"global_batch": "batches of {:,} sequences", "seq_len": "sequences of {:,} tokens"}
-        flags = " and ".join(FIELD[name].flags[0] for name in usual)
-        _say(
-            given,
-            f"Assumed: {', '.join(said[name].format(value) for name, value in usual.items())}; {flags} "
-            f"{'change' if len(usual) > 1 else 'changes'} it.",
-        )
-    return usual
 
 
 def read_flags(given: Mapping[str, Any], *, several: bool = False) -> dict[str, Any]:
@@ -217,42 +190,20 @@ def with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
     return {**merged, "cluster": found[0] if len(found) == 1 else found}
 
 
-def job_of_file(path: str, given: Mapping[str, Any], *, layout: bool = True) -> JobFile:
-    """Return what any file says of a job, nothing for an empty path; what has no price is said on stderr.
+def file_and_flags(
+    given: Mapping[str, Any], file: str | None = None, *, several: bool = False, layout: bool = True
+) -> tuple[JobFile, dict[str, Any]]:
+    """Return what a file of any kind says of a job, and the flags on top; what has no price is said on stderr."""
+    from costmodel.interop.answer import JobFile, job_of_file
 
-    Flags of a job that name one value fill in what the file leaves open, those of the layout only with `layout`: those
-    of a search are constraints, and say nothing of the file.
-    """
-    from costmodel.interop.answer import JobFile, job_file
-
+    path, flags = given.get("job") or "" if file is None else file, read_flags(given, several=several)
     folders = tuple(word for folder in given.get("profiles") or () for word in ("--profiles", str(folder)))
-    if not path:
-        return JobFile({}, words=folders)
-    if not is_file_name(path):
-        return JobFile({"model": path}, words=folders)
-    taken = {field.name for field in (*JOB_FIELDS, *LENGTH_FIELDS) if layout or field.group != "layout"}
-    fields = {name: value for name, value in given.items() if name in taken and _is_one(value)}
-    others = {name: value for name, value in given.items() if name not in FIELD}
-    found = job_file(path, given.get("kind") or "", **surroundings({**others, **fields}))
+    if path and not is_file_name(path):
+        return JobFile({"model": path}, words=folders), flags
+    found, _ = job_of_file(path, {**flags, **reading_of(given)}, layout=layout)
     for remark in found.remarks:
-        _say(given, f"Warning: {remark}")
-    return found._replace(words=(*found.words, *folders))
-
-
-def assumed(asked: Mapping[str, Any]) -> set[str]:
-    """Return what of a job nobody named, of the fields that change the answer most."""
-    from costmodel.describe.jobs.merge import names_no_degree
-
-    open_layout = {"layout"} if names_no_degree(asked) else set()
-    return open_layout | {name for name in _STARRED if asked.get(name) is None}
-
-
-def _say(given: Mapping[str, Any], text: str) -> None:
-    """Say something on stderr, once a command."""
-    given.get("note", partial(typer.echo, err=True))(text)
-
-
-_STARRED = ("cluster", "recipe", "precision", "global_batch", "seq_len")
+        given["note"](f"Warning: {remark}")
+    return found._replace(words=(*found.words, *folders)), flags
 
 
 def command_with(name: str, given: Mapping[str, Any], fields: Iterable[Field], *more: str) -> str:
@@ -277,20 +228,15 @@ def command_with(name: str, given: Mapping[str, Any], fields: Iterable[Field], *
 _SURROUNDINGS = {"profiles": "--profiles", "kind": "--from", "vocab_size": "--vocab-size", "env": "--env"}
 
 
-def _is_one(value: Any) -> bool:
-    return not (isinstance(value, str) and any(mark in value for mark in (",", ":", " ")))
-
-
-def surroundings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what flags say of a file's surroundings: fields of a job, variables, vocabulary."""
+def reading_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what flags say of how to read a file: its kind, variables, vocabulary."""
     env = {}
     for pair in given.get("env") or []:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise CostModelError(f"--env: expected NAME=VALUE, got {pair!r}")
         env[name] = value
-    beside = {name: given.get(name) or None for name in ("allow_source", "vocab_size")}
-    return {**read_flags(given), "env": env or None, **beside}
+    return {"env": env, **{name: given.get(name) for name in ("kind", "allow_source", "vocab_size")}}
 
 
 def short_names(files: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 
 from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
-from costmodel.cli.command import command, surroundings
+from costmodel.cli.command import command, read_flags, reading_of
 from costmodel.cli.output import Result, Target, planned_figure, waiting
 from costmodel.describe.jobs.fields import JOB_FIELDS, LENGTH_FIELDS
 
@@ -58,7 +58,8 @@ def read(
     endings = {".yaml": opt.ReadFormat.yaml, ".yml": opt.ReadFormat.yaml, ".json": opt.ReadFormat.json}
     form = format or endings.get(target.out.suffix if target.out else "", opt.ReadFormat.table)
     log: dict[str, Any] = {"collective": collective or None, "ranks": ranks, "nodes": nodes}
-    found = read_file(job, given["kind"] or "", **surroundings(given), **log)
+    how = reading_of(given)
+    found = read_file(job, how.pop("kind") or "", **read_flags(given), **how, **log)
     if form is opt.ReadFormat.yaml:
         target.put(job_yaml(found, _write_model(found, target)))
     else:

@@ -172,7 +172,7 @@ def runs(
     import costmodel as cm
 
     path = _profile_file(write, target)
-    base = merged_job({}, job, complete=False) if job else None
+    base = merged_job({"note": target.note}, job) if job else None
     with waiting("pricing runs", quiet=target.quiet) as progress:
         found = cm.calibrate.runs(measured, job=base, progress=progress)
     target.show(found)

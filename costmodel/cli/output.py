@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,12 +13,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from costmodel.base.errors import CostModelError, one_line
 from costmodel.base.files import write_whole
 from costmodel.cli.options import Format
+from costmodel.describe.jobs.fields import FIELD
 
 if TYPE_CHECKING:
     from costmodel.base.answer import Answer, Summary
     from costmodel.base.grid import Grid
 
 _PATIENCE_S = 1.0
+
+
+_KEYWORD = re.compile(r"(?:(?<=give )|(?<=Assumed: )|(?<=, )|(?<=… )|(?<=or )|(?<=and ))([a-z_]+)=(?=[^\s=])")
+
+
+def with_flags(text: str) -> str:
+    """Return a sentence that names keywords of a call with the flags that mean the same.
+
+    >>> with_flags("Assumed: global_batch=512, seq_len=8192."), with_flags("tokens missing; give tokens=2e12")
+    ('Assumed: --global-batch 512, --seq-len 8192.', 'tokens missing; give --tokens 2e12')
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        return f"{FIELD[found[1]].flags[0]} " if found[1] in FIELD else found[0]
+
+    return _KEYWORD.sub(flag, text)
 
 
 class Result(NamedTuple):
@@ -40,7 +58,7 @@ def result_of(answer: Answer, **options: Any) -> Result:
         grids=lambda: answer.grids(**options),
         record=answer.to_dict,
         table=answer.columns,
-        remarks=answer.remarks(),
+        remarks=list(map(with_flags, answer.remarks())),
     )
 
 
@@ -86,16 +104,16 @@ class Target(NamedTuple):
     ) -> Target:
         """Decide format and files from the flags."""
         path, csv_path = checked_file(out, force), checked_file(csv, force)
+        if path is not None and path.suffix.lower() in (".html", ".svg", ".png", ".pdf"):
+            raise CostModelError(f"--out: {path} would hold a table; --html writes a page, --plot a figure")
         if path is not None and path == csv_path:
             raise CostModelError(f"--out and --csv: both name {path}")
-        endings = {".csv": Format.csv, ".json": Format.json}
-        if format is None:
-            format = endings.get(path.suffix.lower(), Format.table) if path is not None else Format.table
-        return cls(format, path, csv_path, quiet, force, details)
+        return cls(format or _format_of(path), path, csv_path, quiet, force, details)
 
     def beside(self, name: str) -> Target:
         """Return another file to write, in the format of its ending."""
-        return Target.of(out=name, force=self.force, quiet=self.quiet)
+        path = self.file(name)
+        return self._replace(out=path, format=_format_of(path), csv=None)
 
     def file(self, name: str) -> Path | None:
         """Check another file to write; none where none is named."""
@@ -139,6 +157,12 @@ class Target(NamedTuple):
         """Say something on stderr, unless it was asked to be quiet."""
         if not self.quiet:
             print(text, file=sys.stderr)
+
+
+def _format_of(path: Path | None) -> Format:
+    """Return the format that the ending of a file means, a table where it means none."""
+    endings = {".csv": Format.csv, ".json": Format.json}
+    return endings.get(path.suffix.lower(), Format.table) if path is not None else Format.table
 
 
 def checked_file(name: str, force: bool) -> Path | None:

@@ -12,13 +12,9 @@ from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
 from costmodel.cli.command import (
     DETAILED,
-    PLANNED_HERE,
-    assumed,
     command,
     command_with,
     merged_job,
-    named_or_fitting,
-    usual_batch,
 )
 from costmodel.cli.output import Target, hold, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import (
@@ -79,10 +75,9 @@ def estimate(
     """
     import costmodel as cm
     from costmodel.cli.look import roofline_result, trace_result
-    from costmodel.describe.jobs.merge import assumed_recipe, is_rl, names_no_degree
-    from costmodel.describe.jobs.reading import require_complete
+    from costmodel.describe.jobs.merge import is_rl, names_no_degree
 
-    asked = merged_job(given, complete=False)
+    asked = merged_job(given)
     if is_rl(asked):
         if samples or expect or html or trace or roofline:
             raise CostModelError(
@@ -96,34 +91,24 @@ def estimate(
     views = [target.beside(name) for name in (html, trace)]
     for text in expect or []:
         cm.read_expected(text)
-    stars = assumed(asked)
-    asked |= usual_batch(asked, given)
-    require_complete(asked)
-    est, is_planned = named_or_fitting(asked)
-    if is_planned:
-        stars = stars - {"layout"}
+    est = cm.estimate(**asked)
     if samples:
         est = est.with_samples(samples, seed)
     result = result_of(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
-    remarks = [*(assumed_recipe(asked) if target.format is opt.Format.table else []), *result.remarks]
     before: Sequence[str] = ()
     # Asked here, since a search is twice as much to import as an estimate.
-    if is_planned:
-        result = result._replace(record=lambda: {**est.to_dict(), "layout_is_planned": True})
-        remarks = [PLANNED_HERE, *remarks]
-        before = [PLANNED_HERE]
-    elif names_no_degree(asked) and (planned := cm.beside(est, asked)) is not None:
-        result = result._replace(record=lambda: {**est.to_dict(), "planned": planned.record()})
-        remarks = [*planned.sentences, *remarks]
-        before = [planned.short, *([f"  {planned.command}"] if planned.command else [])]
-    result = result._replace(remarks=remarks)
+    if names_no_degree(asked) and not est.is_planned:
+        other = cm.alternative(asked)
+        before = [other.sentence(est), *([f"  {other.command}"] if other.command else [])]
+        record = {**est.to_dict(), "planned": other.record()}
+        result = result._replace(record=lambda: record, remarks=[" ".join(before), *result.remarks])
     if not every_line:
         open_fields = [field for field in PLAN_FIELDS if field.name not in names(LAYOUT_FIELDS)]
         following = (
             command_with("plan", given, open_fields),
             command_with("estimate", given, JOB_FIELDS, "--details"),
         )
-        result = shortened(result, est, *following, before=before, assumed=stars)
+        result = shortened(result, est, *following, before=before)
     if roofline:
         result = roofline_result(est, given, every_line)
     page = ""
@@ -136,7 +121,6 @@ def estimate(
                 sensitivities=with_sensitivity,
                 seed=seed,
                 start=start,
-                is_planned=is_planned,
                 progress=progress,
             )
     if "-" not in (html, trace):
@@ -181,7 +165,7 @@ def mesh(
     """
     import costmodel as cm
 
-    job, places = merged_job(given, complete=False), names(PLACE_FIELDS)
+    job, places = merged_job(given), names(PLACE_FIELDS)
     found = cm.mesh(**{name: value for name, value in job.items() if name in places})
     return found if rank is None else found.of_rank(rank)
 
@@ -203,8 +187,6 @@ def generate(given: Mapping[str, Any]) -> Any:
     import costmodel as cm
 
     # A job file's layout is that of training.
-    asked: dict[str, Any] = merged_job({**given, "layout": None}, complete=False) | {
-        "layout": given.get("layout")
-    }
+    asked: dict[str, Any] = merged_job({**given, "layout": None}) | {"layout": given.get("layout")}
     taken: Any = {name: asked.get(name) for name in names(GENERATE_FIELDS)}
     return cm.generate(**taken)

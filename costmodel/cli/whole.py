@@ -12,12 +12,10 @@ import typer
 
 from costmodel.cli.command import (
     DETAILED,
-    assumed,
     command,
     command_with,
     merged_job,
     short_names,
-    usual_batch,
 )
 from costmodel.cli.output import Result, Target, hold, result_of, shortened
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, JOB_FIELDS, LENGTH_FIELDS, RUN_FIELDS
@@ -56,8 +54,7 @@ def run(
     The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
     say how far to train; with --tokens they are limits: what is left, and how surely they are kept. With --tokens and
     --days but without --gpus, replicas are added until it is done in time.
-    Where no degree of the layout is named, it is the planner's. A file with
-    a section ``rl`` takes --steps. Several job files are laid side by side.
+    A file with a section ``rl`` takes --steps. Several job files are laid side by side.
     """
     import costmodel as cm
     from costmodel.describe.jobs.merge import is_rl
@@ -68,7 +65,7 @@ def run(
     all_ways = given.get("on_failure") == "any"
     if all_ways:
         given = {**given, "on_failure": None}
-    jobs = [merged_job(given, file, complete=False) for file in files]
+    jobs = [merged_job(given, file) for file in files]
     if is_rl(jobs[0]):
         if not steps or len(files) > 1:
             raise cm.CostModelError(
@@ -82,8 +79,8 @@ def run(
             raise cm.CostModelError(
                 "--on-failure any: lays the ways of one job side by side, and takes one job file"
             )
-        return target.show(_ways_on_failure({**jobs[0], **usual_batch(jobs[0], given)}))
-    found = [cm.run(**one, **usual_batch(one, given)) for one in jobs]
+        return target.show(_ways_on_failure(jobs[0]))
+    found = [cm.run(**one) for one in jobs]
     dated = []
     for name, one in zip(short_names(files), found, strict=True):
         if start:
@@ -96,7 +93,7 @@ def run(
             command_with("run", {**given, "job": job}, _RUN, "--details"),
             command_with("estimate", {**given, "job": job}, JOB_FIELDS),
         )
-        result = shortened(result, found[0], *following, before=dated, assumed=assumed(jobs[0]))
+        result = shortened(result, found[0], *following, before=dated)
     target.show(result)
     if check and not all(one.est.fits for one in found):
         raise typer.Exit(3)
@@ -217,7 +214,7 @@ def budget(
     """
     import costmodel as cm
 
-    asked = merged_job(given, complete=False)
+    asked = merged_job(given)
     if samples_per_prompt:
         asked["samples_per_prompt"] = samples_per_prompt
     return cm.budget(**asked)

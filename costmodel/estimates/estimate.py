@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from copy import copy
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.words import called, errors_called
-from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import Job, job_of
-from costmodel.describe.jobs.keywords import JobKeywords
-from costmodel.describe.jobs.merge import merge_jobs
-from costmodel.describe.jobs.positional import file_and_keywords, file_keywords
-from costmodel.describe.jobs.signature import shows
-from costmodel.describe.models.model import Model
 from costmodel.estimates.explain import Explanation, explain
 from costmodel.estimates.frame import long_columns, wide_columns
 from costmodel.estimates.priced_job import PricedJob
@@ -38,6 +34,7 @@ from costmodel.step.price import price
 if TYPE_CHECKING:
     import pandas as pd
 
+PLANNED = "No layout was named, and data parallelism alone does not do: this is the planner's best."
 _FORMS = {"long": long_columns, "wide": wide_columns}
 
 
@@ -48,6 +45,18 @@ class Estimate(PricedJob, Answer):
 
     samples: Samples | None = None
     """Samples of what is uncertain, where the estimate was asked for them."""
+    assumed: frozenset[str] = frozenset()
+    """Fields that nobody named, of those that change the answer most."""
+    is_planned: bool = False
+    """Whether the layout is the planner's, because nobody named one and data parallelism alone does not do."""
+    notes: tuple[str, ...] = ()
+    """What of the job's file was not understood or has no price."""
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What was assumed where nobody named it, and what of the job's file was not understood, in sentences."""
+        planned = [PLANNED] if self.is_planned else []
+        return [*self.notes, *assumed_sentences(self.job, self.assumed), *planned]
 
     @cached_property
     def warnings(self) -> list[str]:
@@ -82,7 +91,7 @@ class Estimate(PricedJob, Answer):
 
     def with_samples(self, count: int = DEFAULT_SAMPLES, seed: int = 0) -> Estimate:
         """Return the estimate with samples of what is uncertain, which its tables, records and columns then say."""
-        other = Estimate(self.job, self.priced)
+        other = copy(self)
         other.samples = self.sample(count, seed)
         return other
 
@@ -103,7 +112,9 @@ class Estimate(PricedJob, Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts, as `--format json` prints it."""
-        record = estimate_record(self, self.warnings)
+        record = estimate_record(self, self.warnings, sorted(self.assumed))
+        if self.is_planned:
+            record |= {"layout_is_planned": True}
         return record if self.samples is None else {**record, "uncertainty": sample_record(self.samples)}
 
     def columns(self, form: str = "long") -> dict[str, list[Any]]:
@@ -128,6 +139,19 @@ class Estimate(PricedJob, Answer):
         return pd.DataFrame(self.columns(form))
 
 
+def assumed_sentences(job: Job, names: Collection[str]) -> list[str]:
+    """Say what of a job nobody named, as its keywords."""
+    values = {
+        "cluster": job.cluster.name,
+        "recipe": job.recipe.name,
+        "precision": job.precision.name,
+        "global_batch": f"{float(np.max(job.global_batch)):.0f}",
+        "seq_len": f"{float(np.max(job.seq_len)):.0f}",
+    }
+    assumed = ", ".join(f"{name}={value}" for name, value in values.items() if name in names)
+    return [f"Assumed: {assumed}."] if assumed else []
+
+
 def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:
     """Price a checked job."""
     single = job.layout.shape == ()
@@ -135,70 +159,6 @@ def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:
         return Estimate(job, price(job, every_stage=single if every_stage is None else every_stage))
 
 
-@shows(JOB_FIELDS)
-def estimate(
-    model_or_job: str | Path | Model | None = None,
-    machine: str | Cluster | None = None,
-    /,
-    **job: Unpack[JobKeywords],
-) -> Estimate:
-    """Price one training step of a job.
-
-    Parameters
-    ----------
-    model_or_job, machine : optional
-        Without their names: a model or the path of a job file, and a machine such as ``"256xH100"`` or a cluster.
-    model : str or Model
-        Preset, path of a model file or of a HuggingFace ``config.json``, or a `Model`.
-    cluster : str or Cluster
-        Shipped cluster, path of a profile, or a `Cluster`.
-    gpus : array_like of int
-        GPUs of the job. [-]
-    layout : str, optional
-        Degrees as text, ``"tp8 cp1 pp16 vp2"``; or as keywords below.
-    global_batch : array_like of int
-        Sequences a step. [-]
-    seq_len : array_like of int
-        Tokens a sequence. [-]
-    precision : str
-        Of the GEMMs: bf16, fp16, fp8-delayed, fp8-current, fp8-block, mxfp8, mxfp4, nvfp4, int8.
-    recipe : str or Recipe
-        Framework preset.
-    switches : mapping, optional
-        Single switches of the recipe to change.
-    axis_order : str or sequence of str
-        Order of the axes on the machine, innermost first.
-    tokens : float, optional
-        Tokens of the whole run, for days and GPU-hours.
-    tp, cp, pp, vp, ep, etp, micro_batch, zero_stage, shard_group, recompute, schedule, sequence_parallel
-        Degrees and choices of the layout: numbers, words, or arrays that broadcast.
-    dp : int, optional
-        Follows from the rest; where it is given, it is checked.
-    pipeline_layout : str, optional
-        Layers of every pipeline chunk, as Megatron-LM writes them: ``"Et*3|(tt|)*29,m|L"``.
-
-    Notes
-    -----
-    The table of fields (`costmodel.describe.jobs.fields`) has ranges and defaults. Numbers may be texts
-    (``seq_len="32k"``, ``tokens="15T"``); ``zero`` and ``set`` mean ``zero_stage`` and ``switches``.
-
-    Returns
-    -------
-    Estimate
-        With arrays among the arguments, every figure is an array.
-
-    Raises
-    ------
-    CostModelError
-        One line that names the field, the value and what is allowed.
-
-    Examples
-    --------
-    >>> est = estimate("llama3-8b", "8xH100", tp=2, global_batch=64, seq_len=8192)
-    >>> int(est.job.layout.dp), est.job.cluster.name
-    (4, 'dgx-h100-ndr')
-    """
-    file, asked = file_and_keywords(model_or_job, machine, job, who="estimate")
-    if file:
-        asked = merge_jobs(file_keywords(file), asked)
-    return estimate_job(job_of(asked, who="estimate"))
+def estimate(**job: Any) -> Estimate:
+    """Price the job that keywords describe in full; see `costmodel.estimate`, which completes one."""
+    return estimate_job(job_of(job, who="estimate"))

@@ -28,7 +28,7 @@ MFU_CONVENTION = (
 )
 
 
-def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
+def estimate_record(est: PricedJob, warnings: Sequence[str], assumed: Sequence[str]) -> dict[str, Any]:
     """Return everything about an estimate as numbers, texts and lists of them."""
     head: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "version": __version__}
     if est.shape:
@@ -40,6 +40,7 @@ def estimate_record(est: PricedJob, warnings: Sequence[str]) -> dict[str, Any]:
     return {
         **head,
         "inputs": input_record(est.job),
+        "assumed": list(assumed),
         "step_time_s": float(est.step_time_s),
         "error_band": None if est.error_band is None else est.error_band._asdict(),
         "memory_error_band": est.memory_error_band._asdict(),

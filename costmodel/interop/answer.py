@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError
-from costmodel.describe.jobs.fields import FIELD, RL_FIELDS, names
-from costmodel.describe.jobs.merge import RL_SECTION
-from costmodel.describe.models.model import Model
+from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS, RL_FIELDS, canonical, names
+from costmodel.describe.jobs.merge import RL_SECTION, read_job, read_job_text
+from costmodel.describe.jobs.reading import read
+from costmodel.describe.models.model import Model, make_model
 from costmodel.interop.framework import Imported
+from costmodel.interop.text_file import TextFile, read_text
 
 SCHEMA_VERSION = 1
 RL_NAMES = names(RL_FIELDS)
@@ -29,24 +32,40 @@ class JobFile(NamedTuple):
         Flags that say how to read it (``--from``, ``--env``, ``--vocab-size``).
     remarks : tuple of str
         What of the file was not understood or has no price.
+    kind : str
+        What it was taken for.
     """
 
     keywords: Mapping[str, Any]
     path: str = ""
     words: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    kind: str = ""
 
 
-def job_file(path: str | Path, kind: str = "", **given: Any) -> JobFile:
-    """Read the job that a file of any kind describes: ours, a launch script, a configuration, a ``config.json``."""
-    from costmodel.describe.jobs.merge import read_job
-    from costmodel.interop.reading import kind_of, read
+def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFile:
+    """Read the job that a file of any kind describes: ours, a launch script, a configuration, a model.
 
-    said = str(path)
-    kind_read = kind or (kind_of(path) if Path(path).exists() else "job")
+    It lies at a path, or its text is at hand.
+    """
+    from costmodel.interop.reading import kind_of, read_file
+
+    said = file.name if isinstance(file, TextFile) else str(file)
+    try:
+        text = file if isinstance(file, TextFile) else read_text(file)
+    except CostModelError:
+        if kind or Path(said).exists():
+            raise
+        return JobFile(read_job(said), said)  # which says what a job file is
+    kind_read = kind or kind_of(text)
     if kind_read == "job":
-        return JobFile(read_job(path), said)
-    found = read(path, kind_read, **given)
+        raw = parse_mapping(text.text, said, example="model: llama3-8b")
+        if "num_layers" in raw:
+            name = {"name": PurePath(said).stem}
+            model = said if text.folder else make_model({**name, **raw}, said)
+            return JobFile({"model": model}, said, kind="model")
+        return JobFile(read_job(said) if text.folder else read_job_text(text.text, said), said, kind="job")
+    found = read_file(text, kind_read, **given)
     if found.unpriced and given.get("model") is None:
         raise CostModelError(f"{said}: the model cannot be priced: {found.unpriced}")
     if found.sweeps and not found.job:
@@ -57,14 +76,48 @@ def job_file(path: str | Path, kind: str = "", **given: Any) -> JobFile:
     kept = {
         name: value
         for name, value in found.job.items()
-        if name in FIELD and (name == "switches" or given.get(name) is None)
+        if name in FIELD and value is not None and (name == "switches" or given.get(name) is None)
     }
     words = (
         *(("--from", kind) if kind else ()),
         *(word for name, value in (given.get("env") or {}).items() for word in ("--env", f"{name}={value}")),
         *(("--vocab-size", str(given["vocab_size"])) if given.get("vocab_size") else ()),
     )
-    return JobFile(kept, said, words, tuple(found.remarks))
+    return JobFile(kept, said, words, tuple(found.remarks), found.kind)
+
+
+READING = ("kind", "env", "vocab_size", "allow_source")
+"""Keywords that say how to read a file."""
+
+
+def job_of_file(
+    file: str | TextFile, asked: Mapping[str, Any], *, layout: bool = True
+) -> tuple[JobFile, dict[str, Any]]:
+    """Return what a file says of a job, nothing for an empty path, and the fields that go on top.
+
+    Fields of one value fill in what the file leaves open, those of the layout only with `layout`: those of a search are
+    constraints, and say nothing of the file.
+    """
+    reading = {name: asked[name] for name in READING if asked.get(name)}
+    above = {name: value for name, value in asked.items() if name not in READING}
+    if not file:
+        if reading:
+            raise CostModelError(f"{next(iter(reading))}: says how to read a file; none is given")
+        return JobFile({}), above
+    taken = {field.name for field in (*JOB_FIELDS, *LENGTH_FIELDS) if layout or field.group != "layout"}
+    named = {canonical(name): value for name, value in above.items()}
+    fills = {
+        name: read(name, value) for name, value in named.items() if name in taken and _is_one(name, value)
+    }
+    return job_file(file, reading.pop("kind", ""), **reading, **fills), above
+
+
+def _is_one(name: str, value: Any) -> bool:
+    """Tell whether a field has one value."""
+    if isinstance(value, str):
+        return not any(mark in value for mark in (",", ":", " "))
+    is_list = isinstance(value, list | tuple) or bool(getattr(value, "shape", ()))
+    return value is not None and (not is_list or FIELD[name].kind == "switches")
 
 
 def record(found: Imported) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class Found:
     """What a search found: the best layouts, the front, and how many are out for which reason."""
 
     def __init__(self, request: Request, tuned: Tuned, own: Own | None) -> None:
-        self.question, self.own_problem = request.question, request.problem
+        self.question, self.own_problem, self.assumed = request.question, request.problem, request.assumed
         self.passes, self.tally, self.rejected = tuned.passes, tuned.tally, +tuned.rejected
         self._ladders, self._own = tuned.ladders, own
         self._estimates: dict[tuple[float, ...], Estimate] = {}

@@ -24,9 +24,9 @@ from costmodel.describe.jobs.positional import file_and_keywords
 from costmodel.describe.jobs.short_form import job_file_text
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.model import Model
-from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.estimates.estimate import Estimate, assumed_sentences, estimate
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
-from costmodel.interop.answer import JobFile
+from costmodel.interop.answer import JobFile, job_of_file
 from costmodel.planning.advice import advice, relaxed_gains, why_not
 from costmodel.planning.found import KEPT, Found
 from costmodel.planning.machines import Machine, machine_columns, machines, several_machines
@@ -47,6 +47,12 @@ class Plan(Found, Answer):
     def advice(self) -> list[str]:
         """Explain the pick in a few sentences with numbers from bills."""
         return advice(self)
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What of the job was assumed where nobody named it, and what of its file was not understood, in sentences."""
+        notes = self.question.file.remarks if self.question.file else ()
+        return [*notes, *assumed_sentences(self.question.jobs[0], self.assumed)]
 
     def gains(self) -> list[tuple[str, float]]:
         """Return each of the user's constraints with the share of step time that dropping it would save. [-]"""
@@ -314,7 +320,9 @@ def plan(
     ...     count for reason, count in found.rejected.items() if reason != "does_not_fit")
     True
     """
-    file, given = file_and_keywords(model_or_job, machine, asked, who="plan")
-    if file and job is not None:
-        raise CostModelError(f"plan: job is given twice, as {shown(file)} and as {shown(job)}")
-    return Plan.search(requested(file or job, given), kept=kept, progress=progress)
+    path, given = file_and_keywords(model_or_job, machine, asked, who="plan")
+    if path and job is not None:
+        raise CostModelError(f"plan: job is given twice, as {shown(path)} and as {shown(job)}")
+    if path or isinstance(job, str | Path):
+        job, given = job_of_file(path or str(job), given, layout=False)
+    return Plan.search(requested(job, given), kept=kept, progress=progress)

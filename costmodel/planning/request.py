@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +26,10 @@ from costmodel.describe.jobs.fields import (
 )
 from costmodel.describe.jobs.job import BALANCED, DEFAULT_RECIPE, EVEN, Job, make_job, usual_recipe
 from costmodel.describe.jobs.layout_text import plain_value, value_text
-from costmodel.describe.jobs.merge import merge_jobs, names_no_degree
+from costmodel.describe.jobs.merge import merge_jobs, names_no_degree, unnamed, usual_batch
 from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
 from costmodel.describe.recipe import Recipe, load_recipe
-from costmodel.interop.answer import JobFile, job_file
+from costmodel.interop.answer import JobFile
 from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.search import Question
 
@@ -54,9 +53,10 @@ class Request(NamedTuple):
     own: Job | None = None
     problem: str = ""
     framework: str = ""
+    assumed: frozenset[str] = frozenset()
 
 
-def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mapping[str, Any]) -> Request:
+def requested(job: JobFile | Mapping[str, Any] | None, asked: Mapping[str, Any]) -> Request:
     """Lay what a plan is asked over a job whose layout is free; see `costmodel.plan` for the keywords.
 
     Of the job its model, machine, batch and what the search does not turn are held. Its degrees, micro-batch,
@@ -72,11 +72,12 @@ def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mappi
     kept = (
         [canonical(name) for name in read_several("keep", options.pop("keep"))] if "keep" in options else []
     )
-    file = job_file(job) if isinstance(job, str | Path) else job
-    file = file if isinstance(file, JobFile) else JobFile(file or {})
+    file = job if isinstance(job, JobFile) else JobFile(job or {})
     if kept and not file.keywords:
         raise LayoutError("keep: says what stays of the layout of a job; none is given")
     below = merge_jobs(file.keywords, {})
+    assumed = unnamed({**below, **options}) - {"layout"}
+    options |= usual_batch({**below, **options})
     held = {name: value for name, value in below.items() if name in names(PLAN_FIELDS) and name not in _FREE}
     own, problem = _own_job(below, options)
     held |= _kept_of(kept, below, own, problem)
@@ -87,7 +88,7 @@ def requested(job: JobFile | str | Path | Mapping[str, Any] | None, asked: Mappi
         **{**held, **options, "switches": switches},
     )
     named = read("framework", options["framework"]) if "framework" in options else ""
-    return Request(question, own, problem, "" if named == ANY_FRAMEWORK else named)
+    return Request(question, own, problem, "" if named == ANY_FRAMEWORK else named, assumed)
 
 
 def _own_job(below: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Job | None, str]:

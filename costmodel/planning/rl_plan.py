@@ -19,7 +19,7 @@ from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.phases import training_batch
 from costmodel.generation.rl_estimate import RLEstimate, estimate_rl_job
 from costmodel.generation.rl_job import RLJob, rl_job_of
-from costmodel.planning.beside import decided
+from costmodel.planning.entry import decided
 
 _PARTS = 16
 """Sequences of so many tokens, or multiples of them, divide among ranks of tensor and context parallelism. [-]"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,14 +64,12 @@ def plan_grids(
     return [*grids, trials_grid(plan)]
 
 
-def plan_summary(
-    plan: Plan, *, assumed: Collection[str] = (), count: int | None = None, commands: bool = False
-) -> Summary:
+def plan_summary(plan: Plan, *, count: int | None = None, commands: bool = False) -> Summary:
     """Return a plan in twenty lines: the best, three parallel layouts to benchmark, and what is gained by that.
 
     Below it stand the best layouts and their commands where they are asked for.
     """
-    short = _machines_summary(plan) if plan.has_machines else _single_summary(plan, assumed)
+    short = _machines_summary(plan) if plan.has_machines else _single_summary(plan)
     asked = [
         *([top_grid(plan, count)] if count is not None else []),
         *([commands_grid(plan, count or 10)] if commands else []),
@@ -79,10 +77,10 @@ def plan_summary(
     return short._replace(grids=[*short.grids, *asked])
 
 
-def _single_summary(plan: Plan, assumed: Collection[str]) -> Summary:
+def _single_summary(plan: Plan) -> Summary:
     """Return the plan of one machine in twenty lines."""
     best, choices = plan.best, plan.columns(1)["choices"][0]
-    layout, *job = job_rows(best, assumed)
+    layout, *job = job_rows(best, plan.assumed)
     held = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest_memory(best)[:3])
     tokens = "" if best.job.tokens is None else spent_text(best, best.job.tokens)
     below = {"time": breakdown_text(best), "memory": held, "tokens": tokens}
@@ -182,7 +180,7 @@ def _machines_summary(plan: Plan) -> Summary:
 
 def plan_remarks(plan: Plan) -> list[str]:
     """Explain the pick in a few sentences."""
-    return list(plan.advice())
+    return [*plan.assumptions, *plan.advice()]
 
 
 def machines_grid(plan: Plan, start: str = "") -> Grid:

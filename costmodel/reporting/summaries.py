@@ -11,7 +11,7 @@ from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.jobs.layout_text import layout_text
-from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.estimate import PLANNED, Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.reporting.cells import say
 from costmodel.reporting.tables import breakdown_text, hidden_text, sampled_text
@@ -64,9 +64,9 @@ def answer_text(est: Estimate) -> str:
     return f"{machine_text(est)}: {step}, {of_text(need, have)}; {only}{chance}"
 
 
-def job_rows(est: Estimate, assumed: Collection[str] = ()) -> list[tuple[str, str]]:
-    """Return layout and setting of a job; what nobody named (`assumed`, names of fields) has a star."""
-    job = est.job
+def job_rows(est: Estimate, assumed: Collection[str] | None = None) -> list[tuple[str, str]]:
+    """Return layout and setting of a job; what nobody named (names of fields, the estimate's own if not given) has a star."""
+    job, assumed = est.job, est.assumed if assumed is None else assumed
     star = defaultdict(str, dict.fromkeys(assumed, "*"))
     setting = (
         f"{changed_text(job.cluster)}{star['cluster']}, {job.recipe.name}{star['recipe']}, "
@@ -126,13 +126,13 @@ def first_warning(warnings: Sequence[str]) -> list[str]:
     return [f"Warning: {warnings[0]}{more}"] if warnings else []
 
 
-def estimate_summary(est: Estimate, *, assumed: Collection[str] = ()) -> Summary | None:
+def estimate_summary(est: Estimate) -> Summary | None:
     """Return one layout in twenty lines, the largest lines of both bills below; None for many, whose table is short."""
     if est.shape:
         return None
     tokens = "" if est.job.tokens is None else spent_text(est, est.job.tokens)
     below = {"time": breakdown_text(est), "network": hidden_text(est), "tokens": tokens}
-    rows = [*job_rows(est, assumed), *band_row(est), *((name, text) for name, text in below.items() if text)]
+    rows = [*job_rows(est), *band_row(est), *((name, text) for name, text in below.items() if text)]
     step_s = float(est.step_time_s)
     lines = [
         [name, format_seconds(spent), f"{spent / step_s:.1%}", holder, format_bytes(held)]
@@ -142,7 +142,8 @@ def estimate_summary(est: Estimate, *, assumed: Collection[str] = ()) -> Summary
     ]
     titles = columns("Largest lines of time", "Exposed >", "Share >", "Of memory", "Size >")
     return Summary(
-        [Grid(answer_text(est), columns("", ""), rows), Grid("", titles, lines)], first_warning(est.warnings)
+        [Grid(answer_text(est), columns("", ""), rows), Grid("", titles, lines)],
+        [*([PLANNED] if est.is_planned else []), *first_warning(est.warnings)],
     )
 
 

@@ -64,8 +64,8 @@ def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
 
 
 def estimate_remarks(est: Estimate) -> list[str]:
-    """Return the warnings."""
-    return [f"Warning: {warning}" for warning in est.warnings]
+    """Return what was assumed, and the warnings."""
+    return [*est.assumptions, *(f"Warning: {warning}" for warning in est.warnings)]
 
 
 def causes_grid(samples: Samples) -> Grid:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import UTC, datetime
 from math import exp
 
@@ -37,7 +36,7 @@ def _headline(run: TrainingRun) -> Grid:
     rules = "; ".join(say("{0} {1:duration}", {}, *rule) for rule in found.items())
     middle = off_middle(run)
     more = {
-        "layout": job_text(est) + (PLANNED if run.is_planned else ""),
+        "layout": job_text(est) + (PLANNED if run.est.is_planned else ""),
         "memory": memory_text(est),
         "median": f"; {middle.replace('of them', 'of the runs drawn')}" if middle else "",
         "of_calendar": float(est.mfu) * run.effective_training_time_ratio,
@@ -83,13 +82,13 @@ def _failures_text(run: TrainingRun) -> str:
 
 
 def run_remarks(run: TrainingRun) -> list[str]:
-    """Return the warnings of the step, and of a layout that fits but may well not."""
+    """Return what was assumed, the warnings of the step, and of a layout that fits but may well not."""
     est = run.est
-    warnings = [f"Warning: {warning}" for warning in est.warnings]
+    warnings = [*est.assumptions, *(f"Warning: {warning}" for warning in est.warnings)]
     chance = float(est.fits_probability)
     if not est.fits or chance >= LIKELY:
         return warnings
-    whose = "the planner's layout" if run.is_planned else "this layout"
+    whose = "the planner's layout" if est.is_planned else "this layout"
     surer = "costmodel plan --risk 10% looks for one that is surer (name it with -l)."
     return [*warnings, f"Warning: {whose} is only {chance:.0%} likely to fit; {surer}"]
 
@@ -188,7 +187,7 @@ def _hours_text(hours: float, run: TrainingRun) -> str:
     return f"{hours:,.0f}" if run.days >= 1.0 else format_figure(hours)
 
 
-def run_summary(run: TrainingRun, *, assumed: Collection[str] = ()) -> Summary:
+def run_summary(run: TrainingRun) -> Summary:
     """Return a run in twenty lines: days and dollars with p10 and p90, whether it fits, where the GPU-hours go."""
     est, spread = run.est, run.spread(10, 90)
     need = of_text(float(est.memory_bytes_per_gpu), est.memory_capacity_bytes)
@@ -202,9 +201,8 @@ def run_summary(run: TrainingRun, *, assumed: Collection[str] = ()) -> Summary:
         ends += ", ${:,.0f} to ${:,.0f}".format(*spread["dollars"])
     largest = sorted(run.lost_gpu_hours().items(), key=lambda item: -item[1])[:3]
     lost = [f"{name.replace('_', ' ')} {spent / run.gpu_hours:.1%}" for name, spent in largest if spent > 0]
-    planned = ["layout"] if run.is_planned else []
     rows = [
-        *job_rows(est, {*assumed, *planned}),
+        *job_rows(est),
         *facts_of("run in short", run, ends=ends),
         *band_row(est),
         *facts_of(

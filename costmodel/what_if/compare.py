@@ -28,9 +28,10 @@ from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.switch_table import SWITCHES
-from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.planning.entry import estimate
 from costmodel.planning.uncertain import SETTLED, sampled
 from costmodel.step.price import price
 from costmodel.whole_run.run import PERCENTILES, TrainingRun, step_power_w

@@ -131,8 +131,6 @@ class TrainingRun(Answer):
     """What may be spent, where the tokens are given too. [USD]"""
     limit_days: float | None = None
     """Calendar days in which it must be done, where the tokens and the GPUs are given too. [d]"""
-    is_planned: bool = False
-    """Whether the layout is the planner's, because none was named."""
 
     gpus = Figure("gpus", "GPUs that train. [-]", gpus="est.job.layout.gpus")
     steps = Figure(
@@ -463,7 +461,7 @@ class TrainingRun(Answer):
             "version": __version__,
             "inputs": input_record(self.est.job),
             "mfu": float(self.est.mfu),
-            "layout_is_planned": self.is_planned,
+            "layout_is_planned": self.est.is_planned,
             "memory_bytes_per_gpu": float(self.est.memory_bytes_per_gpu),
             "memory_capacity_bytes": float(self.est.memory_capacity_bytes),
             "fits": bool(self.est.fits),

@@ -24,7 +24,7 @@ _PROBE_TOKENS = 1e12
 
 
 def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords]) -> TrainingRun:
-    """Price a whole training run of the layout that is named; see `costmodel.planning.beside.run`."""
+    """Price a whole training run of the layout that is named; see `costmodel.planning.entry.run`."""
     given = keywords(asked, (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"]), who="run")
     tokens, dollars, days = (
         read(name, given.pop(name)) if name in given else None for name in ("tokens", "dollars", "days")
@@ -37,7 +37,7 @@ def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords
     options["changes"] = {**(changes or {}), **options["changes"]}
     if tokens is None and dollars is None and days is None:
         raise CostModelError(
-            "run: tokens missing; give --tokens 2e12, or --budget or --days to solve for them, or --dataset-samples"
+            "run: tokens missing; give tokens=2e12, or dollars=… or days=… to solve for them, or dataset_samples=…"
         )
     if tokens is not None and days is not None and "gpus" not in given:
         require_complete({"gpus": 1, **given}, who="run")

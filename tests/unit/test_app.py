@@ -34,6 +34,7 @@ from costmodel.app.state import FIGURES, VIEWS, State, _packed, query_of, state_
 from costmodel.base.errors import one_line
 from costmodel.base.units import format_bytes
 from costmodel.cli import main
+from costmodel.cli.output import with_flags
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, names
 from costmodel.interop.answer import model_yaml
 
@@ -117,7 +118,7 @@ def test_a_wrong_text_is_the_error_of_the_command_line_at_its_field(changed, bla
     with pytest.raises(cm.CostModelError) as caught:
         cm.estimate(**job_keywords(job))
     assert main(shlex.split(command("estimate", job))[1:]) == 2
-    assert capsys.readouterr().err.splitlines() == [one_line(f"Error: {caught.value}")]
+    assert capsys.readouterr().err.splitlines() == [one_line(f"Error: {with_flags(str(caught.value))}")]
     assert field_of(str(caught.value)) == blamed
 
 
@@ -304,34 +305,33 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 
 
 def test_a_job_file_fills_the_form():
-    found = read_upload(
+    found, _ = read_upload(
         "job.yaml", b"model: llama3-8b\ngpus: 64\nlayout: tp2\nset: {dp_overlap: none}\nseq_len: 32k\n"
     )
-    assert found.job.fields == {
+    assert found.fields == {
         "gpus": "64",
         "tp": "2",
         "seq_len": "32768",
         "switches": "dp_overlap=none",
         "model": "llama3-8b",
     }
-    assert found.remarks == ("The file does not say: global_batch.",)
 
 
 def test_a_launch_script_fills_the_form_and_its_neighbours_are_not_read():
-    found = read_upload("train.sh", SCRIPT.encode())
-    assert (found.kind, found.job.fields["gpus"], found.job.fields["tp"]) == ("megatron", "64", "2")
+    job, found = read_upload("train.sh", SCRIPT.encode())
+    assert (found.kind, job.fields["gpus"], job.fields["tp"]) == ("megatron", "64", "2")
     assert "source /etc/passwd: not read: what it sets is unknown" in found.remarks
-    est = cm.estimate(**job_keywords(found.job))
+    est = cm.estimate(**job_keywords(job))
     assert est.job.model.num_layers == 32
 
 
 def test_a_model_comes_with_its_file_unless_it_is_a_preset():
-    found = read_upload("config.json", CONFIG.encode())
+    job, found = read_upload("config.json", CONFIG.encode())
     assert found.kind == "hf"
-    assert "num_layers: 31" in found.job.model
+    assert "num_layers: 31" in job.model
     preset = model_yaml(cm.load_model("llama3-8b"))
-    assert read_upload("x.yaml", preset.encode()).job == Texts({"model": "llama3-8b"})
-    assert read_upload("x.yaml", found.job.model.encode()).job.model == found.job.model
+    assert read_upload("x.yaml", preset.encode())[0] == Texts({"model": "llama3-8b"})
+    assert read_upload("x.yaml", job.model.encode())[0].model == job.model
 
 
 def test_a_dropped_file_keeps_what_it_does_not_say():
@@ -349,7 +349,7 @@ def test_a_dropped_file_keeps_what_it_does_not_say():
 def test_a_model_file_named_like_a_preset_stays_a_file():
     other = model_yaml(cm.load_model("llama3-8b").model_copy(update={"num_layers": 30}))
     assert "name: llama3-8b" in other
-    found = read_upload("x.yaml", other.encode()).job
+    found, _ = read_upload("x.yaml", other.encode())
     assert "model" not in found.fields
     assert cm.estimate(**job_keywords(Texts({**JOB, **found.fields}, found.model))).job.model.num_layers == 30
 

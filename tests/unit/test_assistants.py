@@ -113,7 +113,7 @@ def test_estimate_answers_as_estimate(talk, capsys):
         rel=1e-3,
     )
     assert "a step" in text(answer)
-    assert "Recipe: megatron-core (default" in text(answer)
+    assert "Assumed: cluster=dgx-h100-ndr, recipe=megatron-core, precision=bf16." in text(answer)
     assert main([*shlex.split(found["command"])[1:], "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == float(est.step_time_s)
 
@@ -123,7 +123,7 @@ def test_what_nobody_names_is_as_on_the_command_line(capsys):
     said = estimate({"model": "llama3-8b", "cluster": "H100", "gpus": 8})
     assert main(["estimate", "llama3-8b", "8xH100", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == said.record["step_time_s"]
-    assert "Assumed: global_batch 512." in said.text
+    assert "global_batch=512, seq_len=8192." in said.text
     assert "this is the planner's best" in said.text
 
 
@@ -172,7 +172,7 @@ WRONG = {
         {**JOB, "gpus": "x"},
         "gpus: expected a whole number from 1 to 10,000,000, got 'x'",
     ),
-    "missing": ("estimate", {"model": "llama3-8b"}, "job: gpus, global_batch, seq_len missing"),
+    "missing": ("estimate", {"model": "llama3-8b"}, "estimate: gpus missing"),
     "a path": ("estimate", {**JOB, "model": "/etc/passwd.json"}, "model: '/etc/passwd.json' would be a file"),
     "a file of a path": ("estimate", {"file": "model: ./x.yaml\ngpus: 8", **JOB, "model": None}, "model: "),
     "binary": ("estimate", {**JOB, "file": "\x00\x01"}, "file: "),

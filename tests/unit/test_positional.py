@@ -64,7 +64,7 @@ def test_a_job_file_stands_in_place_of_a_model(tmp_path):
     ):
         assert (found.num_layers, found.hidden_size, found.vocab_size) == (32, 4096, 128256)
     script.write_text("torchrun pretrain_gpt.py\n")
-    with pytest.raises(cm.CostModelError, match=r"train\.sh: is neither a job file nor a model's; cm\.read"):
+    with pytest.raises(cm.CostModelError, match=r"train\.sh: starts no training"):
         cm.estimate(script, "8xH100")
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-import costmodel as cm
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError
 from costmodel.describe.jobs.changes import Change, with_layout, with_switch
 from costmodel.describe.jobs.layout_text import (
@@ -10,7 +9,6 @@ from costmodel.describe.jobs.layout_text import (
     layout_text,
 )
 from costmodel.describe.jobs.merge import (
-    assumed_recipe,
     merge_jobs,
     names_no_degree,
     placement,
@@ -20,6 +18,7 @@ from costmodel.describe.jobs.merge import (
 )
 from costmodel.describe.jobs.short_form import command_text, job_file_text, short_form
 from costmodel.describe.recipe import switch_text
+from costmodel.estimates.estimate import estimate
 
 PLAIN = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 4096}
 TURNED = {
@@ -62,7 +61,7 @@ SLICED = {
 
 
 def job(**asked):
-    return cm.estimate(**asked).job
+    return estimate(**asked).job
 
 
 def test_a_default_is_left_out():
@@ -137,11 +136,11 @@ def test_the_file_that_is_kept_says_what_it_assumes():
 
 def test_the_short_form_is_the_job(tmp_path):
     for asked in [PLAIN, TURNED, ADAPTED, SLICED]:
-        whole = cm.estimate(**asked)
-        again = cm.estimate(**short_form(whole.job))
+        whole = estimate(**asked)
+        again = estimate(**short_form(whole.job))
         assert float(again.step_time_s) == pytest.approx(float(whole.step_time_s), rel=1e-12)
         (tmp_path / "job.yaml").write_text(job_file_text(whole.job))
-        read = cm.estimate(**read_job(tmp_path / "job.yaml"))
+        read = estimate(**read_job(tmp_path / "job.yaml"))
         assert float(read.step_time_s) == pytest.approx(float(whole.step_time_s), rel=1e-12)
 
 
@@ -231,11 +230,6 @@ def test_whether_degrees_and_a_recipe_are_named():
     assert not names_no_degree({"ep": 2})
     assert not names_no_degree({"layout": "tp2"})
     assert not names_no_degree({"pipeline_layout": "balanced"})
-    assert assumed_recipe({"recipe": "llama3"}) == []
-    assert assumed_recipe({}) == [
-        "Recipe: megatron-core (default; change with --recipe, see costmodel recipe list)."
-    ]
-    assert assumed_recipe({"cluster": "tpu-v5p"})[0].startswith("Recipe: maxtext-tpu (default")
 
 
 def test_a_usual_batch_has_four_million_tokens_or_a_sequence_for_eight_gpus():

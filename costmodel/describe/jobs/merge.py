@@ -17,17 +17,15 @@ from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import DEGREES, JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.job import (
-    DEFAULT_RECIPE,
     changed_cluster,
     cluster_of,
     layout_of_job,
     recipe_of,
     require_dp,
     spelled_out,
-    usual_recipe,
 )
 from costmodel.describe.jobs.layout import Layout
-from costmodel.describe.jobs.reading import keywords, read_all, read_given, read_several
+from costmodel.describe.jobs.reading import keywords, read, read_all, read_given, read_several
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Recipe
@@ -96,7 +94,9 @@ def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
         spelled_out({key: value for key, value in job.items() if value is not None}) for job in (below, above)
     )
     merged = {**lower, **upper}
-    switches = {**(lower.get("switches") or {}), **(upper.get("switches") or {})}
+    switches: dict[str, Any] = {}
+    for given in (job.get("switches") or {} for job in (lower, upper)):
+        switches |= given if isinstance(given, Mapping) else read("switches", given)
     return {**merged, "switches": switches} if switches else merged
 
 
@@ -120,13 +120,13 @@ def is_rl(asked: Mapping[str, Any]) -> bool:
     return any(asked.get(field.name) is not None for field in RL_FIELDS)
 
 
-def assumed_recipe(asked: Mapping[str, Any], named_by: str = "--recipe") -> list[str]:
-    """Say that a recipe is the default where nobody named one, and by what (a flag, a field) another is named."""
-    if "recipe" in asked:
-        return []
-    default = usual_recipe(cluster_of(asked))
-    where = "" if default == DEFAULT_RECIPE else " here"
-    return [f"Recipe: {default} (default{where}; change with {named_by}, see costmodel recipe list)."]
+_TELLING = ("cluster", "recipe", "precision", "global_batch", "seq_len")
+
+
+def unnamed(asked: Mapping[str, Any]) -> frozenset[str]:
+    """Return what of a job nobody named, of the fields that change the answer most."""
+    open_layout = {"layout"} if names_no_degree(asked) else set()
+    return frozenset(open_layout | {name for name in _TELLING if asked.get(name) is None})
 
 
 _USUAL_TOKENS = 4_194_304
@@ -154,8 +154,10 @@ def usual_batch(asked: Mapping[str, Any]) -> dict[str, int]:
         longest = model.context_length if isinstance(model, Model) else 0
         found["seq_len"] = min(longest or _USUAL_SEQ_LEN, _USUAL_SEQ_LEN)
     if asked.get("global_batch") is None:
-        gpus = [int(count) for count in read_several("gpus", asked.get("gpus") or 1)]
-        seq_lens = read_several("seq_len", asked.get("seq_len") or found["seq_len"])
+        gpus, seq_lens = (
+            read_several(name, usual if asked.get(name) is None else asked[name])
+            for name, usual in (("gpus", 1), ("seq_len", found.get("seq_len")))
+        )
         least = max(_USUAL_TOKENS // max(map(int, seq_lens)), max(gpus) // 8)
         batch = lcm(*(count // (count & -count) for count in gpus))
         while batch < least:
@@ -167,7 +169,7 @@ def usual_batch(asked: Mapping[str, Any]) -> dict[str, int]:
 def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...], Recipe]:
     """Return what places the ranks of a job: layout, cluster, axis order and recipe, no model."""
     if "gpus" not in job:
-        raise CostModelError("job: gpus missing; give --gpus … or a job file with this key")
+        raise CostModelError("job: gpus missing; give gpus=… or a job file with this key")
     layout = layout_of_job(job)
     require_dp(layout, job.get("dp"))
     cluster = changed_cluster(cluster_of(job), job, layout)

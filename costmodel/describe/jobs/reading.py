@@ -62,9 +62,9 @@ def require_complete(given: Mapping[str, Any], *, who: str = "job") -> None:
     """Refuse a job that leaves out what has no default, naming everything that is missing."""
     missing = [field for field in FIELDS if field.required and given.get(field.name) is None]
     if missing:
-        flags = " ".join(f"{field.flags[0]} …" for field in missing)
+        given_as = " ".join(f"{name}=…" for name in names(missing))
         raise CostModelError(
-            f"{who}: {', '.join(names(missing))} missing; give {flags} or a job file with these keys"
+            f"{who}: {', '.join(names(missing))} missing; give {given_as} or a job file with these keys"
         )
 
 

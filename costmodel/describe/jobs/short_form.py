@@ -91,18 +91,19 @@ def command_text(
     them; `words` are flags that say how the file is read.
     """
     said = short_form(job, files) if below is None else _over(job, below, files)
-    flags = (word for name, value in said.items() for word in _flags(name, value))
+    flags = (word for name, value in said.items() for word in flags_of(name, value))
     return " ".join(map(shlex.quote, ["costmodel", command, *([path] if path else []), *words, *flags]))
 
 
-def _flags(name: str, value: Any) -> list[str]:
+def flags_of(name: str, value: Any) -> list[str]:
     """Return the words of a command line that give a field a value."""
     field = FIELD[name]
     flag = field.short or field.flags[0]
-    if field.kind == "hardware":
-        return [part for key, held in value.items() for part in (flag, f"{key}={held}")]
-    if name == "switches":
-        return [part for key, held in value.items() for part in (flag, f"{key}={switch_text(held)}")]
+    if isinstance(value, Mapping):
+        pairs = [f"{key}={switch_text(held)}" for key, held in value.items()]
+        return [part for pair in pairs for part in (flag, pair)]
+    if isinstance(value, list | tuple):
+        return [flag, ",".join(map(str, value))]
     if field.kind == "truth":
         return [flag if value else f"--no-{flag.removeprefix('--')}"]
     return [flag, f"{value:g}" if isinstance(value, float) else str(value)]

@@ -74,7 +74,6 @@ def report(
     samples: int = DEFAULT_SAMPLES,
     seed: int = 0,
     start: str = "",
-    is_planned: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Return a page with the bill, figures, other layouts, sources, and sliders that are already priced.
@@ -91,8 +90,6 @@ def report(
         Of the uncertain factors, for p10 to p90, and what they follow from.
     start : str
         Day on which the run starts, such as ``2026-12-01``, to say when it is done; needs tokens.
-    is_planned : bool
-        Whether the layout is the planner's, because none was named; the page says so.
     progress : callable, optional
         Called with parts done and parts in all.
 
@@ -140,7 +137,7 @@ def report(
         heading=job_title(est),
         answer=answer_text(est),
         fits=est.fits,
-        job=f"{tables.job_text(est)}{tables.PLANNED if is_planned else ''}; recipe {est.job.recipe.name}",
+        job=f"{tables.job_text(est)}{tables.PLANNED if est.is_planned else ''}; recipe {est.job.recipe.name}",
         cards=_cards(est, est.sample() if est.samples is None else est.samples, run),
         warnings=warned(est),
         labels={name: label for name, (label, _) in drawn.items()},
