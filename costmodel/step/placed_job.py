@@ -291,9 +291,7 @@ class PlacedJob(Job):
     @cached_property
     def messages(self) -> Messages:
         """What its groups send over the fabric, by algorithms that the recipe's library takes."""
-        overlap = self.recipe.overlap
-        sharp = () if overlap.nccl_sharp else ("nvls-sharp", "collnet-chain")
-        return Messages(self.cluster.tiers, sharp if overlap.nccl_pat else ("pat", *sharp))
+        return Messages(self.cluster.tiers, () if self.recipe.overlap.nccl_pat else ("pat",))
 
     @cached_property
     def gpus_per_host(self) -> Array:

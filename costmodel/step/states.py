@@ -412,11 +412,10 @@ def _by_tensor_line(step: Step, on: Array) -> MemoryLine:
     return _line(
         "buffer.dp.gathered_tensors",
         part="buffer",
-        formula="on * gather_bytes * max((1 + ahead) * matrix_params + matrix_params, 2 * table_params)",
+        formula="on * gather_bytes * max(3 * matrix_params, 2 * table_params)",
         terms={
             "on": on,
             "gather_bytes": gathered_bytes(placed),
-            "ahead": float(placed.recipe.overlap.fsdp_prefetch),
             "matrix_params": np.maximum.reduce(np.broadcast_arrays(*sizes))[..., None],
             "table_params": _table(placed) * dense[..., None],
         },
@@ -443,7 +442,7 @@ def _gathered_line(step: Step, on: Array) -> MemoryLine:
         )
     stays = stays_gathered(placed)[..., None]
     whole = stays | (not overlap.fsdp_reshard_after_forward)
-    layers = np.where(whole, 1.0, 1.0 + overlap.fsdp_prefetch)
+    layers = np.where(whole, 1.0, 2.0)  # one layer, and the next that is gathered ahead
     # The gradient of one unit is whole twice: as autograd made it, and in the reduction's dtype. Over
     # several micro-batches of a pipeline, all of them add up in the latter.
     grads = np.where(whole, own_largest, np.maximum(own_largest, own_root))

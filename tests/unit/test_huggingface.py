@@ -158,7 +158,7 @@ def test_ignored_keys_are_reported_and_harmless_ones_are_not():
     [
         (
             {"model_type": "lama"},
-            "hidden size 4,096, vocabulary 128,256) is not supported; did you mean 'llama'",
+            "hidden_size 4,096, vocab_size 128,256) is not supported; did you mean 'llama'",
         ),
         ({"model_type": "rwkv"}, "linear attention or state space"),
         ({"model_type": "deepseek_v4"}, "sparse attention"),

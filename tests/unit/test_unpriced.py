@@ -25,6 +25,14 @@ def test_every_counted_type_is_refused_with_a_reason_and_names_only_types_that_e
     assert size_of({"model_type": "llama"}, "x") is None
 
 
+def test_of_a_type_without_a_row_layers_and_widths_are_read():
+    whisper = {"model_type": "whisper", "d_model": 512, "decoder_layers": 6, "vocab_size": 51865}
+    assert size_of(whisper, "x").shape == {
+        **{"name": "whisper", "model_type": "whisper"},
+        **{"num_layers": 6, "hidden_size": 512, "vocab_size": 51865},
+    }
+
+
 def test_widths_of_a_published_pattern():
     """Layers that a hub file writes as ratios: 0 a window, 4 sparse, 128 heavily compressed; a longer list is cut."""
     config = {**SMALL["deepseek_v4"], "model_type": "deepseek_v4", "compress_ratios": [0, 128, 4, 4, 0]}
@@ -47,7 +55,7 @@ def test_widths_of_a_published_pattern():
         ("bert", {"num_hidden_layers": -1}, "num_hidden_layers: expected a whole number"),
         ("hrm_text", {"num_attention_heads": 0, "head_dim": None}, "a size of 0 cannot be counted"),
         ("falcon_mamba", {"state_size": 0.3}, "state_size: expected a whole number"),
-        ("xlm", {"asm": True}, "asm: a 'xlm' with it cannot be counted"),
+        ("bert", {"add_cross_attention": True}, "add_cross_attention: a 'bert' with it cannot be counted"),
         ("xlstm", {"qk_dim_factor": "half"}, "qk_dim_factor: expected a number"),
     ],
 )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.base.files import refuse_endless
-from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, table
+from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, sizes_of, table
 from costmodel.describe.models.huggingface_layers import COMMON_PARTS, common_values, routing_groups, value_of
 from costmodel.describe.models.huggingface_odd import ODD_PARTS
 from costmodel.describe.models.huggingface_wrappers import language_model
@@ -173,22 +173,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
-_SIZES = {
-    "layers": ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "decoder_layers", "num_blocks"),
-    "hidden size": ("hidden_size", "d_model", "n_embd", "embedding_dim"),
-    "vocabulary": ("vocab_size",),
-}
-
-
 def _family_of(keys: Keys) -> Family:
     """Return how a config of this type is read; one that cannot be is refused with its size."""
     kind = keys.need("model_type")
     if kind in families():
         return families()[kind]
-    found = {
-        word: [keys.raw[n] for n in names if type(keys.raw.get(n)) is int] for word, names in _SIZES.items()
-    }
-    sizes = ", ".join(f"{word} {values[0]:,}" for word, values in found.items() if values)
+    sizes = ", ".join(f"{field} {size:,}" for field, size in sizes_of(keys.raw).items())
     reason = by_name("refused").get(kind)
     said = f": {reason}" if reason else f" is not supported; {choices_hint(kind, families())}"
     raise keys.refuse(f"model_type {kind!r}{f' ({sizes})' if sizes else ''}{said}")

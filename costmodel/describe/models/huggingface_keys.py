@@ -40,6 +40,21 @@ def shapes_nothing(name: str) -> bool:
     return name in _shaping_nothing() or _TOKEN.search(name) is not None
 
 
+_SIZES = {
+    "num_layers": ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "decoder_layers", "num_blocks"),
+    "hidden_size": ("hidden_size", "d_model", "n_embd", "emb_dim", "embedding_dim"),
+    "vocab_size": ("vocab_size",),
+}
+
+
+def sizes_of(raw: Mapping[str, Any]) -> dict[str, int]:
+    """Return layers and widths of a config of any type, as far as it says them by a usual name."""
+    found = {
+        field: [raw[name] for name in names if type(raw.get(name)) is int] for field, names in _SIZES.items()
+    }
+    return {field: values[0] for field, values in found.items() if values}
+
+
 _COUNTS = re.compile(r"^(num|n)_(?!expert_group)|_(size|dim|layers|heads|rank|interval|period|offset|step)$")
 """Names of keys that count something."""
 _NO_LISTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "hidden_size", "vocab_size")

@@ -12,13 +12,10 @@ import numpy as np
 from costmodel.base.errors import ModelConfigError, shown
 from costmodel.base.yaml_files import read_mapping
 from costmodel.bill.formula import evaluate, inputs_of, names_of
-from costmodel.describe.models.huggingface_keys import Keys, shapes_nothing
+from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, sizes_of
 from costmodel.describe.models.huggingface_wrappers import language_model
 
-_UNCOUNTED = ("is_moe", "asm", "adapter_layer_norm", "pre_norm")
-"""Switches (Doge, XLM, X-MOD) that add or move parameters which the formulas do not have."""
-
-_COUNTED = ("cross_attention_layers", "languages", "per_layer_config")
+_COUNTED = ("cross_attention_layers", "per_layer_config")
 """Keys of which a formula needs how many there are; another list is no number."""
 
 _PREDICTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
@@ -37,16 +34,19 @@ class Size(NamedTuple):
 
 
 def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
-    """Return the size of the model that a config describes; None for a type without a count."""
+    """Return the size of the model that a config describes; without its parameters where no row counts its type.
+
+    None for a type that is not known to have no price.
+    """
     text = language_model(raw, origin)
     kind = str(text.raw.get("model_type"))
     if kind not in counted_types():
-        return None
+        known = {"name": name or kind, "model_type": kind, **sizes_of(text.raw)}
+        return Size(known, (), text.left_out) if kind in by_name("refused") else None
     keys = Keys(text.raw, origin, text.defaults)
     formulas = _formulas(kind)
-    for key in _UNCOUNTED:
-        if keys.get(key):
-            raise keys.refuse(f"{key}: a {kind!r} with it cannot be counted")
+    if keys.get("add_cross_attention"):
+        raise keys.refuse(f"add_cross_attention: a {kind!r} with it cannot be counted")
     fields = {
         "num_params": "parameters",
         "num_layers": "layers",
