@@ -31,6 +31,16 @@ _OPTIMIZERS = {
 _MAKERS = re.compile(r"torch|fused|apex|bnb|hf|xla|foreach|npu|deepspeed|cpu|32bit|config$")
 
 
+ALL_BF16 = {
+    "param_dtype": "bf16",
+    "grad_accum_dtype": "bf16",
+    "grad_reduce_dtype": "bf16",
+    "master_weights_bytes": 0.0,
+    "moments_bytes": 4.0,
+}
+"""Switches where parameters are bf16 without fp32 copies: gradients and moments have their dtype."""
+
+
 def optimizer_of(name: str, *, sgd: str = "sgd") -> str | None:
     """Return our name of an optimizer, none where there is none like it; `sgd` is what plain SGD is there.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.models.model import Model, make_model
-from costmodel.interop.draft import Draft
+from costmodel.interop.draft import ALL_BF16, Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.keys import Values, key_table, unknown_keys
 from costmodel.interop.text_file import TextFile, parse_yaml
@@ -42,9 +42,11 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     _take_batch(said, draft)
     precisions, quantized = _TABLES["precisions"], str(said["quantization"] or "")
     if quantized and quantized not in precisions["quantization"]:
-        draft.warnings.append(f"quantization {quantized}: has no price; priced as {said['dtype']}")
+        raise said.error("quantization", f"one of {', '.join(precisions['quantization'])}", quantized)
     plain = precisions["dtype"].get(said["dtype"], "bf16")
     draft.put(precision=precisions["quantization"].get(quantized, plain))
+    if said["weight_dtype"] == "bf16":
+        draft.put_switches(ALL_BF16)
     if draft["recompute"] is None:
         draft.put(recompute="full" if said["remat"] == "full" else "selective")
         if said["remat"] != "full":
@@ -188,7 +190,7 @@ def _compute(block: str, values: dict[str, Any], raw: Mapping[str, Any]) -> None
     layers = values["num_layers"]
     if block == "llama4" and values["moe_layer_freq"] == 1:
         values["ffn_size"] = 0
-    if block == "deepseek" and raw.get("use_indexer"):
+    if values.get("attention") == "mla" and raw.get("use_indexer"):
         sizes = {"kind": "indexed", **_looked_up(_TABLES["mixers"]["indexed"], raw)}
         values |= {"attention_pattern": "i" * layers, "mixers": {"i": sizes}}
     if block == "qwen3_next":

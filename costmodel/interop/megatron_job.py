@@ -201,8 +201,8 @@ def _precision_of(flags: Flags) -> str:
 
 def _take_adapters(flags: Flags, draft: Draft) -> None:
     """Read low-rank adapters, as ms-swift and MindSpeed-LLM add them to Megatron's flags."""
-    way, rank = flags["tuner"], flags["lora_rank"]
-    if not way and not flags["qlora"] and rank is None:
+    way, rank = flags["tuner"] or flags["lora_preset"], flags["lora_rank"]
+    if not (way or flags["qlora"] or flags["lora"]) and rank is None:
         return
     # ms-swift trains a language model's adapters beside a whole tower.
     way = "qlora" if flags["qlora"] else {"lora_llm": "lora", "": "lora"}.get(way, way)

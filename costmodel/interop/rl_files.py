@@ -7,6 +7,7 @@ of Megatron-Bridge are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError, shown
@@ -29,6 +30,8 @@ _PROMPT = 128.0
 _HALF = 0.5
 """Mean over limit of an answer: the median of NeMo-RL's published runs, which spread from 0.28 to 0.8. [-]"""
 _MOST_DEFAULTS = 8
+_EXAMPLES = ("grpo_math", "dpo", "distillation_math")
+"""Files of NeMo-RL's own examples, as ``defaults`` name them, whose values stand in the table of keys."""
 _RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
@@ -305,12 +308,16 @@ def _megatron(
 ) -> None:
     """Read the training half of Megatron's settings."""
     flat = {key: value for key, value in flat.items() if not isinstance(value, dict)}
-    flat |= {"attention_dropout": 0.0, "hidden_dropout": 0.0}  # as checkpoints of the hub have them
+    # As checkpoints of the hub have them; dispatcher and GEMMs as Megatron-Bridge's and mbridge's own defaults.
+    flat |= {"attention_dropout": 0.0, "hidden_dropout": 0.0}
+    flat = {"moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": True, **flat}
     recipe = "megatron-core" if where.startswith("actor") else "megatron-bridge"
     beside = {
         "recipe": draft["recipe"] or recipe,
         "micro_batch": draft["micro_batch"],
         "seq_len": draft["seq_len"],
+        "model": draft["model"],
+        "gpus": draft["gpus"],
         **({"vocab_size": given["vocab_size"]} if given.get("vocab_size") else {}),
     }
     found = of_configuration(flat, {}, file, beside, MEGATRON.more["beside"]["rl"])
@@ -373,6 +380,10 @@ def _with_defaults(file: TextFile, notes: list[str]) -> tuple[dict[str, Any], bo
         if path is not None and path.suffix == "":
             path = path.with_suffix(".yaml")
         if path is None or path.suffix not in (".yaml", ".yml") or not path.is_file():
+            if not Path(str(first)).name.startswith(_EXAMPLES):
+                raise FrameworkConfigError(
+                    f"defaults: {first} is not beside the file, and what it says is unknown; read it where it lies"
+                )
             notes.append(f"defaults: {first} is not there; what it says is that of NeMo-RL's own example")
             return whole, False
         if depth > _MOST_DEFAULTS:

@@ -19,7 +19,7 @@ from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES
 from costmodel.describe.jobs.reading import read as read_field
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.deepspeed import imported
-from costmodel.interop.draft import Draft
+from costmodel.interop.draft import ALL_BF16, Draft
 from costmodel.interop.framework import (
     FrameworkConfigError,
     Imported,
@@ -86,8 +86,8 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
         draft = _joined(file, named, draft)
         draft.put_steps(said["steps"])
         return draft.answer()
-    if (said["cp"] or 1) > 1:
-        _take_method("ring", draft)
+    if (said["cp"] or said["ulysses"] or 1) > 1:
+        _take_method(said["sequence_mode"] or ("ring" if said["cp"] else "ulysses"), draft)
     if said["fsdp"] or said["fsdp_config"] or said["fsdp_version"]:
         words = {"fsdp_sharding": said["fsdp"]} if said["fsdp"] else {}
         _take_sharding({**said["fsdp_config"], **words}, draft)
@@ -119,6 +119,10 @@ def _take_model(named: str, draft: Draft) -> None:
 def _take_precision(said: Values, draft: Draft, *, axolotl: bool) -> None:
     """Read the precision; where a file says none, that is said."""
     dtype, bf16, fp16 = str(said["torch_dtype"]), said["bf16"], said["fp16"]
+    if said["pure_bf16"] is True:
+        draft.put(precision="bf16")
+        draft.put_switches({} if said["deepspeed"] else ALL_BF16)
+        return
     asked = bf16 in (True, "true") or "bf16" in said.unsaid or said["bfloat16"] is True
     if asked or "bfloat16" in dtype:
         draft.put(precision="bf16")
@@ -271,7 +275,7 @@ def _neighbour(file: TextFile, named: str) -> tuple[dict[str, Any], str]:
 # LLaMA-Factory's examples/deepspeed, axolotl's deepspeed_configs and ms-swift's short names say stage and offload in
 # their names, and leave all else to the trainer.
 _BY_NAME = re.compile(
-    r"(?:ds_)?z(?:ero)?_?([0-3])(?:_(?:bf16|fp16))?(_(?:cpu)?offload(?:_(?:params?|all))?)?(?:_config)?(?:\.json)?"
+    r"(?:ds_)?z(?:ero)?_?([0-3])(?:_(?:bf16|fp16|fp8))?(_(?:cpu)?offload(?:_(?:params?|all))?)?(?:_config)?(?:\.json)?"
 )
 
 

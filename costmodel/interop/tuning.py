@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.describe.jobs.tuning import Tuning, make_tuning
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError
@@ -73,8 +73,9 @@ def take_tuning(said: Values, way: str, draft: Draft) -> None:
     if method in ("", "full", "none") or draft["lora_rank"]:
         return
     if method not in ("lora", "qlora", "dora", "rslora"):
-        draft.warnings.append(f"{way}: has no price; priced as training of every parameter")
-        return
+        raise FrameworkConfigError(
+            f"{shown(way)}: is no way of training that has a price; expected full, lora, qlora, dora or rslora"
+        )
     rank = said["lora_rank"]
     if rank is None:
         rank = 8

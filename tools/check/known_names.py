@@ -2,21 +2,23 @@
 
     PYTHONPATH=. python tools/check/known_names.py FOLDER    # FOLDER holds unpacked wheels, one folder a distribution
 
-Writes tests/interop/known_names.csv: framework, name, source, place. Rows whose source is no distribution in FOLDER
-stay as they are: files of repositories that are no package (Megatron-LM's ``training/arguments.py``, its forks'
+Writes tests/interop/known_names.yaml: framework, distribution and file, names. Files of distributions that are not in
+FOLDER stay as they are: files of repositories that are no package (Megatron-LM's ``training/arguments.py``, its forks'
 flags, launchers) were read by eye. Names only; no code of another project stands here.
 """
 
 from __future__ import annotations
 
 import ast
-import csv
 import sys
+import textwrap
 from pathlib import Path
+
+from ruamel.yaml import YAML
 
 INTEROP = Path(__file__).parents[2] / "tests" / "interop"
 sys.path.insert(0, str(INTEROP))
-TABLE = INTEROP / "known_names.csv"
+TABLE = INTEROP / "known_names.yaml"
 # Framework, distribution as unpacked, which files of it, and its version.
 COPIES = (
     ("megatron", "megatron_core", "**/*config*.py", "megatron-core 0.16.1"),
@@ -30,18 +32,18 @@ COPIES = (
 )
 
 
-def names_of(path: Path) -> dict[str, int]:
-    """Return the fields of classes, the constants and the keys that a file names, with their lines."""
-    found: dict[str, int] = {}
+def names_of(path: Path) -> set[str]:
+    """Return the fields of classes, the constants and the keys that a file names."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.setdefault(node.target.id, node.lineno)
+            found.add(node.target.id)
         elif isinstance(node, ast.arg):
-            found.setdefault(node.arg, node.lineno)
+            found.add(node.arg)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-            found.setdefault(node.value, node.lineno)
+            found.add(node.value)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("--"):
-            found.setdefault(node.value[2:].replace("-", "_"), node.lineno)
+            found.add(node.value[2:].replace("-", "_"))
     return found
 
 
@@ -50,29 +52,29 @@ def main() -> int:
     from listed_names import LISTED
 
     folder = Path(sys.argv[1])
-    rows = {(row["framework"], row["name"]): row for row in csv.DictReader(TABLE.open(newline=""))}
-    for framework, distribution, pattern, source in COPIES:
-        wanted = {name for name in LISTED[framework]() if (framework, name) not in rows}
-        for path in sorted((folder / distribution).glob(pattern)):
-            there = names_of(path)
-            for name in sorted(wanted):
-                if (line := there.get(name.replace("-", "_"))) is not None:
-                    place = f"{path.relative_to(folder / distribution)}:{line}"
-                    rows[framework, name] = {
-                        "framework": framework,
-                        "name": name,
-                        "source": source,
-                        "place": place,
-                    }
-                    wanted.discard(name)
-    listed = {(framework, name) for framework, names in LISTED.items() for name in names()}
-    with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["framework", "name", "source", "place"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[key] for key in sorted(rows.keys() & listed))
-    for key in sorted(listed - rows.keys()):
-        print(": ".join(key))
-    return int(bool(listed - rows.keys()))
+    known = YAML(typ="safe", pure=True).load(TABLE.read_text())
+    lines, lost = [*TABLE.read_text().split("\n\n")[0].splitlines(), ""], []
+    for framework, listed in LISTED.items():
+        files = {file: {*names.split()} & listed() for file, names in known[framework].items()}
+        wanted = listed() - set().union(*files.values())
+        for _, distribution, pattern, source in (copy for copy in COPIES if copy[0] == framework):
+            for path in sorted((folder / distribution).glob(pattern)):
+                there = names_of(path)
+                if found := {name for name in wanted if name.replace("-", "_") in there}:
+                    place = f"{source}: {path.relative_to(folder / distribution)}"
+                    files[place] = files.get(place, set()) | found
+                    wanted -= found
+        lost += [f"{framework}: {name}" for name in sorted(wanted)]
+        lines.append(f"{framework}:")
+        for file, names in sorted(files.items()):
+            indent = "    "
+            words = textwrap.wrap(
+                " ".join(sorted(names)), 116, initial_indent=indent, subsequent_indent=indent
+            )
+            lines += [f'  "{file}": >-', *words] if names else []
+    TABLE.write_text("\n".join(lines) + "\n")
+    print("\n".join(lost))
+    return int(bool(lost))
 
 
 if __name__ == "__main__":

@@ -298,6 +298,7 @@ class Values:
         stated = self._stated()
         for key, said in self.table.unpriced.items():
             value = stated.get(key)
+            value = " ".join(value) if isinstance(value, list) and key.startswith("--") else value
             word = str(value).lower()
             if isinstance(said, dict):
                 said = {str(key).lower(): sentence for key, sentence in said.items()}.get(word, "")
