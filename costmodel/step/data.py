@@ -244,9 +244,12 @@ def _replicated_part_lines(
 
 def _tensors(placed: PlacedJob) -> Array:
     """Weights of the layers that a stage holds, counted as tensors. [-]"""
-    model, kinds = placed.model, placed.kinds
-    held = [len(layer_param_blocks(model, kinds[kind])) for kind in model.kind_of_layer]
-    return np.asarray(float(sum(held)) / placed.layout.pp)
+    layers = placed.model.kind_of_layer
+    held = sum(
+        layers.count(number) * len(layer_param_blocks(placed.model, kind))
+        for number, kind in enumerate(placed.kinds)
+    )
+    return np.asarray(float(held) / placed.layout.pp)
 
 
 def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:

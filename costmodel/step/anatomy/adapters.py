@@ -19,6 +19,7 @@ from costmodel.describe.jobs.tuning import Tuning
 from costmodel.describe.models.model import Model
 from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
+from costmodel.step.anatomy.mixers.family import SCANS
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     Adapter,
@@ -27,7 +28,6 @@ from costmodel.step.anatomy.operator_parts import (
     Operator,
     ParamBlock,
     Part,
-    Scan,
     Traffic,
     elementwise,
     linear,
@@ -196,26 +196,13 @@ def _adapters(product: Operator, given: Given, tuning: Tuning) -> list[Operator]
     return [one._replace(modules=product.modules) for one in made]
 
 
-# The whole weight with its change, again in every forward pass: both small matrices times an identity, that scaled (4
-# bytes), added to the weight (6), and the lengths of its rows (2); a quantised base is made into 16 bits once more.
-_LENGTHS = Scan(
-    forward_bytes="groups * (inner * width * (14 + dequantised) + 4 * inner ** 2)",
-    forward_flops="2 * groups * rank * inner * (inner + width)",
-    # Lengths have no gradient (DoRA, section 4.3).
-    backward_bytes="0 * groups",
-    backward_flops="0 * groups",
-    kernels_forward=8.0,
-    kernels_backward=0.0,
-)
-
-
 def _magnitude(product: Operator, name: str, width: Array, elements: Array, tuning: Tuning) -> list[Operator]:
     """Return what DoRA adds to one adapter: the lengths of the weight's rows, and both results times theirs.
 
     huggingface/peft src/peft/tuners/lora/dora.py; without dropout, which would multiply by the base once more.
     """
     row = product.role == "row"
-    work = _LENGTHS.of(
+    work = SCANS["dora-lengths"].of(
         groups=product.groups,
         inner=product.k,
         width=width,
@@ -231,7 +218,7 @@ def _magnitude(product: Operator, name: str, width: Array, elements: Array, tuni
         # Ranks with a slice of the input add up their fp32 squares.
         m=np.asarray(1.0 if row else 0.0),
         n=np.asarray(2.0 * width if row else 0.0),
-        kernels_forward=_LENGTHS.kernels_forward,
+        kernels_forward=work.kernels_forward,
         kernels_backward=0.0,
         has_weight=False,
         scan=work,

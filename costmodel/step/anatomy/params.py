@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from costmodel.base.csv_text import read_rows
+from costmodel.bill.formula import evaluate, inputs_of
 from costmodel.bill.lines import Array
 from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.models.mixers import AnyMixer
 from costmodel.describe.models.model import LayerKind, Model
-from costmodel.step.anatomy.mixers import mixer_flops, mixer_param_blocks
+from costmodel.step.anatomy.mixers import mixer_flops
 from costmodel.step.anatomy.operator_parts import ParamBlock, Part, Sharding
 
 
@@ -36,7 +42,7 @@ def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
     return _present(
         [
             *(_attention_blocks(model) if kind.attends else []),
-            *(mixer_param_blocks(model, kind.mixer) if kind.mixer is not None else []),
+            *(_blocks(kind.mixer.kind, model, kind.mixer) if kind.mixer is not None else []),
             *(mlp if kind.has_mlp else []),
             ParamBlock("norm", "", norms * _norm_size(model), "replicated"),
             # Gate and projection of a layer's own embedding, and the norm of what it adds.
@@ -48,31 +54,12 @@ def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
 
 def embedding_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     """Return the token table, the learned positions and the norm after them."""
-    h = float(model.hidden_size)
-    positions = model.max_positions if model.position == "learned" else 0
-    of_layers = float(model.num_layers * model.layer_embedding_size)
-    return _present(
-        [
-            ParamBlock("embedding", "token", model.vocab_size * h, "tp"),
-            ParamBlock("embedding", "position", positions * h, "replicated"),
-            ParamBlock("embedding", "norm", _norm_size(model) if model.embedding_norm else 0, "replicated"),
-            ParamBlock("embedding", "of_layers", float(model.layer_embedding_rows) * of_layers, "replicated"),
-            ParamBlock("embedding", "of_layers.projection", h * of_layers, "replicated", is_matrix=True),
-            ParamBlock("embedding", "of_layers.norm", model.layer_embedding_size, "replicated"),
-        ]
-    )
+    return _present(_blocks("embedding", model))
 
 
 def head_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     """Return the final norm and, unless it is the token table, the output matrix."""
-    output = 0.0 if model.tied_embeddings else float(model.vocab_size) * model.hidden_size
-    return _present(
-        [
-            ParamBlock("head", "norm", _norm_size(model), "replicated"),
-            ParamBlock("head", "output", output, "tp", is_matrix=True),
-            ParamBlock("head", "output.bias", model.vocab_size if model.head_bias else 0, "tp"),
-        ]
-    )
+    return _present(_blocks("head", model))
 
 
 def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
@@ -92,13 +79,7 @@ def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
 
 def mtp_own_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
     """Return what multi-token prediction adds to its transformer layers: projections and norms."""
-    h = float(model.hidden_size)
-    return _present(
-        [
-            ParamBlock("mtp", "projection", model.mtp_layers * 2 * h * h, "tp", is_matrix=True),
-            ParamBlock("mtp", "norm", model.mtp_layers * 3 * _norm_size(model), "replicated"),
-        ]
-    )
+    return _present(_blocks("mtp", model))
 
 
 def num_params(model: Model) -> float:
@@ -218,41 +199,37 @@ def model_flops_per_token(
     return np.asarray(3.0 * (2.0 * matrix + scores + other))
 
 
-def _attention_blocks(model: Model) -> list[ParamBlock]:
-    """Weights and biases of attention."""
-    h, heads, kv_heads = float(model.hidden_size), model.num_heads, model.num_kv_heads
-    qk, v, rope = model.head_dim, model.v_head_dim, model.qk_rope_head_dim
-    bias_sharding: Sharding
-    if model.attention == "mla":
-        # Without a low-rank query, q_up reads the hidden state.
-        q_rank, kv_rank, nope = model.q_lora_rank, model.kv_lora_rank, model.qk_nope_head_dim
-        projections = [
-            ParamBlock("attention", "q_down", h * q_rank, "replicated", is_matrix=True),
-            ParamBlock("attention", "q_up", (q_rank or h) * heads * qk, "tp", is_matrix=True),
-            ParamBlock("attention", "kv_down", h * (kv_rank + rope), "replicated", is_matrix=True),
-            ParamBlock("attention", "kv_up", kv_rank * heads * (nope + v), "tp", is_matrix=True),
-            ParamBlock("attention", "qk_norm", q_rank + kv_rank, "replicated"),
-        ]
-        # Only the down-projections carry the bias (HuggingFace deepseek_v3, attention_bias).
-        qkv_bias, bias_sharding = float(q_rank + kv_rank + rope), "replicated"
-    else:
-        projected = (0, qk, qk + v)[model.kv_projections]
-        qkv_out = heads * qk + kv_heads * projected + (heads * v if model.attention_gate else 0)
-        normed = (heads + kv_heads) * qk if model.qk_norm_all_heads else (2 if projected else 1) * qk
-        projections = [
-            ParamBlock("attention", "qkv", h * qkv_out, "tp", is_matrix=True),
-            ParamBlock(
-                "attention", "qk_norm", _norm_size(model, normed) if model.qk_norm else 0, "replicated"
-            ),
-        ]
-        qkv_bias, bias_sharding = float(qkv_out), "tp"
+_TABLE: dict[str, list[dict[str, str]]] = {
+    owner: list(rows)
+    for owner, rows in groupby(read_rows(Path(__file__).with_name("params.csv")), itemgetter("of"))
+}
+"""Rows of ``params.csv`` by what has such parameters: counts are formulas over the fields of the model, and of a mixer."""
+
+
+def _blocks(owner: str, model: Model, sizes: AnyMixer | None = None) -> list[ParamBlock]:
+    """Return the parameters of attention, of a kind of mixer, of the embedding …; those that a model has not count 0."""
+
+    def number(name: str) -> float:
+        if name == "learned_positions":
+            return float(model.max_positions if model.position == "learned" else 0)
+        return float(getattr(sizes if hasattr(sizes, name) else model, name))
+
     return [
-        *projections,
-        ParamBlock("attention", "qkv.bias", qkv_bias if model.qkv_bias else 0, bias_sharding),
-        ParamBlock("attention", "sinks", heads if model.attention_sinks else 0, "tp"),
-        ParamBlock("attention", "out", heads * v * h, "tp", is_matrix=True),
-        ParamBlock("attention", "out.bias", h if model.attention_out_bias else 0, "replicated"),
+        ParamBlock(
+            row["part"],  # type: ignore[arg-type]
+            row["leaf"],
+            float(evaluate(row["count"], {name: number(name) for name in inputs_of(row["count"])})),
+            row["sharding"],  # type: ignore[arg-type]
+            is_matrix=row["is_matrix"] == "yes",
+        )
+        for row in _TABLE.get(owner, ())
     ]
+
+
+def _attention_blocks(model: Model) -> list[ParamBlock]:
+    """Weights and biases of attention; of MLA only the down-projections carry the bias (HuggingFace deepseek_v3)."""
+    kind = "mla" if model.attention == "mla" else "heads"
+    return [*_blocks(kind, model), *_blocks("attention", model)]
 
 
 def _mlp_blocks(
@@ -287,10 +264,9 @@ def _moe_blocks(model: Model) -> list[ParamBlock]:
     return blocks
 
 
-def _norm_size(model: Model, width: int | None = None) -> float:
+def _norm_size(model: Model) -> float:
     """Parameters of one norm: scale, and shift where it has one."""
-    vectors = int(model.norm_scale) + int(model.norm_bias)
-    return float(model.hidden_size if width is None else width) * vectors
+    return float(model.hidden_size) * (int(model.norm_scale) + int(model.norm_bias))
 
 
 def _layer_blocks(model: Model) -> list[ParamBlock]:

@@ -1,46 +1,53 @@
-"""Other mixers than softmax attention, a record each: parameters, operators, model FLOPs, state.
+"""Other mixers than softmax attention: operators, model FLOPs and state; their parameters are rows of ``params.csv``.
 
-A kind that no record has is an error wherever it is asked for.
+A kind that ``mixers.csv`` does not have is an error wherever it is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.bill.lines import Array
 from costmodel.bill.quantity import quantity
 from costmodel.describe.models.mixers import AnyMixer
-from costmodel.describe.models.model import Model
-from costmodel.step.anatomy.mixers.family import Mixer
-from costmodel.step.anatomy.mixers.recurrent import (
-    GATED_DELTA,
-    KIMI_DELTA,
-    LIGHTNING,
-    MAMBA,
-    MAMBA_2,
-    SHORT_CONVOLUTION,
-)
-from costmodel.step.anatomy.mixers.sparse import BLOCK_SPARSE, INDEXED, NATIVE_SPARSE
-from costmodel.step.anatomy.operator_parts import Given, Operator, ParamBlock
+from costmodel.step.anatomy.mixers import recurrent, sparse
+from costmodel.step.anatomy.operator_parts import Given, Operator
+
+
+class Mixer(NamedTuple):
+    """A way to mix tokens: a row of ``mixers.csv``."""
+
+    name: str
+    """The `kind` of its sizes in `costmodel.describe.models.mixers`."""
+    flops: str
+    """Model FLOPs of a token in the forward pass beyond its matrices, a formula over the sizes."""
+    state: str
+    """Elements that a sequence's state holds in decoding, a formula over the sizes."""
+    source: str
+    """Where the equations and the kernels are."""
+
 
 MIXERS: Mapping[str, Mixer] = {
-    one.name: one
-    for one in (
-        GATED_DELTA,
-        KIMI_DELTA,
-        LIGHTNING,
-        MAMBA,
-        MAMBA_2,
-        SHORT_CONVOLUTION,
-        INDEXED,
-        BLOCK_SPARSE,
-        NATIVE_SPARSE,
-    )
+    row["name"]: Mixer(**row) for row in read_rows(Path(__file__).with_name("mixers.csv"))
 }
 """Every mixer by the kind of its sizes."""
+_OPERATORS: Mapping[str, Callable[[Given, Any], list[Operator]]] = {
+    "gated-delta": recurrent.gated_delta_operators,
+    "kimi-delta": recurrent.kimi_operators,
+    "lightning": recurrent.lightning_operators,
+    "mamba": recurrent.mamba_operators,
+    "mamba-2": recurrent.mamba2_operators,
+    "short-convolution": recurrent.convolution_operators,
+    "indexed": sparse.indexed_operators,
+    "block-sparse": sparse.block_operators,
+    "native-sparse": sparse.native_operators,
+}
 
 
 def mixer_of(kind: str) -> Mixer:
@@ -50,14 +57,9 @@ def mixer_of(kind: str) -> Mixer:
     return MIXERS[kind]
 
 
-def mixer_param_blocks(model: Model, sizes: AnyMixer) -> list[ParamBlock]:
-    """Return the parameters of one layer's mixer."""
-    return mixer_of(sizes.kind).params(model, sizes)
-
-
 def mixer_operators(given: Given, sizes: AnyMixer) -> list[Operator]:
     """Return the operators of one layer's mixer, norm and residual addition included."""
-    return mixer_of(sizes.kind).operators(given, sizes)
+    return _OPERATORS[sizes.kind](given, sizes)
 
 
 def _numbers(sizes: AnyMixer) -> dict[str, float]:

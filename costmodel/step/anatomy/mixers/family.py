@@ -1,14 +1,13 @@
-"""What every mixer says of itself, and the parts that their operators are made of."""
+"""The parts that the operators of mixers are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
-from costmodel.describe.models.model import Model
+from costmodel.base.csv_text import read_rows
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     Cast,
@@ -16,9 +15,7 @@ from costmodel.step.anatomy.operator_parts import (
     Given,
     Number,
     Operator,
-    ParamBlock,
     Scan,
-    Sharding,
     Traffic,
     elementwise,
     first_norm,
@@ -28,32 +25,18 @@ from costmodel.step.anatomy.operator_parts import (
 )
 
 
-@dataclass(frozen=True)
-class Mixer:
-    """A way to mix tokens: what it weighs, what it computes, and what the parallel axes do with it."""
-
-    name: str
-    """The `kind` of its sizes in `costmodel.describe.models.mixers`."""
-    params: Callable[[Model, Any], list[ParamBlock]]
-    """Parameter blocks of one layer; `is_matrix` are those that its products have."""
-    operators: Callable[[Given, Any], list[Operator]]
-    """Operators of one layer, norm and residual addition included."""
-    flops: str
-    """Model FLOPs of a token in the forward pass beyond its matrices, a formula over the sizes."""
-    state: str
-    """Elements that a sequence's state holds in decoding, a formula over the sizes."""
-    source: str
-    """Where the equations and the kernels are."""
+def _scan(row: Mapping[str, str]) -> Scan:
+    kernels = {name: float(row[name]) for name in ("kernels_forward", "kernels_backward")}
+    texts = {name: row[name] for name in Scan._fields if name in row and name not in kernels}
+    return Scan(**texts, **kernels)  # type: ignore[arg-type]
 
 
-def weight(name: str, count: float, sharding: Sharding = "tp") -> ParamBlock:
-    """Return a matrix that every token is multiplied with."""
-    return ParamBlock("mixer", name, count, sharding, is_matrix=True)
-
-
-def vector(name: str, count: float, sharding: Sharding = "tp") -> ParamBlock:
-    """Return parameters that no product has."""
-    return ParamBlock("mixer", name, count, sharding)
+SCANS: Mapping[str, Scan] = {
+    row["name"]: _scan(row) for row in read_rows(Path(__file__).with_name("scans.csv"))
+}
+"""Every recurrence in chunks, by name; ``scans.csv`` notes what its kernels move."""
+CHUNK = 64.0
+"""Tokens that the kernels take at a time (fla-org/flash-linear-attention, ``chunk_size`` of fla/ops)."""
 
 
 def low_rank(given: Given, leaf: str, rank: float, width: Number) -> list[Operator]:

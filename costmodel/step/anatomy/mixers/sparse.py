@@ -6,7 +6,7 @@ import numpy as np
 
 from costmodel.describe.models.mixers import BlockSparse, Indexed, NativeSparse
 from costmodel.describe.models.model import Model
-from costmodel.step.anatomy.mixers.family import Mixer, scan, vector, weight
+from costmodel.step.anatomy.mixers.family import SCANS, scan
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     Array,
@@ -14,42 +14,10 @@ from costmodel.step.anatomy.operator_parts import (
     ContextExchange,
     Given,
     Operator,
-    ParamBlock,
-    Scan,
     Traffic,
     elementwise,
     fused_attention,
     linear,
-)
-
-# Scores of all keys before a query, in fp8 and added up over heads, written in fp32. Backward only those that were
-# chosen have a gradient: that of queries and of keys.
-_SCORES = Scan(
-    forward_bytes="tokens * (4 * keys + heads * head_dim) + keys * 2 * head_dim",
-    forward_flops="2 * tokens * keys * heads * head_dim",
-    backward_bytes="tokens * chosen * (4 + 2 * head_dim)",
-    backward_flops="4 * tokens * chosen * heads * head_dim",
-    kernels_forward=1.0,
-    kernels_backward=2.0,
-    units="fp8",
-)
-# What the indexer learns from: attention's own probabilities of the chosen keys, once more, summed over heads.
-_TARGET = Scan(
-    forward_bytes="tokens * (2 * heads * qk_dim + 2 * chosen * qk_dim + 4 * chosen)",
-    forward_flops="2 * tokens * chosen * heads * qk_dim",
-    backward_bytes="tokens * 8 * chosen",
-    backward_flops="0 * tokens",
-    kernels_forward=2.0,
-    kernels_backward=1.0,
-)
-# Scores of the means of all blocks before a query, and the choice among them.
-_BLOCKS = Scan(
-    forward_bytes="tokens * (2 * heads * head_dim + 8 * heads * blocks)",
-    forward_flops="2 * tokens * heads * head_dim * blocks",
-    backward_bytes="0 * tokens",
-    backward_flops="0 * tokens",
-    kernels_forward=4.0,
-    kernels_backward=0.0,
 )
 
 
@@ -70,20 +38,8 @@ def met(given: Given, most: float) -> Array:
     return np.asarray(reach * (1.0 - 0.5 * reach / seq))
 
 
-def _indexed_params(model: Model, sizes: Indexed) -> list[ParamBlock]:
-    """Return queries from the query's latent, one key with a norm, a weight a head; all whole on tensor ranks."""
-    if sizes.shared:
-        return []
-    h, wide = float(model.hidden_size), float(sizes.heads * sizes.head_dim)
-    return [
-        weight("index_q", (model.q_lora_rank or h) * wide, "replicated"),
-        weight("index_k", h * sizes.head_dim, "replicated"),
-        weight("index_weights", h * sizes.heads, "replicated"),
-        vector("index_norm", 2.0 * sizes.head_dim, "replicated"),
-    ]
-
-
-def _indexed_operators(given: Given, sizes: Indexed) -> list[Operator]:
+def indexed_operators(given: Given, sizes: Indexed) -> list[Operator]:
+    """Return those of an indexer: products, scores of all keys, the choice, and what it learns from."""
     if sizes.shared:
         return []
     shard, model, t, h = given.shard, given.model, given.tokens, given.hidden
@@ -91,9 +47,11 @@ def _indexed_operators(given: Given, sizes: Indexed) -> list[Operator]:
     latent = float(model.q_lora_rank or model.hidden_size)
     chosen, width = met(given, float(sizes.top_k)), core_widths(model)[0]
     rotated = t * (heads + 1.0) * dim
-    scores = _SCORES.of(tokens=t, keys=0.5 * shard.span, heads=heads, head_dim=dim, chosen=chosen)
+    scores = SCANS["index-scores"].of(
+        tokens=t, keys=0.5 * shard.span, heads=heads, head_dim=dim, chosen=chosen
+    )
     kept = 4.0 * t * np.minimum(sizes.top_k, shard.span)
-    target = _TARGET.of(tokens=t, chosen=chosen, heads=given.heads, qk_dim=width)
+    target = SCANS["index-target"].of(tokens=t, chosen=chosen, heads=given.heads, qk_dim=width)
     keys = (ContextExchange("keys", "all_gather", t * dim * shard.cp),)
     return [
         linear("mixer", "index_q", "replicated", t, heads * dim, latent, kept=BF16),
@@ -112,27 +70,15 @@ def _indexed_operators(given: Given, sizes: Indexed) -> list[Operator]:
     ]
 
 
-def _block_operators(given: Given, sizes: BlockSparse) -> list[Operator]:
+def block_operators(given: Given, sizes: BlockSparse) -> list[Operator]:
     """Return how blocks are chosen by the means of their keys: no parameters."""
     t, heads, dim = given.tokens, given.heads, float(given.model.head_dim)
-    work = _BLOCKS.of(tokens=t, heads=heads, head_dim=dim, blocks=0.5 * given.shard.span / float(sizes.block))
+    work = SCANS["block-scores"].of(
+        tokens=t, heads=heads, head_dim=dim, blocks=0.5 * given.shard.span / float(sizes.block)
+    )
     return [
         elementwise("mixer", "block_means", t * given.kv_heads * dim, Traffic(2, 0, 1, 0)),
         scan(work, 4.0 * t * heads * float(sizes.top_k), leaf="block_scores"),
-    ]
-
-
-def _native_params(model: Model, sizes: NativeSparse) -> list[ParamBlock]:
-    """Return keys and values of two more branches, what compresses a block of each, and three gates a head."""
-    h = float(model.hidden_size)
-    kv = float(model.num_kv_heads * (model.head_dim + model.v_head_dim))
-    block = float(sizes.compress_block)
-    squeezed = block * (float(model.head_dim) ** 2 + float(model.v_head_dim) ** 2)
-    return [
-        weight("branches", 2.0 * kv * h),
-        weight("compress", squeezed, "replicated"),
-        vector("compress.position", block * (model.head_dim + model.v_head_dim), "replicated"),
-        weight("gates", 3.0 * model.num_heads * h),
     ]
 
 
@@ -152,7 +98,8 @@ def _branch(given: Given, leaf: str, keys: Array, most: Array) -> Operator:
     return fused_attention("mixer", leaf, shape, kept)
 
 
-def _native_operators(given: Given, sizes: NativeSparse) -> list[Operator]:
+def native_operators(given: Given, sizes: NativeSparse) -> list[Operator]:
+    """Return those of the compressed and the sliding branch, and of the choice of blocks."""
     shard, model, t, h = given.shard, given.model, given.tokens, given.hidden
     heads, kv_heads = given.heads, given.kv_heads
     d_qk, d_v = float(model.head_dim), float(model.v_head_dim)
@@ -173,30 +120,3 @@ def _native_operators(given: Given, sizes: NativeSparse) -> list[Operator]:
         # Three outputs times their gates, added.
         elementwise("mixer", "gated_sum", gates, Traffic(3, 5, 1, 1), BF16 * gates),
     ]
-
-
-INDEXED = Mixer(
-    name="indexed",
-    params=_indexed_params,
-    operators=_indexed_operators,
-    flops="(1 - shared) * 2 * heads * head_dim * keys",
-    state="(1 - shared) * head_dim * tokens",
-    source="DeepSeek-V3.2, arXiv:2512.02556, section 2.1, equations 1 to 4; deepseek-ai/DeepGEMM fp8_mqa_logits; "
-    "deepseek-ai/FlashMLA sparse prefill",
-)
-BLOCK_SPARSE = Mixer(
-    name="block-sparse",
-    params=lambda model, sizes: [],
-    operators=_block_operators,
-    flops="0 * keys",
-    state="0",
-    source="E. Lu et al., MoBA, arXiv:2502.13189, equations 2 to 7 and algorithm 1; MoonshotAI/MoBA moba_efficient.py",
-)
-NATIVE_SPARSE = Mixer(
-    name="native-sparse",
-    params=_native_params,
-    operators=_native_operators,
-    flops="0 * keys",
-    state="0",
-    source="J. Yuan et al., arXiv:2502.11089, sections 3.2 and 3.3; fla-org/native-sparse-attention",
-)
