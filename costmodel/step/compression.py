@@ -24,9 +24,6 @@ from costmodel.describe.switch_table import DTYPE_BYTES
 from costmodel.physics.network.gradient_compression import (
     compression,
     compression_traffic,
-    low_rank_elements,
-    top_k_gathered_bytes,
-    wire_bytes_per_element,
 )
 from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step.anatomy.operator_parts import ParamBlock
@@ -45,9 +42,8 @@ class Message(NamedTuple):
 
 def gradient_bytes(placed: PlacedJob) -> float:
     """Bytes of a gradient on the wire of a reduction. [B]."""
-    return wire_bytes_per_element(
-        placed.policy.gradient_compression, DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype]
-    )
+    method = compression(placed.policy.gradient_compression)
+    return method.sent_bytes(DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype])
 
 
 def scatter_messages(
@@ -76,7 +72,8 @@ def all_reduce_messages(step: Step, held: Array, group: Group, part: DataPart) -
     if exchange == "pieces":
         return [*scatter_messages(placed, group, size), Message("grad_all_gather", "all_gather", group, size)]
     if exchange == "gather":
-        gathered = top_k_gathered_bytes(held, group.ranks, placed.policy.compression_density)
+        # Everybody's largest elements, positions and values: from about 1/density ranks on more than an all-reduce.
+        gathered = np.asarray(8.0 * placed.policy.compression_density * held * group.ranks)
         sent = Message("grad_all_gather", "all_gather", group, gathered)
         if not compression(placed.policy.gradient_compression).counts:
             return [sent]
@@ -112,7 +109,8 @@ def _factors(blocks: tuple[ParamBlock, ...], placed: PlacedJob, part: DataPart) 
         if part == "expert":
             number, count = experts / layout.ep, block.count / experts / layout.etp
         is_matrix = 1.0 * (count > 64.0 * hidden)
-        low = low_rank_elements(hidden, count / hidden, float(placed.policy.compression_rank))
+        # Two factors r (m + n), never more than the matrix (PowerSGD, arXiv:1905.13727, algorithm 1).
+        low = np.minimum(placed.policy.compression_rank * (hidden + count / hidden), count)
         elements = elements + number * np.where(is_matrix > 0, low, count)
         matrices = matrices + number * is_matrix
     return np.asarray(elements), np.asarray(matrices)

@@ -1,15 +1,11 @@
 """Compressed and rare gradient exchange, buckets, slow data loaders and offload: bytes by hand, and limits."""
 
-import numpy as np
 import pytest
 
 import costmodel as cm
 from costmodel.bill.formula import evaluate
 from costmodel.physics.network.gradient_compression import (
     compression_traffic,
-    low_rank_elements,
-    top_k_gathered_bytes,
-    wire_bytes_per_element,
 )
 from costmodel.step.anatomy.params import num_params
 
@@ -79,9 +75,10 @@ def test_each_method_pays_for_its_kernels_and_its_residual():
 
 
 def test_top_k_loses_to_dense_from_one_over_density_ranks_on():
-    dense = 2 * 4.0 * 1e9
-    few, many = top_k_gathered_bytes(1e9, np.asarray([8.0, 1024.0]), 0.01)
-    assert few < dense < many
+    topk = {"gradient_compression": "top-k", "compression_density": 0.01}
+    few, many = ({"tp": 1, "model": "gpt2-xl", "gpus": gpus, "global_batch": 1024} for gpus in (64, 1024))
+    assert sent(price(topk, **few)) < sent(price(**few))
+    assert sent(price(topk, **many)) > sent(price(**many))
 
 
 def test_quantised_pieces_meet_inside_the_node_first():
@@ -100,10 +97,14 @@ def test_quantised_pieces_meet_inside_the_node_first():
     )
 
 
-def test_formulas_by_hand():
-    assert wire_bytes_per_element("int4", 4.0) == 0.5 + 4 / 256
-    assert float(low_rank_elements(4096, 14336, 4)) == 4 * (4096 + 14336)
-    assert float(low_rank_elements(8, 8, 100)) == 64
+def test_factors_of_a_rank_beside_the_matrix():
+    """Factors of rank 4 send 4 (m + n) elements in fp32 of each m x n matrix, and vectors whole."""
+    low = sent(price({"gradient_compression": "powersgd", "compression_rank": 4}))
+    h, kv, ffn, layers, vocab = 4096, 1024, 14336, 32, 128256
+    matrices = ((h + 2 * kv) * h, h * h, 2 * ffn * h, ffn * h)
+    elements = layers * (sum(4 * (h + m / 8 / h) for m in matrices) + 2 * h)
+    elements += 2 * 4 * (h + vocab / 8) + h
+    assert low == pytest.approx(2 * 7 / 8 * 4 * elements, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_collectives_open_up_to_bytes_ranks_and_rate():
     assert steps["wire_bytes"] == 7 / 8 * 8192 * 16384 * 2
     assert terms["ranks"] == 8
     assert terms["nvlink_bytes_per_s"] == 0.8 * 450e9
-    assert steps["ring_s_per_byte"] == 1 / (0.8 * 450e9 * terms["nvlink_efficiency"])
+    assert steps["ring_s_per_byte"] == 1 / (0.8 * 450e9 * terms["nvlink_rate_factor"])
     assert (line.tier, line.algorithm, line.protocol) == ("nvlink", "ring", "Simple")
     (dispatch,) = famous("deepseek-v3").explain("ep.moe.moe.dispatch.forward")
     numbers = {term.name: term.value for term in dispatch.terms}

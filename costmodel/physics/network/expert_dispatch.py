@@ -139,7 +139,7 @@ def _route(deduplicate: bool, limited: bool, slowed: bool) -> Route:
                 steps.append((f"{name}_s_per_byte", f"{name}_copies * {whole} * spread_s_per_byte"))
             else:
                 slower = " * network_rate" if slowed and not at.inner else ""
-                rate = at.rate(at.wiring.pairs, "dispatch_efficiency")
+                rate = at.rate(at.wiring.pairs, "dispatch_rate_factor")
                 steps.append((f"{name}_s_per_byte", f"{name}_copies / ({rate}{slower})"))
             each_s = f"{name}_s_per_byte"
             most = f"where({each_s} > {slowest_s}, {name}_copies, {most})" if slowest_s else f"{name}_copies"

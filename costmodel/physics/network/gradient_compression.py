@@ -53,6 +53,10 @@ class Compression:
     """Steps to the same loss over those without compression, as far as that is known. [-]"""
     source: str
 
+    def sent_bytes(self, element_bytes: float) -> float:
+        """Bytes of a dense element on the wire: quantised with its share of the scale. [B]"""
+        return float(evaluate(self.sent, {"element_bytes": element_bytes}))
+
     @property
     def shards(self) -> bool:
         """Whether it works where no replica holds whole gradients."""
@@ -76,34 +80,6 @@ def compression(method: str) -> Compression:
     if method not in METHODS:
         raise CostModelError(f"gradient_compression: unknown {method!r}; {choices_hint(method, METHODS)}")
     return METHODS[method]
-
-
-def wire_bytes_per_element(method: str, element_bytes: float) -> float:
-    """Return bytes of a dense element on the wire: quantised with its share of the scale [B].
-
-    >>> wire_bytes_per_element("int8", 4.0)
-    1.015625
-    """
-    return float(evaluate(compression(method).sent, {"element_bytes": element_bytes}))
-
-
-def top_k_gathered_bytes(elements: ArrayLike, num_ranks: ArrayLike, density: float) -> Array:
-    """Return the gathered buffer of every rank's largest elements [B].
-
-    It grows with the ranks, so that top-k loses to a dense all-reduce from about 1/density ranks on
-    (Y. Lin et al., "Deep gradient compression," arXiv:1712.01887).
-    """
-    terms = {"elements": elements, "ranks": num_ranks, "density": density}
-    return evaluate("8 * density * elements * ranks", terms)
-
-
-def low_rank_elements(rows: ArrayLike, columns: ArrayLike, rank: float) -> Array:
-    r"""Return elements of PowerSGD's two factors of a matrix, :math:`r (m + n)`, never more than the matrix [-].
-
-    T. Vogels et al., "PowerSGD," arXiv:1905.13727, algorithm 1.
-    """
-    terms = {"rows": rows, "columns": columns, "rank": rank}
-    return evaluate("min(rank * (rows + columns), rows * columns)", terms)
 
 
 def compression_traffic(

@@ -59,12 +59,12 @@ _ROUTES: Mapping[str, Route] = {
 _STEPS = (
     ("nodes", "ranks / node_ranks"),
     # Chains inside nodes beside what their ports carry between them.
-    ("chain_s_per_byte", "where(node_ranks > 1, 2, 0) / (node_bytes_per_s * node_efficiency)"),
+    ("chain_s_per_byte", "where(node_ranks > 1, 2, 0) / (node_bytes_per_s * node_rate_factor)"),
     # Of two nodes each tree's port moves half of the vector up and half down; of more, all both ways.
-    ("tree_s_per_byte", "where(nodes > 2, 2, 1) * outer_s_per_byte / tree_efficiency"),
+    ("tree_s_per_byte", "where(nodes > 2, 2, 1) * outer_s_per_byte / tree_rate_factor"),
     ("sharp_s_per_byte", "max(outer_s_per_byte, 1 / (node_ranks * sharp_bytes_per_s))"),
-    ("switch_s_per_byte", "(1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_efficiency)"),
-    ("nvls_fill_s", "nvls_fill_step_s * node_ranks + nvls_tree_fill_s"),
+    ("switch_s_per_byte", "(1 + 1 / node_ranks) / (switch_bytes_per_s * nvls_rate_factor)"),
+    ("nvls_fill_s", "nvls_pipeline_s * node_ranks + nvls_tree_pipeline_s"),
 )
 """What several ways build on."""
 

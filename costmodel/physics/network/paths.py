@@ -60,9 +60,9 @@ class Level(NamedTuple):
             value if self.always else f"where({self.name}_members > {self.below or 1}, {value}, {otherwise})"
         )
 
-    def rate(self, share: str, efficiency: str = "efficiency") -> str:
+    def rate(self, share: str, factor: str = "rate_factor") -> str:
         """Return the rate of one GPU of a group, given the share that its wiring leaves (see `Topology`)."""
-        whole = f"{self.name}_bytes_per_s * {self.name}_{efficiency}"
+        whole = f"{self.name}_bytes_per_s * {self.name}_{factor}"
         return whole if share == "1" else f"{whole} * {share.format(tier=self.name, below=self.below or 1)}"
 
     def over_below(self, value: str) -> str:
@@ -74,71 +74,46 @@ Route = Callable[[tuple[Level, ...]], Steps]
 """A kind of traffic: from the tiers crossed to its steps."""
 
 # Terms of every tier crossed, called after it; of the outermost one crossed; and of the innermost of the fabric.
-_EACH = ("bytes_per_s", "efficiency", "dispatch_efficiency", "hop_s", "tree_step_s")
+_EACH = ("bytes_per_s", "rate_factor", "dispatch_rate_factor", "hop_s", "tree_step_s")
 _OUTERMOST = (
-    *("base_latency_s", "simple_hop_s", "pipeline_s", "fill_step_s", "ll_bytes_per_s"),
-    *("tree_fill_s", "tree_efficiency", "nvls_tree_fill_s", "sharp_bytes_per_s"),
-    *("pair_start_s", "pair_message_s", "pair_fill_s"),
-    *("send_start_s", "send_fill_s", "send_bytes_per_s", "send_efficiency"),
+    *("base_latency_s", "simple_step_s", "pipeline_s", "pipeline_step_s", "ll_bandwidth_bytes_per_s"),
+    *("tree_pipeline_s", "tree_rate_factor", "nvls_tree_pipeline_s", "sharp_bytes_per_s"),
+    *("all_to_all_start_s", "all_to_all_message_s", "all_to_all_pipeline_s"),
+    *("send_start_s", "send_pipeline_s", "send_bytes_per_s", "send_rate_factor"),
 )
 _INNERMOST = (
-    *(
-        "node_bytes_per_s",
-        "node_efficiency",
-        "node_base_s",
-        "node_hop_s",
-        "switch_bytes_per_s",
-        "link_bytes_per_s",
-    ),
-    *("nvls_efficiency", "nvls_tree_efficiency", "nvls_latency_s", "nvls_fill_step_s", "nvls_min_ranks"),
+    *("node_bytes_per_s", "node_rate_factor", "node_base_s", "node_hop_s"),
+    *("switch_bytes_per_s", "link_bytes_per_s"),
+    *("nvls_rate_factor", "nvls_tree_rate_factor", "nvls_latency_s", "nvls_pipeline_s", "nvls_min_ranks"),
 )
-
-
 _TAKEN = {name.partition("_")[0] for name in (*_OUTERMOST, *_INNERMOST)}
 _TAKEN |= {"ring", "outer", "chain", "sharp", "once", "turn", "spread", "between", "exchange", "copy", "wire"}
 """What terms and steps begin with that are not called after a tier."""
 
 
 def _facts(tier: TierLike) -> dict[str, float]:
-    """Return the terms that a tier gives, wherever it lies."""
+    """Return the terms that a tier gives, wherever it lies: those of its `Fabric` by their names, and what follows."""
     fabric, rate = constants_of(tier), tier.achieved_bandwidth_bytes_per_s
     start_s = tier.base_latency_s + tier.latency_s
     # On a torus a chip has two ports a dimension, one each way.
     ports = 2.0 * len(tier.shape) if tier.topology == TORUS.name else 1.0
     alone = topology(tier.topology).send.format(tier="tier", below=1)
     return {
+        **fabric._asdict(),
         "bytes_per_s": rate,
-        "efficiency": fabric.rate_factor,
-        "dispatch_efficiency": fabric.dispatch_rate_factor,
         "hop_s": tier.latency_s,
-        "tree_step_s": fabric.tree_step_s or tier.latency_s,
         "base_latency_s": tier.base_latency_s,
-        "simple_hop_s": fabric.simple_step_s,
-        "pipeline_s": fabric.pipeline_s,
-        "fill_step_s": fabric.pipeline_step_s,
-        "ll_bytes_per_s": fabric.ll_bandwidth_bytes_per_s,
-        "tree_fill_s": fabric.tree_pipeline_s,
-        "tree_efficiency": fabric.tree_rate_factor,
-        "nvls_tree_fill_s": fabric.nvls_tree_pipeline_s,
+        "tree_step_s": fabric.tree_step_s or tier.latency_s,
         "sharp_bytes_per_s": tier.reduction_bandwidth_bytes_per_s * fabric.tree_rate_factor,
-        "pair_start_s": fabric.all_to_all_latency_s or start_s,
-        "pair_message_s": fabric.all_to_all_message_s,
-        "pair_fill_s": fabric.all_to_all_pipeline_s,
+        "all_to_all_start_s": fabric.all_to_all_latency_s or start_s,
         "send_start_s": fabric.send_latency_s or start_s,
-        "send_fill_s": fabric.send_pipeline_s,
         "send_bytes_per_s": rate * float(evaluate(alone, {"tier_domain": tier.size})) / ports,
-        "send_efficiency": fabric.send_rate_factor,
         "node_bytes_per_s": rate,
-        "node_efficiency": fabric.rate_factor,
+        "node_rate_factor": fabric.rate_factor,
         "node_base_s": tier.base_latency_s,
         "node_hop_s": tier.latency_s,
         "switch_bytes_per_s": tier.reduction_bandwidth_bytes_per_s,
         "link_bytes_per_s": rate * fabric.rate_factor / ports,
-        "nvls_efficiency": fabric.nvls_rate_factor,
-        "nvls_tree_efficiency": fabric.nvls_tree_rate_factor,
-        "nvls_latency_s": fabric.nvls_latency_s,
-        "nvls_fill_step_s": fabric.nvls_pipeline_s,
-        "nvls_min_ranks": fabric.nvls_min_ranks,
     }
 
 
@@ -178,7 +153,7 @@ def ring_steps(levels: tuple[Level, ...]) -> Steps:
     far = "0"
     for at in levels:
         far = at.where_crossed(f"{at.name}_hops", far)
-    steps.append(("fill_s", f"pipeline_s + {far} * fill_step_s"))
+    steps.append(("fill_s", f"pipeline_s + {far} * pipeline_step_s"))
     steps.append(("chain_s", add_up(f"(node_ranks - 1) * {at.name}_hop_s" for at in levels if at.inner)))
     outer = [at for at in levels if not at.inner]
     depth = (f"{at.name}_tree_step_s * log2({at.over_below(at.name + '_members')})" for at in outer)
@@ -231,14 +206,14 @@ def slice_ring_steps(levels: tuple[Level, ...]) -> Steps:
     steps.append(("between_s_per_byte", "(slices - 1) / slices * outer_s_per_byte"))
     hops = add_up(f"{at.name}_hops * {at.name}_hop_s" for at in outer)
     steps.append(("outer_start_s", "where(slices > 1, base_latency_s, 0)" if outer else "0"))
-    steps.append(("outer_hops_s", f"{hops} + (slices - 1) * simple_hop_s" if outer else "0"))
+    steps.append(("outer_hops_s", f"{hops} + (slices - 1) * simple_step_s" if outer else "0"))
     return tuple(steps)
 
 
 def slice_pair_steps(levels: tuple[Level, ...]) -> Steps:
     """Return what the links of a torus and the ports of the outer network carry of an all-to-all."""
     steps, outer = _on_torus(levels, ("spread_s_per_byte", "spread_hops"))
-    steps.append(("outer_start_s", "where(ranks > node_ranks, pair_start_s, 0)" if outer else "0"))
+    steps.append(("outer_start_s", "where(ranks > node_ranks, all_to_all_start_s, 0)" if outer else "0"))
     return (*pair_steps(outer), *steps)
 
 
