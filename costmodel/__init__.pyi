@@ -54,6 +54,7 @@ from costmodel.trust import calibrate as calibrate
 from costmodel.trust import measure as measure
 from costmodel.trust.profiles.profile import TraceProfile as TraceProfile
 from costmodel.trust.profiles.profile import profile as profile
+from costmodel.trust.support import support as support
 from costmodel.trust.validation import Validation as Validation
 from costmodel.trust.validation import validate as validate
 from costmodel.what_if.compare import Comparison as Comparison

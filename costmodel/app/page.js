@@ -44,6 +44,7 @@
       if (chosen) byId("view").setAttribute("aria-labelledby", tab.id);
     }
     for (const panel of all("[data-panel]")) panel.hidden = panel.dataset.panel !== view();
+    byId("warnings").hidden = view() !== "overview"; // what does not fit is said above every view
     byId("body").innerHTML = "";
     draw("figure", null);
   }

@@ -82,6 +82,19 @@ def show_model(
     return cm.model_facts(name, seq_len=seq_len)
 
 
+@command(
+    """
+    costmodel support
+    costmodel support llama3-70b h100
+    """
+)
+def support(model: str, machine: str) -> Any:
+    """Say what was measured, what is estimated and what is not modelled, by model family, machine and framework."""
+    import costmodel as cm
+
+    return cm.support(model, machine)
+
+
 @command("costmodel recipe list", group=recipe, name="list")
 def list_recipes() -> Any:
     """List the shipped recipes."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodel.base.answer import Listing
 from costmodel.base.grid import Grid, columns
+from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.profile_pages import ProfilePage
 from costmodel.describe.jobs.recipe_page import RecipePage
+from costmodel.describe.precision import PRECISIONS
 from costmodel.describe.recipe import switch_text
 from costmodel.estimates.model_facts import ModelFacts
 from costmodel.interop.answer import record
@@ -18,6 +20,8 @@ from costmodel.reporting.cells import facts_grid, grid_of, table_of
 
 def list_grids(listing: Listing) -> list[Grid]:
     """Return a list as a table."""
+    if listing.what == "support":
+        return [_support_grid(listing.to_dict()["support"])]
     if listing.what != "models":
         title, titles = "Hardware profiles", columns("Kind", "Name", "Or", "Title")
         if listing.what == "recipes":
@@ -30,6 +34,40 @@ def list_grids(listing: Listing) -> list[Grid]:
         "Experts >": lambda model: str(model["num_experts"] or ""),
     }
     return [table_of("models", listing.to_dict()["models"], own)]
+
+
+def _support_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    """Return the frameworks of one machine, or of all machines how many runs each precision has by family."""
+    if len({row["accelerator"] for row in rows}) == 1:
+        missing = dict.fromkeys(row["precision"] for row in rows if row["status"] == "not modelled")
+        note = f"Not modelled, for want of matrix units: {', '.join(missing)}." if missing else ""
+        shown = [row for row in rows if row["status"] != "not modelled"]
+        if (
+            len({row["family"] for row in rows}) > 1
+        ):  # of several families what was measured is enough to choose one
+            shown = [row for row in shown if row["status"] == "measured"]
+            note += " All else is estimated; costmodel support MODEL MACHINE has it."
+        return table_of("support", shown, title=f"Support of {rows[0]['accelerator']}", note=note.strip())
+    counts: dict[str, dict[str, dict[str, int]]] = {}
+    for row in rows:
+        if row["runs"]:
+            bits = bits_of(PRECISIONS[row["precision"]].matmul_dtype)
+            of = counts.setdefault(row["accelerator"], {}).setdefault(bits, {})
+            of[row["family"]] = of.get(row["family"], 0) + row["runs"]
+    widths = dict.fromkeys(bits for of in counts.values() for bits in of)
+
+    def cell(chip: str, bits: str) -> str:
+        return ", ".join(f"{runs} {family}" for family, runs in counts[chip].get(bits, {}).items())
+
+    chips = sorted(counts, key=lambda chip: -sum(sum(of.values()) for of in counts[chip].values()))
+    others = len({row["accelerator"] for row in rows}) - len(chips)
+    note = (
+        f"Empty, and of {others} other accelerators: estimated, or not modelled without such matrix units; "
+        "costmodel support MODEL MACHINE says which."
+    )
+    cells = [[chip, *(cell(chip, bits) for bits in widths)] for chip in chips]
+    title = "Published runs that prices are held against, by width of matrix products"
+    return Grid(title, columns("Accelerator", *widths), cells, note=note)
 
 
 def model_grids(found: ModelFacts) -> list[Grid]:

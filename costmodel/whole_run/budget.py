@@ -286,7 +286,7 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
     dollars = hours * price if dollars is None else dollars
     days = hours / gpus / 24.0 if gpus is not None and days is None else days
     gpus = hours / days / 24.0 if days is not None and gpus is None else gpus
-    precision = precision_on(given.get("precision"), cluster)
+    precision = precision_on(given.get("precision"), cluster.accelerator)
     peak = cluster.accelerator.peak_flops_per_s[PEAK_KEY[precision.matmul_dtype]]
     flops = hours * 3600.0 * peak * values["mfu"] * values["effective_time"]
     return Budget(

@@ -266,7 +266,7 @@ def test_what_fp8_means_on_a_machine():
     from costmodel.describe.hardware.hardware import load_cluster
 
     found = {
-        name: precision_on("fp8", load_cluster(name)).name
+        name: precision_on("fp8", load_cluster(name).accelerator).name
         for name in ("dgx-h100-ndr", "hgx-b200-ndr", "mi300x-roce400")
     }
     assert found["dgx-h100-ndr"] == "fp8-delayed"
@@ -274,7 +274,7 @@ def test_what_fp8_means_on_a_machine():
     with pytest.raises(
         CostModelError, match=r"'fp8-delayed' needs fp8 matrix units, which a100.* \(it has bf16, fp16"
     ):
-        precision_on("fp8-delayed", load_cluster("dgx-a100-hdr"))
+        precision_on("fp8-delayed", load_cluster("dgx-a100-hdr").accelerator)
 
 
 def test_files_that_are_no_job(tmp_path):

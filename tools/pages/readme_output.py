@@ -129,6 +129,14 @@ def api_page() -> str:
     return "\n\n".join(f"::: {one.__module__}.{name}" for name, one in public if inspect.isfunction(one))
 
 
+def support_table() -> str:
+    """Return how many published runs stand behind each accelerator, width and family."""
+    (grid,) = cm.support().grids()
+    titles = [column.title for column in grid.columns]
+    rows = [titles, ["---"] * len(titles), *grid.rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def _cell(text: str | None) -> str:
     return re.sub(r"\s+", " ", text or "").replace("|", "\\|").replace("<", "&lt;")
 
@@ -150,6 +158,7 @@ def blocks() -> dict[str, str]:
         "wide": column_block((*WIDE_COLUMNS, *SAMPLE_COLUMNS)),
         "commands": command_pages(),
         "api": api_page(),
+        "support": support_table(),
     }
 
 

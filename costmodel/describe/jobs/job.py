@@ -19,7 +19,7 @@ from costmodel.base.numbers import distinct
 from costmodel.base.words import errors_called
 from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
 from costmodel.describe.hardware.changed import with_hardware
-from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.hardware.cluster import Accelerator, Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.prices import with_price
@@ -205,7 +205,7 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         cluster=cluster,
         recipe=resolved_for(recipe, accelerator),
         precision=precision_on(
-            read("precision", given["precision"]) if "precision" in given else None, cluster
+            read("precision", given["precision"]) if "precision" in given else None, accelerator
         ),
         optimizer=optimizer(read_given(given, "optimizer")),
         layout=layout,
@@ -413,13 +413,13 @@ def _check_reduction(job: Job) -> None:
         )
 
 
-def precision_on(name: str | None, cluster: Cluster) -> Precision:
-    """Return the precision if the cluster's accelerator has it; with no name, bf16, or fp16 or fp32 where it has no bf16.
+def precision_on(name: str | None, accelerator: Accelerator) -> Precision:
+    """Return the precision if the accelerator has it; with no name, bf16, or fp16 or fp32 where it has no bf16.
 
     ``fp8`` is what Transformer Engine takes where no recipe is named: MXFP8 where the matrix units have it,
     delayed scaling elsewhere (transformer_engine/pytorch/quantization.py, `get_default_fp8_recipe`).
     """
-    peaks, software = cluster.accelerator.peak_flops_per_s, cluster.accelerator.software
+    peaks, software = accelerator.peak_flops_per_s, accelerator.software
     if name is None:
         name = next(one for one in ("bf16", "fp16", "fp32") if PEAK_KEY[one] in peaks)
     elif name == "fp8":
@@ -428,12 +428,12 @@ def precision_on(name: str | None, cluster: Cluster) -> Precision:
     if PEAK_KEY[found.matmul_dtype] not in peaks:
         raise CostModelError(
             f"precision: {name!r} needs {PEAK_KEY[found.matmul_dtype]} matrix units, which "
-            f"{cluster.accelerator.name} does not have (it has {', '.join(sorted(peaks))})"
+            f"{accelerator.name} does not have (it has {', '.join(sorted(peaks))})"
         )
     # Matrix units that scale blocks themselves do so in 8 bits and in 4: Blackwell, CDNA4 and later.
     if found.matmul_dtype == "mxfp8" and "fp4" not in peaks:
         raise CostModelError(
-            f"precision: {name!r} needs matrix units that scale blocks, which {cluster.accelerator.name} does not "
+            f"precision: {name!r} needs matrix units that scale blocks, which {accelerator.name} does not "
             f"have; its 8 bits are fp8-delayed, fp8-current and fp8-block"
         )
     return found

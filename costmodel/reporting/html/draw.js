@@ -149,7 +149,7 @@ const drawChart = (() => {
           const [cx, cy] = [x(mark.x[i]), y(mark.y[i])];
           const away = mark.size / 2 + 4;
           if (mark.is_within) note(svg, cx, cy + 4, text, { "font-weight": 700 });
-          else if (text) write(text, cx, cy - away) || write(text, cx, cy + away + 10) || write(text, cx + away, cy + 4, "start") || write(text, cx, cy + away + 24);
+          else if (text && (width > 500 || text.length < 15)) write(text, cx, cy - away) || write(text, cx, cy + away + 10) || write(text, cx + away, cy + 4, "start") || write(text, cx, cy + away + 24);
         });
       },
       cells(mark) {
