@@ -56,7 +56,7 @@ def support(model: str | Model = "", machine: str = "") -> Listing:
     >>> table[table.status == "measured"].precision.unique().tolist()
     ['bf16', 'fp8-delayed', 'fp8-current']
     """
-    families = FAMILIES
+    families: tuple[str, ...] = FAMILIES
     if model:
         found = load_model(model) if isinstance(model, str) else model
         families = (_family(found.num_experts, found.kv_lora_rank > 0, bool(found.mixers)),)
@@ -85,7 +85,12 @@ def _rows(family: str, chip: Accelerator, runs: Sequence[Row]) -> Iterator[dict[
         if run["accelerator"] == chip.name and own == family:
             measured[run["precision"]][run["recipe"]].append(run["source"])
     for name, precision in PRECISIONS.items():
-        row = {"family": family, "accelerator": chip.name, "precision": name, "framework": "any other"}
+        row: dict[str, Any] = {
+            "family": family,
+            "accelerator": chip.name,
+            "precision": name,
+            "framework": "any other",
+        }
         row |= {
             "status": "estimated",
             "runs": 0,
