@@ -2,7 +2,8 @@
 
 Layouts lie along the last dimension of all arrays. A collective depends on the group's ranks, where they lie and
 the bytes that they send, and on nothing else of a layout: `Messages` prices one layout of each kind, gives the
-others of the kind the same, and remembers what it has priced.
+others of the kind the same, and remembers what it has priced. Passes of a search over the same placements send much the
+same, so that what was priced for many layouts is remembered across bills.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def _at(values: ArrayLike, layouts: Indices) -> Array:
 
 @dataclass
 class _Sender:
-    """A group, the kinds of its layouts, what has been priced for it, and groups of one layout of each kind."""
+    """A group over a fabric, the kinds of its layouts, and what has been priced for it."""
 
+    tiers: tuple[TierLike, ...]
     group: Group
     kinds: Kinds | None
     tier: Array | None = None
@@ -101,14 +103,20 @@ class _Sender:
         return GroupCost(made, _at(cost.wire_bytes, of), self.tier, _at(cost.algorithm, of))
 
 
+_MOST_SENDERS = 64
+_MOST_SIZES = 24
+"""Groups of many layouts, and sizes of each primitive, that are remembered. [-]"""
+_known_senders: dict[tuple[object, ...], _Sender] = {}
+
+
 class Messages:
     """The messages of one bill over a fabric of `tiers`, innermost first, by collectives `without` some algorithms."""
 
     def __init__(self, tiers: tuple[TierLike, ...], without: tuple[str, ...] = ()) -> None:
         self._tiers = tiers
         self._without = without
-        # By which arrays a group is made of, which a sender holds on to.
-        self._senders: dict[tuple[int, ...], _Sender] = {}
+        # By which arrays a group is made of, with the group, so that no other arrays have their identity.
+        self._senders: dict[tuple[int, ...], tuple[Group, _Sender]] = {}
 
     def collective(self, primitive: str, size_bytes: ArrayLike, group: Group) -> GroupCost:
         """Return the time of a collective by its fastest algorithm; see `costmodel.physics.network.nccl`."""
@@ -124,6 +132,7 @@ class Messages:
         else:
             few = self._price(primitive, _at(size, kinds.first), sender.part(kinds.first))
             cost = sender.by_layout(few, kinds.of)
+        del known[: 1 - _MOST_SIZES]
         known.append((size, cost))
         return cost
 
@@ -134,7 +143,20 @@ class Messages:
         """Return what is known of a group."""
         key = (id(group.ranks), *map(id, group.members))
         if key not in self._senders:
-            sides = [] if group.box is None else [*group.box.sides, *group.box.spans]
-            arrays = [np.asarray(each) for each in (group.ranks, *group.members, *sides)]
-            self._senders[key] = _Sender(group, kinds_of(*arrays))
-        return self._senders[key]
+            self._senders[key] = group, self._found(group)
+        return self._senders[key][1]
+
+    def _found(self, group: Group) -> _Sender:
+        """Return a group's sender: of many layouts one that another bill has left, where it has the same numbers."""
+        sides = [] if group.box is None else [*group.box.sides, *group.box.spans]
+        arrays = [np.asarray(each) for each in (group.ranks, *group.members, *sides)]
+        if max(array.size for array in arrays) < _FEWEST_LAYOUTS:
+            return _Sender(self._tiers, group, kinds_of(*arrays))
+        numbers = (part for array in arrays for part in (array.shape, array.tobytes()))
+        # A sender holds on to its fabric, so that no other has its identity.
+        key = (id(self._tiers), self._without, group.dim, *numbers)
+        found = _known_senders.pop(key, None) or _Sender(self._tiers, group, kinds_of(*arrays))
+        if len(_known_senders) >= _MOST_SENDERS:
+            del _known_senders[next(iter(_known_senders))]
+        _known_senders[key] = found
+        return found

@@ -214,15 +214,22 @@ def _require_done(orders: Orders, position: list[int]) -> None:
         raise AssertionError("pipeline orders that wait for each other")
 
 
-def _in_order(orders: Orders, times: _Times) -> Timeline:
-    """Run orders that say where every task runs: each starts when the ones that it waits for have ended.
+class _Together(NamedTuple):
+    """What a rank runs back to back: one step, or two as one."""
 
-    Of two that run as one, both wait for what either needs, and what they make is there when the last of them ends.
-    """
-    ways, num_ranks = _Ways(orders), len(orders.ranks)
-    free, position, moved = [0.0] * num_ranks, [0] * num_ranks, True
-    done: dict[_Key, float] = {}
-    tasks: list[Task] = []
+    rank: int
+    steps: tuple[tuple[Step, bool], ...]
+    """With whether a message takes what it makes to another rank."""
+    waits: tuple[tuple[int, bool], ...]
+    """Which of those before it make its inputs, and whether a message brings them."""
+
+
+@lru_cache(maxsize=32)
+def _sequence(orders: Orders) -> tuple[_Together, ...]:
+    """Return what all ranks run, each after what it waits for, whatever anything takes."""
+    ways, position, moved = _Ways(orders), [0] * len(orders.ranks), True
+    made: dict[_Key, int] = {}
+    found: list[_Together] = []
     while moved:
         moved = False
         for rank, order in enumerate(orders.ranks):
@@ -230,20 +237,36 @@ def _in_order(orders: Orders, times: _Times) -> Timeline:
                 at = position[rank]
                 steps = order[at : at + 1 + order[at].joined]
                 waits = [need for step in steps for need in ways.inputs(rank, step)]
-                if any(key not in done for key, _ in waits):
+                if any(key not in made for key, _ in waits):
                     break
-                now = max([free[rank], *(done[key] + times.delay_s * far for key, far in waits)])
-                for step in steps:
-                    end = now + times.durations[step.kind][rank][step.chunk]
-                    tasks.append(Task(rank, step.kind, step.micro_batch, step.chunk, now, end))
-                    now = end + times.pause_s * ways.sends(rank, step)
                 for step in steps:
                     if step.kind != "W":
-                        done[step.kind != "F", rank, step.chunk, step.micro_batch] = now
-                free[rank], position[rank], moved = now, at + len(steps), True
+                        made[step.kind != "F", rank, step.chunk, step.micro_batch] = len(found)
+                sent = tuple((step, ways.sends(rank, step)) for step in steps)
+                found.append(_Together(rank, sent, tuple((made[key], far) for key, far in waits)))
+                position[rank], moved = at + len(steps), True
     _require_done(orders, position)
+    return tuple(found)
+
+
+def _in_order(orders: Orders, times: _Times) -> Timeline:
+    """Run orders that say where every task runs: each starts when the ones that it waits for have ended.
+
+    Of two that run as one, both wait for what either needs, and what they make is there when the last of them ends.
+    """
+    free, done, tasks = [0.0] * len(orders.ranks), [], []
+    for rank, steps, waits in _sequence(orders):
+        now = free[rank]
+        for before, far in waits:
+            now = max(now, done[before] + times.delay_s * far)
+        for (kind, chunk, micro_batch, _), is_sent in steps:
+            end = now + times.durations[kind][rank][chunk]
+            tasks.append(Task(rank, kind, micro_batch, chunk, now, end))
+            now = end + times.pause_s * is_sent
+        free[rank] = now
+        done.append(now)
     tasks.sort(key=itemgetter(4))
-    return Timeline(tuple(tasks), num_ranks, orders.tasks_per_stage)
+    return Timeline(tuple(tasks), len(orders.ranks), orders.tasks_per_stage)
 
 
 @lru_cache(maxsize=64)

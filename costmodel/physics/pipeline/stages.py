@@ -172,15 +172,19 @@ def _even_cuts(layers: int, count: int, embedding: ArrayLike, head: ArrayLike) -
     return np.asarray(np.clip(cuts, 0, layers))
 
 
-def _by_layout(found: Sequence[Array], which: NDArray[np.int64], fill: str = "edge") -> list[Array]:
+def _by_layout(found: Sequence[Array], which: NDArray[np.int64], *, repeats: bool = True) -> list[Array]:
     """Return each row of what was found for cases, (rows, columns), by layout; columns are the last dimension.
 
-    Where other cases have more columns the last is repeated, or zeros stand there (`fill` of `np.pad`). Columns are
-    few: they lie one after the other in memory, so that what is computed from them runs along layouts, which are many.
+    Where other cases have more columns the last is repeated, or zeros stand there. Columns are few: they lie one after
+    the other in memory, so that what is computed from them runs along layouts, which are many.
     """
-    width = max(each.shape[1] for each in found)
-    wide = [np.pad(each, ((0, 0), (0, width - each.shape[1])), fill) for each in found]  # type: ignore[call-overload]
-    return [np.moveaxis(row[:, which], 0, -1) for row in np.stack(wide, axis=-1).astype(np.float64)]
+    wide = np.zeros((len(found[0]), max(each.shape[1] for each in found), len(found)))
+    for case, each in enumerate(found):
+        columns = each.shape[1]
+        wide[:, :columns, case] = each
+        if repeats:
+            wide[:, columns:, case] = each[:, -1:]
+    return [np.moveaxis(row.take(which, axis=-1), 0, -1) for row in wide]
 
 
 def _distinct(*columns: ArrayLike) -> tuple[list[tuple[float, ...]], NDArray[np.int64]]:
@@ -377,7 +381,7 @@ def plan_meetings(
     stack = _stack(kind_of_layer, num_kinds, rule)
     cases, which = _distinct(pp, vp, rule.embedding, rule.head)
     columns, first = zip(*(_meeting_rows(stack, *case) for case in cases), strict=True)
-    *more, share, rank, hops, of_next = _by_layout(columns, which, "constant")
+    *more, share, rank, hops, of_next = _by_layout(columns, which, repeats=False)
     firsts = tuple(row[..., 0] for row in _by_layout(first, which))
     return Meetings(tuple(more), share, rank, hops, of_next, firsts)
 
