@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -24,7 +24,7 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import value_text
 from costmodel.describe.recipe import switch_text
 from costmodel.physics.pipeline.schedules import schedule_code
-from costmodel.planning.best import Columns
+from costmodel.planning.best import Columns, taken
 from costmodel.planning.choices import Choice, choices_of
 from costmodel.planning.search import Pass, Question, Tally, best_placements, space_of
 from costmodel.planning.space import PLACEMENT_KNOBS
@@ -34,6 +34,8 @@ Progress = Callable[[int, int], None]
 
 LEAST_GAIN = 0.0005
 """Shares of a score that a choice has to save to be built upon. [-]"""
+MORE_TOGETHER = 0.2
+"""Share of a score that several choices may save beyond what each of them saves alone. [-]"""
 RUNG = "selective_modules"
 """The switch that a rung of the ladder turns."""
 SELECTIVE = float(RECOMPUTE_POLICIES.index("selective"))
@@ -79,6 +81,30 @@ def neighbours(ladder: tuple[Choice, ...], chosen: tuple[Choice, ...]) -> tuple[
     """Return the rungs beside the one chosen: what else was chosen may take memory, or give some back."""
     at = next((place for place, rung in enumerate(ladder) if rung in chosen), None)
     return () if at is None else (*ladder[max(at - 1, 0) : at], *ladder[at + 1 : at + 2])
+
+
+Scores = Mapping[tuple[float, ...], float]
+"""Of placements; less is better."""
+
+
+def placements_of(rows: Columns) -> list[tuple[float, ...]]:
+    """Return what tells the placements of rows apart."""
+    return list(zip(*(rows[knob].tolist() for knob in PLACEMENT_KNOBS), strict=True))
+
+
+def hopeful(placements: Columns, before: Scores, tried: Sequence[Scores], best: float) -> Columns:
+    """Return the placements that may yet beat the `best` score.
+
+    All choices together are taken to save what each that was `tried` saves alone, and `MORE_TOGETHER` besides.
+    """
+    table = np.asarray(
+        [[one.get(at, np.inf) for at in placements_of(placements)] for one in (before, *tried)]
+    )
+    # What does not fit without a choice fits with one, or with none of them.
+    own = np.where(np.isfinite(table[0]), table[0], table.min(axis=0))
+    able = np.flatnonzero(np.isfinite(own))
+    together = own[able] * np.prod(np.minimum(table[1:, able] / own[able], 1.0), axis=0)
+    return taken(placements, able[together * (1.0 - MORE_TOGETHER) <= best])
 
 
 class Tuned:
@@ -155,24 +181,24 @@ class Tuned:
             taken, after = min(tried, key=lambda each: self._score(each[1]))
             if self._score(after) > self._score(current) * (1.0 - LEAST_GAIN):
                 return
-            helping = {str(choice) for choice, with_it in tried if self._helps(with_it, current)}
+            before = self._by_placement(current)
+            with_it = {str(choice): self._by_placement(one) for choice, one in tried}
+            # The best placement with a choice may need another choice first.
+            helping = {
+                name
+                for name, scores in with_it.items()
+                if any(score < before.get(at, 0.0) * (1.0 - LEAST_GAIN) for at, score in scores.items())
+            }
+            placements = hopeful(placements, before, [*with_it.values()], self._score(after))
             current = after
             candidates = tuple(
                 choice for choice in candidates if str(choice) in helping and choice.turned != taken.turned
             )
 
-    def _helps(self, after: Pass, before: Pass) -> bool:
-        """Say whether a pass makes any placement faster: the best one with a choice may need another choice first."""
-        now, then = (self._by_placement(one) for one in (after, before))
-        return any(score < then.get(at, 0.0) * (1.0 - LEAST_GAIN) for at, score in now.items())
-
-    def _by_placement(self, one: Pass) -> dict[tuple[float, ...], float]:
+    def _by_placement(self, one: Pass) -> Scores:
         """Return the best score of each placement that was kept of a pass."""
         found = self.tally.placements.get(one.number)
-        if found is None:
-            return {}
-        keys = zip(*(found[knob].tolist() for knob in PLACEMENT_KNOBS), strict=True)
-        return dict(zip(keys, found["score"].tolist(), strict=True))
+        return {} if found is None else dict(zip(placements_of(found), found["score"].tolist(), strict=True))
 
     def _chosen(self, before: Pass, choice: Choice, placements: Columns) -> Pass:
         """Price a pass of one choice more over some placements."""
