@@ -6,9 +6,6 @@ GB is 10⁹ and GiB is 2³⁰ bytes; a bit is an eighth of a byte and must be sp
 
 import math
 import re
-from typing import Annotated
-
-from pydantic import BeforeValidator, WithJsonSchema
 
 from costmodel.base.errors import UnitError, shown
 
@@ -21,7 +18,7 @@ _DIMENSION = {unit: (unit, 1.0) for unit in ("B", "B/s", "FLOP/s", "FLOP", "s", 
     "bit/s": ("B/s", 0.125)
 }
 _SUBUNIT_PREFIXES = {"n", "u", "m"}
-_EXAMPLE = {
+EXAMPLES = {
     "B": "80 GiB",
     "B/s": "3.35 TB/s' or '400 Gbit/s",
     "FLOP/s": "989.4 TFLOP/s",
@@ -43,7 +40,7 @@ def parse_quantity(text: object, unit: str) -> float:
     """
     match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     if match is None or _DIMENSION[match[3]][0] != unit:
-        raise UnitError(f"expected a quantity such as '{_EXAMPLE[unit]}', got {text!r}")
+        raise UnitError(f"expected a quantity such as '{EXAMPLES[unit]}', got {text!r}")
     number, prefix, suffix = match[1], match[2], match[3]
     if prefix in _SUBUNIT_PREFIXES and suffix != "s":
         raise UnitError(f"{text!r}: '{prefix}{suffix}' is not a unit; prefixes here are k, M, G, T, P")
@@ -112,7 +109,7 @@ def read_quantity(name: str, text: object, unit: str) -> float:
     number, suffix = match.groups() if match is not None else ("", "")
     if not suffix:
         example = (
-            "a time such as 90s, 15min, 3h or 2d" if unit == "s" else f"a quantity such as '{_EXAMPLE[unit]}'"
+            "a time such as 90s, 15min, 3h or 2d" if unit == "s" else f"a quantity such as '{EXAMPLES[unit]}'"
         )
         raise UnitError(f"{name}: expected {example}, got {shown(text)}")
     if unit == "s" and suffix in _LONG_TIMES:
@@ -125,26 +122,6 @@ def read_quantity(name: str, text: object, unit: str) -> float:
     except UnitError as error:
         raise UnitError(f"{name}: {error}") from None
 
-
-def _field(unit: str) -> BeforeValidator:
-    """Make the pydantic validator that reads text of dimension `unit`; a bare number has two readings."""
-
-    def read(value: object) -> float:
-        return parse_quantity(value, unit)
-
-    return BeforeValidator(read)
-
-
-def _schema(unit: str) -> WithJsonSchema:
-    """Say what a file may have there: a text with a unit."""
-    return WithJsonSchema({"type": "string", "examples": [_EXAMPLE[unit]]})
-
-
-Bytes = Annotated[float, _field("B"), _schema("B")]
-BytesPerSecond = Annotated[float, _field("B/s"), _schema("B/s")]
-FlopsPerSecond = Annotated[float, _field("FLOP/s"), _schema("FLOP/s")]
-Seconds = Annotated[float, _field("s"), _schema("s")]
-Watts = Annotated[float, _field("W"), _schema("W")]
 
 _DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 

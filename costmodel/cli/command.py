@@ -148,9 +148,9 @@ def merged_job(given: Mapping[str, Any], file: str | None = None, *, several: bo
 
     With `several`, flags that may name several values are left to those who search over them.
     """
+    found, flags = file_and_flags(given, file, several=several)
     from costmodel.describe.jobs.merge import merge_jobs
 
-    found, flags = file_and_flags(given, file, several=several)
     return with_profiles(merge_jobs(found.keywords, flags), given.get("profiles"))
 
 
@@ -166,7 +166,6 @@ def priced(given: Mapping[str, Any]) -> Estimate:
 
 def read_flags(given: Mapping[str, Any], *, several: bool = False) -> dict[str, Any]:
     """Return the fields that flags name; with `several` those that may name several values unread."""
-    from costmodel.describe.jobs.merge import with_stragglers
     from costmodel.describe.jobs.reading import read
 
     flags = {
@@ -174,6 +173,8 @@ def read_flags(given: Mapping[str, Any], *, several: bool = False) -> dict[str, 
         for name, value in given.items()
         if name in FIELD and value is not None
     }
+    from costmodel.describe.jobs.merge import with_stragglers
+
     switches = with_stragglers(flags.get("switches"), given.get("stragglers"))
     return {**flags, **({} if switches is None else {"switches": switches})}
 
@@ -194,9 +195,10 @@ def file_and_flags(
     given: Mapping[str, Any], file: str | None = None, *, several: bool = False, layout: bool = True
 ) -> tuple[JobFile, dict[str, Any]]:
     """Return what a file of any kind says of a job, and the flags on top; what has no price is said on stderr."""
+    # A wrong flag is refused before anything is loaded that prices.
+    path, flags = given.get("job") or "" if file is None else file, read_flags(given, several=several)
     from costmodel.interop.answer import JobFile, job_of_file
 
-    path, flags = given.get("job") or "" if file is None else file, read_flags(given, several=several)
     folders = tuple(word for folder in given.get("profiles") or () for word in ("--profiles", str(folder)))
     if path and not is_file_name(path):
         return JobFile({"model": path}, words=folders), flags

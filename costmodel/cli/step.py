@@ -73,11 +73,11 @@ def estimate(
     --roofline shows where operators lie under the GPU's roofs, and each axis against the tiers of the fabric, in place of
     the bill.
     """
+    asked = merged_job(given)
     import costmodel as cm
     from costmodel.cli.look import roofline_result, trace_result
     from costmodel.describe.jobs.merge import is_rl, names_no_degree
 
-    asked = merged_job(given)
     if is_rl(asked):
         if samples or expect or html or trace or roofline:
             raise CostModelError(

@@ -22,6 +22,11 @@ def test_codes_are_positions_and_names_are_forgiving():
     assert code(" ZB_H1 ") == code("zb-h1")
 
 
+def test_forms_use_names_that_they_get():
+    for record in SCHEDULES.values():
+        record.require_known_names()
+
+
 def test_wrong_name_gets_the_nearest():
     with pytest.raises(LayoutError, match=r"'interleave'.*did you mean 'interleaved'"):
         schedules.schedule_code("interleave")

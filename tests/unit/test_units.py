@@ -8,17 +8,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from costmodel.base.errors import UnitError
-from costmodel.base.units import (
-    Bytes,
-    BytesPerSecond,
-    FlopsPerSecond,
-    Seconds,
-    Watts,
-    format_bytes,
-    format_seconds,
-    format_si,
-    parse_quantity,
-)
+from costmodel.base.units import format_bytes, format_seconds, format_si, parse_quantity
+from costmodel.describe.hardware.strict import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 
 DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, create_model
 
-from costmodel.base.units import BytesPerSecond, Seconds
-from costmodel.describe.hardware.strict import Strict
+from costmodel.describe.hardware.strict import BytesPerSecond, Seconds, Strict
 from costmodel.physics.network.fabric import Fabric
 
 Basis = Literal["measured", "similar-link", "estimated"]

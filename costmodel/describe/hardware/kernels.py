@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from costmodel.base.units import Seconds, parse_quantity
-from costmodel.describe.hardware.strict import Strict
+from costmodel.base.units import parse_quantity
+from costmodel.describe.hardware.strict import Seconds, Strict
 from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,

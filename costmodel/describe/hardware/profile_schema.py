@@ -14,14 +14,13 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from costmodel.base.errors import choices_hint
-from costmodel.base.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from costmodel.base.words import DEVICE
 from costmodel.base.words import wanted as wanted_of
 from costmodel.describe.hardware.cluster import Software
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.hardware.profile_files import citations
-from costmodel.describe.hardware.strict import Strict
+from costmodel.describe.hardware.strict import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Strict, Watts
 from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "fp4"]

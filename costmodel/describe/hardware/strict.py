@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
+
+from costmodel.base.units import EXAMPLES, parse_quantity
 
 
 class Strict(BaseModel):
@@ -25,3 +30,16 @@ class Strict(BaseModel):
             if strange := [part for part in parts if isinstance(part, bool)]:
                 raise ValueError(f"{key}: expected a number or a text, not true or false; got {strange[0]}")
         return given
+
+
+def _quantity(unit: str) -> Any:
+    """Return the type of a number that a file writes as text with a unit; a bare number has two readings."""
+    schema = WithJsonSchema({"type": "string", "examples": [EXAMPLES[unit]]})
+    return Annotated[float, BeforeValidator(partial(parse_quantity, unit=unit)), schema]
+
+
+Bytes: Any = _quantity("B")
+BytesPerSecond: Any = _quantity("B/s")
+FlopsPerSecond: Any = _quantity("FLOP/s")
+Seconds: Any = _quantity("s")
+Watts: Any = _quantity("W")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import CostModelError, shown
-from costmodel.describe.hardware.cluster import Cluster
 
 _COUNTED = re.compile(r"(?P<gpus>[0-9]+[kK]?)(\s*[x×*]\s*(?P<cluster>\S.*))?")
 _FILES = {
@@ -69,6 +68,8 @@ def file_and_keywords(
     job: object, machine: object, asked: Mapping[str, Any], *, who: str
 ) -> tuple[str, dict[str, Any]]:
     """Return the file among what a call was given without a name, and its keywords with the rest."""
+    from costmodel.describe.hardware.cluster import Cluster
+
     if not isinstance(machine, str | Cluster | None):
         raise CostModelError(
             f"machine: expected GPUs such as 256xH100, or a cluster, got {shown(machine)} (gpus= is a number)"

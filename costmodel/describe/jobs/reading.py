@@ -6,10 +6,8 @@ Every refusal is one line that names the field, what it takes, and what was give
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
@@ -23,15 +21,17 @@ from costmodel.describe.jobs.fields import (
     names,
     unknown_field,
 )
-from costmodel.describe.recipe import find_switch
-from costmodel.describe.switch_table import SWITCHES
-from costmodel.physics.network.mesh import DEFAULT_ORDER
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
 
 _TRUTHS = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False}
 _LONGEST_NAME = 4096
 DAY_S = 86400.0
+_AXES = tuple(str(FIELD["axis_order"].default).split())
 ARRAYS = ("gpus", "global_batch", "seq_len", *(name for name in names(LAYOUT_FIELDS) if name != "dp"))
 """Fields of which an estimate in Python takes a value a layout."""
 
@@ -113,9 +113,9 @@ def _parts(field: Field, given: Any) -> list[Any]:
         blanks = field.kind not in ("name", "text")
         parts: list[Any] = given.replace(",", " ").split() if blanks else given.split(",")
         parts = [given] if field.kind == "order" else [part for part in parts if part.strip()]
-    elif isinstance(given, np.ndarray):
+    elif hasattr(given, "ravel"):
         parts = given.ravel().tolist()
-    elif field.kind == "order" and isinstance(given, Sequence) and given and given[0] in DEFAULT_ORDER:
+    elif field.kind == "order" and isinstance(given, Sequence) and given and given[0] in _AXES:
         parts = [given]
     else:
         parts = list(given) if isinstance(given, list | tuple | set | frozenset | range) else [given]
@@ -130,6 +130,8 @@ def read_array(name: str, given: Any) -> Array:
     >>> read_array("tp", [1, "2"]).tolist(), float(read_array("recompute", "full"))
     ([1.0, 2.0], 2.0)
     """
+    import numpy as np
+
     field = FIELD[name]
     try:
         array = np.asarray(given)
@@ -148,6 +150,8 @@ def read_array(name: str, given: Any) -> Array:
 
 def _checked(field: Field, array: Array) -> Array:
     """Refuse numbers outside the field's range, or that are not whole where they must be."""
+    import numpy as np
+
     ranges = {"word": (0.0, len(field.words) - 1.0), "truth": (0.0, 1.0)}
     least, most = ranges.get(field.kind, (field.least, field.most))
     bad = ~(np.isfinite(array) & (array >= least) & (array <= most))
@@ -163,7 +167,9 @@ def _code(field: Field, given: Any) -> float:
     if field.kind == "word" and isinstance(given, int | float) and not isinstance(given, bool):
         if not 0 <= given < len(field.words):
             raise _refusal(field, given)
-        return float(_checked(field, np.asarray(float(given))))
+        if given != int(given):
+            raise _refusal(field, given)
+        return float(given)
     value = _READERS[field.kind](field, given)
     return float(field.words.index(value)) if field.kind == "word" else float(value)
 
@@ -188,6 +194,8 @@ def _refusal(field: Field, given: Any) -> LayoutError:
 
 def require_alike(given: Mapping[str, Any]) -> None:
     """Refuse lists of a job that do not go together: one line with the fields and how many values each has."""
+    import numpy as np
+
     shapes = {name: read_array(name, given[name]).shape for name in ARRAYS if name in given}
     try:
         np.broadcast_shapes(*shapes.values())
@@ -199,11 +207,14 @@ def require_alike(given: Mapping[str, Any]) -> None:
         ) from None
 
 
+def _plain(given: Any) -> Any:
+    """Return a number of NumPy's as one of Python's; this module is read before NumPy is."""
+    return given.item() if hasattr(given, "item") and not hasattr(given, "__setitem__") else given
+
+
 def _number(field: Field, given: Any) -> int | float:
     """Read a number in the field's range from a number or a text."""
-    if isinstance(given, np.generic):
-        given = given.item()
-    value = given
+    value = given = _plain(given)
     if isinstance(given, str):
         digits = given.strip().removeprefix("$") if field.unit.startswith("USD") else given
         is_time = field.unit == "d" and digits.strip()[-1:].isalpha()
@@ -232,7 +243,7 @@ def _read_name(field: Field, given: Any) -> Any:
         if not given.strip() or len(given) > _LONGEST_NAME:
             raise _refusal(field, given)
         return given.strip()
-    if isinstance(given, bool | int | float | list | tuple | dict | set | bytes | np.ndarray | np.generic):
+    if isinstance(given, bool | int | float | list | tuple | dict | set | bytes) or hasattr(given, "dtype"):
         raise _refusal(field, given)
     return given
 
@@ -247,8 +258,8 @@ def _read_word(field: Field, given: Any) -> str:
 def _read_truth(field: Field, given: Any) -> bool:
     if isinstance(given, str) and given.strip().lower() in _TRUTHS:
         return _TRUTHS[given.strip().lower()]
-    if isinstance(given, bool | np.bool_) or (isinstance(given, int | float | np.number) and given in (0, 1)):
-        return bool(given)
+    if isinstance(plain := _plain(given), bool | int | float) and plain in (0, 1):
+        return bool(plain)
     raise _refusal(field, given)
 
 
@@ -273,7 +284,7 @@ def _read_order(field: Field, given: Any) -> tuple[str, ...]:
     else:
         raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
     is_text = all(isinstance(axis, str) for axis in axes)
-    if not is_text or sorted(axes) != sorted(DEFAULT_ORDER):
+    if not is_text or sorted(axes) != sorted(_AXES):
         said = shown(" ".join(axes) if is_text else given)
         raise LayoutError(f"{field.name}: {said} must name each of tp, cp, dp, pp once, innermost first")
     return axes
@@ -284,12 +295,12 @@ _UNITS = {"bytes": "B", "rate": "B/s", "time": "s"}
 
 def _read_quantity(field: Field, given: Any) -> float:
     """Read a quantity in SI units: a number, or a text with a unit; memory may be endless."""
-    value = given.item() if isinstance(given, np.generic) else given
+    value = _plain(given)
     if isinstance(value, str):
         value = read_quantity(field.name, given, _UNITS[field.kind])
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refusal(field, given)
-    if value == np.inf and field.kind == "bytes" and not isinstance(given, str):
+    if value == inf and field.kind == "bytes" and not isinstance(given, str):
         return float(value)
     if not (field.least <= value <= field.most if field.kind == "time" else 0.0 < value <= 1e18):
         raise _refusal(field, given)
@@ -318,6 +329,8 @@ _PAIRS = {
 
 def _pairs(field: Field, given: Any) -> list[tuple[Any, Any]]:
     """Part a mapping, or texts such as ``pp=1``, into names and values; prices and hardware stand in one text too."""
+    from costmodel.describe.switch_table import SWITCHES
+
     if isinstance(given, Mapping):
         return list(given.items())
     texts = [given] if isinstance(given, str) else given
@@ -341,6 +354,9 @@ def _read_switches(field: Field, given: Any) -> dict[str, Any]:
     >>> read("switches", ["dp_overlap=none", "selective_modules=core_attn,mlp"])
     {'dp_overlap': 'none', 'selective_modules': ['core_attn', 'mlp']}
     """
+    from costmodel.describe.recipe import find_switch
+    from costmodel.describe.switch_table import SWITCHES
+
     pairs = _pairs(field, given)
     for name, _ in pairs:
         if not isinstance(name, str):
@@ -361,6 +377,8 @@ def _read_switches(field: Field, given: Any) -> dict[str, Any]:
 
 def _read_choices(field: Field, given: Any) -> dict[str, Any]:
     """Read fields that are decided from a mapping, or from texts such as ``pp=1``."""
+    from costmodel.describe.switch_table import SWITCHES
+
     turned = tuple(FIELD[name] for name in KNOBS)
     found: dict[str, Any] = {}
     for key, value in _pairs(field, given):

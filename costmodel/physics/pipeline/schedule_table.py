@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +32,7 @@ RINGS = tuple(name for name in UNLIKE if name.startswith(("pair_", "three_", "ve
 LAYOUT = ("stages", "micro_batches", "virtual_stages")
 NAMES = (
     *LAYOUT,
-    *("forward_s", "backward_input_s", "backward_weight_s", "message_s"),
-    *("stage", "layers"),
+    *("forward_s", "backward_input_s", "backward_weight_s", "message_s", "stage", "layers"),
     *UNLIKE,
 )
 """What closed forms may use: the layout, the times of the busiest rank and of a message, the rank and layers held."""
@@ -79,13 +79,7 @@ class Exactness(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Everything that is known of a schedule; a field that is left out is a `TypeError` at import.
-
-    Raises
-    ------
-    ValueError
-        If a form uses a name that it does not get.
-    """
+    """Everything that is known of a schedule; a field that is left out is a `TypeError` at import."""
 
     name: str
     """As users write it."""
@@ -118,37 +112,35 @@ class Schedule:
     source: str
     """Where the order, and the forms that were not read off the simulation, come from."""
 
-    def __post_init__(self) -> None:
-        """Read every formula once, so that a typing error does not wait for the first job."""
-        forms = (self.bubble, self.held, self.messages, self.late, self.unpaired, self.pair_held)
-        for text, names in [
-            *((form, NAMES) for form in forms),
-            *((rule, LAYOUT) for rule in self.needs.values()),
-        ]:
-            if unknown := sorted(set(inputs_of(with_steps(STEPS, text))) - set(names)):
-                raise ValueError(
-                    f"schedule {self.name}: {unknown[0]!r} in {text!r} is none of {', '.join(names)}"
-                )
-
-    @property
+    @cached_property
     def weight_copies(self) -> float:
         """Copies of its parameters that a rank holds. [-]"""
         return 2.0 if self.fold is Fold.BOTH_WAYS else 1.0
 
-    @property
+    @cached_property
     def has_rings(self) -> bool:
         """Whether neighbours that wait for each other in a circle may set its pace."""
         return bool(set(inputs_of(self.bubble)) & set(RINGS))
 
-    @property
+    @cached_property
     def meets_by_chunk(self) -> bool:
         """Whether chunks of ranks that meet each other may set its pace."""
         return "last_by_chunk_s" in inputs_of(self.bubble)
 
-    @property
+    @cached_property
     def differs_by_rank(self) -> bool:
         """Whether ranks that are equally busy wait for unlike times: the slowest is found with its bubble."""
         return self.splits_backward or "behind" in inputs_of(with_steps(STEPS, self.bubble))
+
+    def require_known_names(self) -> None:
+        """Refuse a form that uses a name which it does not get."""
+        forms = (self.bubble, self.held, self.messages, self.late, self.unpaired, self.pair_held)
+        named = [*((form, NAMES) for form in forms), *((rule, LAYOUT) for rule in self.needs.values())]
+        for text, names in named:
+            if unknown := sorted(set(inputs_of(with_steps(STEPS, text))) - set(names)):
+                raise ValueError(
+                    f"schedule {self.name}: {unknown[0]!r} in {text!r} is none of {', '.join(names)}"
+                )
 
     def broken_rules(self, **layout: float) -> list[str]:
         """Return what keeps it from running with these `stages`, `micro_batches` and `virtual_stages`."""

@@ -59,8 +59,11 @@ def fact(name: str, schedule: ArrayLike) -> Array:
     >>> fact("weight_copies", [schedule_code("1f1b"), schedule_code("dualpipe")]).tolist()
     [1.0, 2.0]
     """
-    facts = [float(getattr(record, name)) for record in SCHEDULES.values()]
-    return np.asarray(facts)[np.asarray(schedule).astype(np.int64)]
+    codes, records = np.asarray(schedule).astype(np.int64), list(SCHEDULES.values())
+    facts = np.zeros(len(records))
+    for code in distinct(codes):
+        facts[int(code)] = getattr(records[int(code)], name)
+    return np.asarray(facts[codes])
 
 
 @lru_cache(maxsize=8)
