@@ -254,7 +254,8 @@ def _in_order(orders: Orders, times: _Times) -> Timeline:
 
     Of two that run as one, both wait for what either needs, and what they make is there when the last of them ends.
     """
-    free, done, tasks = [0.0] * len(orders.ranks), [], []
+    free, tasks = [0.0] * len(orders.ranks), list[Task]()
+    done: list[float] = []
     for rank, steps, waits in _sequence(orders):
         now = free[rank]
         for before, far in waits:
