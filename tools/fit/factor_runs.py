@@ -165,15 +165,15 @@ def layout_scale(runs: pd.DataFrame, tail: float) -> tuple[float, int]:
 
 SETTLES = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
 """Knobs whose value a layout's own error goes with; those of the others differ no more than two runs of one layout."""
-LEAST_PAIRS = 50
-"""Pairs that differ in a knob, to say what it makes."""
+SHRUNK_BY = 50
+"""Pairs that count as much as the mean of all knobs does, in what one knob makes. [-]"""
 
 
 def layout_parts(runs: pd.DataFrame) -> dict[str, float]:
     """Return the spread that each knob adds to a layout's error, and ``run``: what two runs of one layout differ by. [-]
 
     Half of the squared differences of residuals inside sweeps, of runs that differ in nothing but the layout, by least
-    squares with none below 0. A knob that too few pairs differ in is lent the mean of the others. Layouts with another
+    squares with none below 0, each shrunk to the mean of all knobs: two pairs say little of one. Layouts with another
     micro-batch or other virtual stages alone are found to differ no more than two runs of one layout do.
 
     Parameters
@@ -201,12 +201,13 @@ def layout_parts(runs: pd.DataFrame) -> dict[str, float]:
     root = np.sqrt(np.concatenate(weights))
     square = np.minimum(square, np.quantile(square, CLIPPED))
     found, _ = nnls(terms * root[:, None], square * root)
-    told = dict(zip([*held, "run"], found.tolist(), strict=True))
-    seen = dict(zip(held, terms[:, :-1].sum(axis=0).tolist(), strict=True))
-    known = [told[knob] for knob in SETTLES if seen[knob] >= LEAST_PAIRS]
-    lent = float(np.mean(known))
-    parts = {knob: told[knob] if seen[knob] >= LEAST_PAIRS else lent for knob in SETTLES}
-    return {knob: float(np.sqrt(part)) for knob, part in {**parts, "run": told["run"]}.items()}
+    part_of = dict(zip([*held, "run"], found.tolist(), strict=True))
+    pairs = dict(zip(held, terms[:, :-1].sum(axis=0).tolist(), strict=True))
+    mean = sum(pairs[knob] * part_of[knob] for knob in SETTLES) / sum(pairs[knob] for knob in SETTLES)
+    shrunk = {
+        knob: (pairs[knob] * part_of[knob] + SHRUNK_BY * mean) / (pairs[knob] + SHRUNK_BY) for knob in SETTLES
+    }
+    return {knob: float(np.sqrt(part)) for knob, part in {**shrunk, "run": part_of["run"]}.items()}
 
 
 def weighted_quantile(values: Array, weights: Array, share: float) -> float:
