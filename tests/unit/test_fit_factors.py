@@ -92,11 +92,11 @@ def test_known_variance_is_of_the_nearest_factor():
     assert nearest("matmul", ["mars", "16-bit"], spreads) == "matmul.other.16-bit"
 
 
-def layouts(effect: float, noise: float) -> pd.DataFrame:
+def layouts(of_tp: float, of_pp: float, noise: float, sweeps: int) -> pd.DataFrame:
     """Return sweeps of runs whose errors are an effect of tp, one of pp, and the noise of a run."""
     rows, rest = [], "switches{}"
-    for sweep in range(200):
-        of_tp, of_pp = (effect * RNG.standard_normal(3) for _ in range(2))
+    for sweep in range(sweeps):
+        tp_errors, pp_errors = (effect * RNG.standard_normal(3) for effect in (of_tp, of_pp))
         rows += [
             {
                 "source": "s",
@@ -105,7 +105,7 @@ def layouts(effect: float, noise: float) -> pd.DataFrame:
                 "global_batch": 8,
                 "precision": "bf16",
                 "layout": f"tp{tp} pp{pp} vp1 cp1 ep1 mbs{mbs} gbs8 seq_len9 zero_stage1 recomputenone {rest}",
-                "residual": of_tp[tp] + of_pp[pp] + noise * RNG.standard_normal(),
+                "residual": tp_errors[tp] + pp_errors[pp] + noise * RNG.standard_normal(),
             }
             for tp, pp, mbs in ((0, 0, 1), (0, 0, 2), (1, 0, 1), (2, 1, 1), (2, 2, 4))
         ]
@@ -113,12 +113,20 @@ def layouts(effect: float, noise: float) -> pd.DataFrame:
 
 
 def test_layouts_differ_by_their_knobs_and_by_runs():
-    found = layout_parts(layouts(effect=0.06, noise=0.02))
+    found = layout_parts(layouts(0.06, 0.06, 0.02, sweeps=200))
     assert found["tp"] == pytest.approx(0.06, rel=0.25)
     assert found["pp"] == pytest.approx(0.06, rel=0.25)
     assert found["run"] == pytest.approx(0.02, rel=0.3)
-    # No pair differs in these: lent the mean of those that some do.
-    assert found["ep"] == found["cp"] == pytest.approx(np.sqrt((found["tp"] ** 2 + found["pp"] ** 2) / 2))
+    # No pair differs in these: the mean of those that some do. Of the ten pairs of a sweep 8 differ in tp, 7 in pp.
+    mean = np.sqrt((8 * found["tp"] ** 2 + 7 * found["pp"] ** 2) / 15)
+    assert found["ep"] == found["cp"] == pytest.approx(mean, rel=0.01)
+
+
+def test_what_few_pairs_say_of_a_knob_is_shrunk_to_the_mean_of_all():
+    """Of pp, which has no effect, 7 pairs a sweep: against 50 of the mean 21 say less of it than 1,400 do."""
+    for sweeps, shares in ((3, (0.6, 0.85)), (200, (0.0, 0.3))):
+        found = layout_parts(layouts(0.06, 0.0, 0.001, sweeps))
+        assert shares[0] <= found["pp"] ** 2 / found["cp"] ** 2 <= shares[1]
 
 
 def test_what_is_left_holds_as_many_runs_as_it_should():
