@@ -111,11 +111,7 @@ def _role(name: str) -> Role:
 
 @lru_cache(maxsize=4096)
 def named(role: str, *keys: str) -> str:
-    """Return the name of the factor of a role for these keys, or the one lent to what has no residuals.
-
-    >>> named("matmul", "hopper", "16-bit"), named("matmul", "mars", "16-bit")
-    ('matmul.hopper.16-bit', 'matmul.other.16-bit')
-    """
+    """Return the name of the factor of a role for these keys, or the one lent to what has no residuals."""
     return nearest(_role(role).name, keys, factors())
 
 

@@ -138,11 +138,7 @@ def find_switch(name: str) -> Switch:
 
 
 def switch_text(value: Any) -> str:
-    """Return the value of a switch as ``--set`` takes it.
-
-    >>> switch_text(True), switch_text(("mlp", "moe")), switch_text(None)
-    ('true', 'mlp,moe', 'null')
-    """
+    """Return the value of a switch as ``--set`` takes it."""
     if isinstance(value, tuple | list):
         return ",".join(map(str, value))
     return (

@@ -11,7 +11,6 @@ import pandas as pd
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.factors import ROLES
-from costmodel.physics.network.fabric import constants_of
 from costmodel.reporting.cells import cell, facts_of, say, table_of
 from costmodel.trust.calibrate import FabricCalibration, KernelCalibration, StepCalibration
 from costmodel.trust.calibration.cluster_fit import ClusterFit
@@ -55,7 +54,7 @@ def _constant_grids(found: FabricCalibration) -> list[Grid]:
     grids = []
     for index, fitted in found.fit.tiers.items():
         base = found.cluster.tiers[index]
-        before = constants_of(base)._asdict() | {key: getattr(base, key) for key in BASE_FIELDS}
+        before = base.fabric._asdict() | {key: getattr(base, key) for key in BASE_FIELDS}
         after = fitted.fabric._asdict() | {key: getattr(fitted.tier, key) for key in BASE_FIELDS}
         rows = [
             [

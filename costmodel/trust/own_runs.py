@@ -51,15 +51,7 @@ class OwnRun(NamedTuple):
 
 
 def read_runs(files: Sequence[str | Path], job: Mapping[str, Any] | None = None) -> list[OwnRun]:
-    """Read measured runs from tables (.csv), job files with `measured` (.yaml) and training logs (anything else).
-
-    Parameters
-    ----------
-    files : sequence of path
-        At least one.
-    job : mapping, optional
-        Fields below those of every row, and the job of every log.
-    """
+    """Read measured runs from tables (.csv), job files with `measured` (.yaml) and training logs (anything else)."""
     base = {key: value for key, value in (job or {}).items() if value is not None}
     if not files:
         raise DataError("runs: expected a table, a job file or a log")

@@ -69,23 +69,7 @@ def posterior(
     tail: float,
     probes: Sequence[Array] = (),
 ) -> Posterior:
-    """Update priors by measurements.
-
-    Parameters
-    ----------
-    model : callable
-        See `Model`.
-    measured : Array
-        Logarithms of what was measured, (n,).
-    priors : Priors
-        Of the factors, (k,).
-    scale : Array
-        Of what a single row is off by, beyond the factors, (n,). [-]
-    tail : float
-        Degrees of freedom of that.
-    probes : sequence of Array
-        Points, (k,), from which a search may also begin: what hides at the prior may not hide there.
-    """
+    """Update priors by measurements."""
     begin = [priors.center]
     if len(probes):
         points = np.stack(probes)
@@ -147,11 +131,7 @@ def left_out_errors(found: Posterior, measured: Array, priors: Priors, scale: Ar
 
 
 def weight(scaled: Array, tail: float | Array) -> Array:
-    """Return what a scaled residual weighs under Student's t; 1 under a normal distribution.
-
-    >>> weight(np.array([0.0, 3.0]), 3.0)
-    array([1.33333333, 0.33333333])
-    """
+    """Return what a scaled residual weighs under Student's t; 1 under a normal distribution."""
     finite = np.where(np.isfinite(tail), tail, 1.0)
     return np.where(np.isfinite(tail), (finite + 1.0) / (finite + scaled**2), 1.0)
 

@@ -57,9 +57,6 @@ def source_family(source: str) -> str:
     """Return the family of a source: tables that are near-copies of one another, as of containers of one framework.
 
     What a prediction is worth where nobody has measured shows only when all of a family are left out.
-
-    >>> source_family("megatron-bridge-26.04"), source_family("bloom")
-    ('megatron-bridge', 'bloom')
     """
     return next((family for start, family in _FAMILY_STARTS.items() if source.startswith(start)), source)
 

@@ -208,9 +208,6 @@ def longest_run(flags: Flags) -> int:
     """Return how many entries from the start belong together by a mark that most of them bear.
 
     The end is where marked less unmarked entries are most: a mark that is missing once does not end it.
-
-    >>> longest_run(np.array([True, True, False, True, False, False]))
-    2
     """
     score = np.cumsum(np.where(flags, 1, -1))
     best = int(np.argmax(score)) if len(score) else 0

@@ -15,10 +15,10 @@ from costmodel.describe.jobs.changes import Change, Kind, with_layout, with_swit
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.switch_table import SWITCHES
+from costmodel.physics.network.fabric import Fabric
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Tier
-    from costmodel.describe.hardware.fabric import FabricConstants
     from costmodel.describe.hardware.kernels import KernelConstants
 
 _HOST_LATENCIES = {
@@ -109,15 +109,14 @@ def _kernel_latencies(
     yield "memory kernel start", kernels.model_copy(update={"memory": memory}), kernels.memory.fixed_s
 
 
-def _fabric_latencies(fabric: FabricConstants | None) -> list[str]:
-    fields = () if fabric is None else type(fabric).model_fields
-    return [name for name in fields if name.endswith("_s") and "per_s" not in name]
+_LATENCIES = tuple(name for name in Fabric._fields if name.endswith("_s") and "per_s" not in name)
+"""Constants of a link that are times."""
 
 
 def _longest(tier: Tier) -> float:
     """Return the largest of a tier's latencies. [s]."""
     times = [tier.latency_s, tier.base_latency_s]
-    times += [float(getattr(tier.fabric, name)) for name in _fabric_latencies(tier.fabric)]
+    times += [getattr(tier.fabric, name) for name in _LATENCIES]
     return max(times)
 
 
@@ -126,7 +125,7 @@ def _with_latency(tier: Tier, factor: float) -> Tier:
         tier,
         latency_s=tier.latency_s * factor,
         base_latency_s=tier.base_latency_s * factor,
-        fabric=fabric_scaled(tier.fabric, _fabric_latencies(tier.fabric), factor),
+        fabric=fabric_scaled(tier.fabric, _LATENCIES, factor),
     )
 
 

@@ -35,16 +35,12 @@ def nccl_gather(ranks, size):
     }
 
 
-class Constants:
-    """The fitted block of a link that behaves as the tuner thinks."""
-
-    constants = Fabric(
-        simple_step_s=(NET["simple"] - NET["ll"]) * 1e-6,
-        ll_bandwidth_bytes_per_s=LL_RATE * 1e6,
-        tree_step_s=14e-6,
-    )
-
-
+FITTED = Fabric(
+    simple_step_s=(NET["simple"] - NET["ll"]) * 1e-6,
+    ll_bandwidth_bytes_per_s=LL_RATE * 1e6,
+    tree_step_s=14e-6,
+)
+"""Of a link that behaves as the tuner thinks."""
 INSIDE = Tier(name="nvlink", size=8, bandwidth_bytes_per_s=360e9, latency_s=0.8e-6, base_latency_s=5e-6)
 OUTSIDE = Tier(
     name="net",
@@ -52,7 +48,7 @@ OUTSIDE = Tier(
     bandwidth_bytes_per_s=RATE * 1e6,
     latency_s=NET["ll"] * 1e-6,
     base_latency_s=BASE["ll"] * 1e-6,
-    fabric=Constants(),
+    fabric=FITTED,
 )
 SWITCHED = replace(INSIDE, in_network_reduction=True, reduction_bandwidth_bytes_per_s=300e9)
 SHARP = replace(OUTSIDE, in_network_reduction=True, reduction_bandwidth_bytes_per_s=RATE * 1e6)
@@ -130,7 +126,7 @@ def test_a_slower_reduction_than_the_port_is_the_limit():
     cost = collective_time("all_reduce", 1e9, group(64), (INSIDE, slow), algorithm="collnet-chain")
     assert float(cost.transfer_s) == pytest.approx(4 * 1e9 / (RATE * 1e6))
     # A tree of 80 % of the ring's rate takes as much of what the switches add.
-    fitted = type("Fitted", (), {"constants": Fabric(tree_rate_factor=0.8)})()
+    fitted = Fabric(tree_rate_factor=0.8)
     cost = collective_time(
         "all_reduce", 1e9, group(64), (INSIDE, replace(slow, fabric=fitted)), algorithm="collnet-chain"
     )
@@ -225,7 +221,7 @@ def test_a_grid_of_groups_is_priced_as_each_of_them(exponent):
     """Four ranks are too few for the switch, which eight take from 2 MiB on: neither is seen in the other."""
     ranks, inside = np.array([2.0, 4.0, 8.0, 16.0, 64.0]), np.array([2.0, 4.0, 8.0, 8.0, 8.0])
     dear = Fabric(nvls_latency_s=0.5, ll_bandwidth_bytes_per_s=1e11)
-    tiers = (replace(SWITCHED, fabric=type("Dear", (), {"constants": dear})()), OUTSIDE)
+    tiers = (replace(SWITCHED, fabric=dear), OUTSIDE)
     grid = collective_time("all_reduce", 2.0**exponent, Group(ranks, (inside, ranks)), tiers)
     for at, (n, near) in enumerate(zip(ranks, inside, strict=True)):
         alone = collective_time("all_reduce", 2.0**exponent, group(n, near), tiers)

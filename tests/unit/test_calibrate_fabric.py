@@ -11,6 +11,7 @@ import pytest
 
 from costmodel.base.errors import DataError
 from costmodel.describe.hardware.hardware import load_link
+from costmodel.describe.hardware.profile_files import read_yaml
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.trust.calibration import fabric_fit
@@ -21,9 +22,7 @@ TRUE = Fabric(rate_factor=1.05, copy_bandwidth_bytes_per_s=900e9, pipeline_s=5e-
 
 def synthetic_runs():
     """Sweeps on NVLink 3, which has no switch that adds, with 2 % of noise."""
-    tier = replace(
-        load_link("nvlink3", size=8), base_latency_s=9e-6, latency_s=1.1e-6, fabric=fabric_fit.Constants(TRUE)
-    )
+    tier = replace(load_link("nvlink3", size=8), base_latency_s=9e-6, latency_s=1.1e-6, fabric=TRUE)
     rng = np.random.default_rng(7)
     size = 1024.0 * 4.0 ** np.arange(11)
     runs = []
@@ -60,14 +59,14 @@ def test_a_written_block_is_what_the_loader_reads(tmp_path):
 
     assert path.read_text().count("fabric:") == 1
     assert (read.base_latency_s, read.latency_s) == pytest.approx((9.5e-6, 1.25e-6))
-    assert read.fabric.points == 99
-    np.testing.assert_allclose(read.fabric.constants, TRUE, rtol=1e-3)
+    assert read_yaml(path)["fabric"]["points"] == 99
+    np.testing.assert_allclose(read.fabric, TRUE, rtol=1e-3)
 
 
 def test_no_ring_is_fitted_faster_than_the_wire():
     tier = load_link("nvlink3", size=8)
     fast = fabric_fit.with_constants(tier, {"rate_factor": 9.0}, Fabric())
-    rate = fast.achieved_bandwidth_bytes_per_s * fast.fabric.constants.rate_factor
+    rate = fast.achieved_bandwidth_bytes_per_s * fast.fabric.rate_factor
     assert rate == pytest.approx(tier.bandwidth_bytes_per_s)
 
 

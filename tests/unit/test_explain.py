@@ -184,7 +184,7 @@ def test_one_collective_is_the_text_of_the_way_that_ran():
     assert {"nvlink_bytes_per_s", "leaf_bytes_per_s", "leaf_hop_s", "ranks"} <= set(made.terms)
     assert "nvlink_hops = ranks - ranks / nvlink_members" in made.formula
     assert "leaf_hops = ranks / nvlink_members - ranks / leaf_members" in made.formula
-    rate = 8 * tiers[1].achieved_bandwidth_bytes_per_s * tiers[1].fabric.constants.rate_factor
+    rate = 8 * tiers[1].achieved_bandwidth_bytes_per_s * tiers[1].fabric.rate_factor
     assert float(made.steps["wire_s"]) == pytest.approx(15 / 16 * 1e9 / rate, rel=1e-12)
 
 

@@ -289,4 +289,4 @@ def test_base_latencies_stand_on_the_tier_and_the_rest_in_its_constants():
         tier, {"latency_s": 3e-6, "base_latency_s": 7e-6, "pipeline_s": 1e-6}, Fabric()
     )
     assert (put.latency_s, put.base_latency_s) == (3e-6, 7e-6)
-    assert put.fabric.constants == Fabric(pipeline_s=1e-6)
+    assert put.fabric == Fabric(pipeline_s=1e-6)

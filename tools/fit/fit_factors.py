@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from costmodel.describe.factors import OTHER, UNFITTED, with_tail
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_link
+from costmodel.describe.hardware.profile_files import read_yaml, shipped_folder
 from costmodel.describe.odds import FitOdds
 from costmodel.step.placed_job import HIDING
 from costmodel.trust.published_runs import read_rows
@@ -120,17 +121,16 @@ def _lent() -> dict[str, Said]:
         for role in ("matmul", "grouped_matmul"):
             said[f"{role}.{OTHER}.{bits}"] = _normal(_apart(reached), 0, apart.format(len(reached)))
     said[f"attention.{OTHER}"] = _normal(_apart(cores), 0, apart.format(len(cores)))
-    links = [load_link(name, size=1024) for name in list_profiles("link")]
-    fitted = [link for link in links if link.fabric is not None and link.fabric.basis == "measured"]
+    fitted = [
+        load_link(path, size=1024)
+        for path in sorted((shipped_folder() / "links").glob("*.yaml"))
+        if read_yaml(path).get("fabric", {}).get("basis") == "measured"
+    ]
     for part, values in (
         ("latency", [link.latency_s + link.base_latency_s for link in fitted]),
         (
             "transfer",
-            [
-                link.efficiency * link.fabric.constants.rate_factor
-                for link in fitted
-                if link.fabric is not None
-            ],
+            [link.efficiency * link.fabric.rate_factor for link in fitted],
         ),
     ):
         said[f"collective.{OTHER}.{part}"] = _normal(

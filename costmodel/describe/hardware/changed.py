@@ -9,8 +9,8 @@ from typing import Any
 from costmodel.base.errors import ProfileError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.hardware.cluster import Cluster, Tier
-from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
+from costmodel.physics.network.fabric import Fabric
 
 NUMBERS: Mapping[str, str] = {
     "peak": "FLOP/s",
@@ -128,14 +128,9 @@ def at_rate(tier: Tier, factor: float) -> Tier:
     )
 
 
-def fabric_scaled(fabric: FabricConstants | None, names: Iterable[str], factor: float) -> Any:
-    """Return the fitted constants of a link with some scaled, built anew (copies keep cached numbers)."""
-    if fabric is None:
-        return None
-    values = {name: getattr(fabric, name) for name in type(fabric).model_fields}
-    for name in names:
-        values[name] = values[name] * factor
-    return type(fabric).model_construct(**values)
+def fabric_scaled(fabric: Fabric, names: Iterable[str], factor: float) -> Fabric:
+    """Return the constants of a link with some scaled."""
+    return fabric._replace(**{name: factor * getattr(fabric, name) for name in names})
 
 
 def _at_clock(kernels: KernelConstants, clock: float) -> KernelConstants:

@@ -15,9 +15,9 @@ from costmodel.base.words import DEVICE
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS, OPEN_KERNELS
 from costmodel.describe.hardware.strict import Strict
 from costmodel.describe.precision import PRECISIONS
+from costmodel.physics.network.fabric import Tier as Tier
 
 if TYPE_CHECKING:
-    from costmodel.describe.hardware.fabric import FabricConstants
     from costmodel.describe.hardware.kernels import KernelConstants
 
 _FUSED = [name for name in ATTENTION_KERNELS if name not in OPEN_KERNELS]
@@ -124,61 +124,6 @@ class Accelerator:
             return True
         blocks = self.kernels.blocks.matmul
         return next(blocks[dtype] for dtype in ("bf16", "fp16") if dtype in blocks).basis != "measured"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tier:
-    """One level of a cluster: the domains of `size` GPUs that a link joins."""
-
-    name: str
-    """What the level is called: nvlink, leaf, pod, spine."""
-    size: int
-    """GPUs inside one domain of this level. [-]"""
-    bandwidth_bytes_per_s: float
-    """Line rate per GPU and direction. [B/s]"""
-    efficiency: float = 1.0
-    """Share of it that large ring messages achieve. [-]"""
-    latency_s: float = 0.0
-    """Start-up time of one ring step. [s]"""
-    base_latency_s: float = 0.0
-    """Fixed cost of a collective. [s]"""
-    oversubscription: float = 1.0
-    """Divides the bandwidth of traffic that leaves the level below, 1 = none. [-]"""
-    in_network_reduction: bool = False
-    """Whether the switch adds up (NVLS, SHARP)."""
-    reduction_bandwidth_bytes_per_s: float = 0.0
-    """What one GPU can send into such a reduction, 0 if there is none. [B/s]"""
-    through_host: bool = False
-    """Whether messages are copied through the host's memory (TCP sockets) and so take its link to the GPU too."""
-    spread: float = 0.0
-    """Standard deviation of the times that the domains which it joins take for one step, over their mean:
-    every step waits for the slowest of them. [-]"""
-    topology: str = "switch"
-    """How the GPUs of a domain are wired: a name of `costmodel.physics.network.topologies`."""
-    shape: tuple[int, ...] = ()
-    """Chips along each dimension of a torus: of the largest slice in a profile, of the one in use in a job;
-    empty where there are no dimensions. [-]"""
-    wrap_multiple: int = 1
-    """The ends of a dimension of a torus are joined where its length is a multiple of this. [-]"""
-    wraps_whole: bool = field(default=False, repr=False)
-    """Whether ends are joined only where the lengths of all dimensions are such multiples (switches between
-    cubes)."""
-    kind: str = ""
-    link: str = ""
-    """Sort of wire (nvlink, xgmi, pcie, ib, roce, efa, omnipath, slingshot, tcp) and its profile."""
-    fabric: "FabricConstants | None" = None
-    """Constants of the collective library on this link, fitted to measurements."""
-
-    @property
-    def wraps(self) -> tuple[bool, ...]:
-        """Whether the ends of each dimension of a torus are joined."""
-        each = tuple(length % self.wrap_multiple == 0 for length in self.shape)
-        return (all(each),) * len(each) if self.wraps_whole else each
-
-    @property
-    def achieved_bandwidth_bytes_per_s(self) -> float:
-        """What a GPU's large messages get on this level when all GPUs send. [B/s]."""
-        return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,13 +45,7 @@ _Constants: Any = create_model("_Constants", __base__=_Block, **_FIELDS)
 
 
 class FabricConstants(_Constants):
-    """Fitted constants of one link, and where they come from.
-
-    Attributes
-    ----------
-    basis, source, points, residual : str, str, int, float
-        Whether this very link was measured, by whom, how many points, mean relative error.
-    """
+    """Fitted constants of one link, and where they come from."""
 
     basis: Basis = "estimated"
     source: str = "assumed"

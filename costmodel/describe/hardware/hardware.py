@@ -381,6 +381,8 @@ def _tier(path: Path, folders: Folders, *, size: int = 1) -> Tier:
     """Read a link file as a tier of `size` GPUs, not oversubscribed."""
     file: LinkFile = _validated(path, "link", folders)
     found = _plain(file, Tier) | {"size": size, "link": file.name}
+    if file.fabric is not None:
+        found["fabric"] = file.fabric.constants
     if not file.in_network_reduction.value:
         found.pop("reduction_bandwidth_bytes_per_s", None)
     return Tier(**found)

@@ -32,15 +32,7 @@ Blocks = Callable[[str], Block]
 
 
 def written_out(name: str, blocks: Blocks) -> dict[str, Any]:
-    """Return the ``kernels:`` block of an accelerator with constants in place of rules.
-
-    Parameters
-    ----------
-    name : str
-        Of the accelerator.
-    blocks : callable
-        The block of an accelerator as its file has it; it raises `ProfileError` for one that is not there.
-    """
+    """Return the ``kernels:`` block of an accelerator with constants in place of rules."""
     block = blocks(name)
     made: dict[str, Any] = {key: value for key, value in block.items() if key not in (*LENT, *GROUPS)}
     for place in _places(name, blocks):

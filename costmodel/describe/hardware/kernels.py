@@ -162,19 +162,7 @@ class KernelBlocks(Strict):
 
 
 class KernelConstants(BaseModel):
-    """What the formulas receive: constants by dtype or kernel name, and where each came from.
-
-    Attributes
-    ----------
-    matmul, grouped_matmul : dict of MatmulConstants
-        By dtype: every key of `PEAK_KEY`, filled through `FALLBACK_DTYPES`.
-    attention : dict of AttentionConstants
-        By fused kernel: triton, flash1, flash2, flash3, cudnn, and `FP8_ATTENTION` where it was timed.
-    memory : MemoryConstants
-        Of memory-bound kernels.
-    blocks : KernelBlocks
-        The file's own blocks with basis, source, points and held-out error.
-    """
+    """What the formulas receive: constants by dtype or kernel name, and where each came from."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 

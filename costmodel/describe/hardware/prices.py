@@ -43,11 +43,7 @@ def given_price(cluster: Cluster) -> float | None:
 
 
 def price_text(cluster: Cluster) -> str:
-    """Say what a GPU-hour costs, when, and from where to where lists went.
-
-    >>> price_text(load_cluster("tpu-v6e"))[:5], price_text(replace(load_cluster("tpu-v6e"), price_date=""))
-    ('$2.70', '$2.70 (given)')
-    """
+    """Say what a GPU-hour costs, when, and from where to where lists went."""
     usd = cluster.price_usd_per_gpu_hour
     return f"no price: {price_note(cluster)}" if usd is None else f"${usd:,.2f} ({price_note(cluster)})"
 

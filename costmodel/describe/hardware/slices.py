@@ -23,11 +23,7 @@ def slice_text(shape: tuple[int, ...]) -> str:
 
 
 def parse_slice(text: object) -> tuple[int, ...]:
-    """Return the shape that a text such as ``8x16x16`` says.
-
-    >>> parse_slice("4x4x8")
-    (4, 4, 8)
-    """
+    """Return the shape that a text such as ``8x16x16`` says."""
     lengths = text.lower().split("x") if isinstance(text, str) else []
     if not lengths or not all(one.isascii() and one.isdigit() and 0 < int(one) < 10**6 for one in lengths):
         raise LayoutError(f"slice: expected chips along each dimension such as 8x16x16, got {shown(text)}")
@@ -60,11 +56,7 @@ def sliced(cluster: Cluster, gpus: float, shape: tuple[int, ...] = ()) -> Cluste
 
 
 def fits(shape: tuple[int, ...], pod: tuple[int, ...]) -> bool:
-    """Say whether a slice is a box of the pod's chips, in some orientation.
-
-    >>> fits((16, 4), (16, 16)), fits((4, 32), (16, 16)), fits((4, 4, 4), (16, 16))
-    (True, False, False)
-    """
+    """Say whether a slice is a box of the pod's chips, in some orientation."""
     pairs = zip(sorted(shape), sorted(pod), strict=False)
     return len(shape) == len(pod) and all(length <= most for length, most in pairs)
 

@@ -223,11 +223,7 @@ _MEANT = {alias: field.name for field in FIELDS for alias in field.aliases}
 
 
 def canonical(name: str) -> str:
-    """Return the name of a field for an alias; any other text as it is.
-
-    >>> canonical("zero"), canonical("set"), canonical("tp")
-    ('zero_stage', 'switches', 'tp')
-    """
+    """Return the name of a field for an alias; any other text as it is."""
     return _MEANT.get(name, name)
 
 
@@ -244,11 +240,7 @@ def unknown_field(name: object, fields: Iterable[Field], thing: str = "field") -
 
 
 def known_words(name: str) -> tuple[str, ...]:
-    """Return the words that a field may be, or that it may begin with, for a shell and a page to offer; empty for numbers.
-
-    >>> known_words("recompute"), known_words("tp")
-    (('none', 'selective', 'full'), ())
-    """
+    """Return the words that a field may be, or that it may begin with, for a shell and a page to offer; empty for numbers."""
     # The tables are loaded late, as a shell asks for one field.
     match name:
         case "model":

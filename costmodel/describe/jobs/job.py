@@ -275,11 +275,7 @@ def _object(name: str, given: object, kind: type[_Kind]) -> _Kind:
 
 
 def spelled_out(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a job with the degrees of its layout text in place of the text.
-
-    >>> spelled_out({"layout": "tp8 pp16", "gpus": 128})
-    {'gpus': 128, 'tp': 8, 'pp': 16}
-    """
+    """Return the fields of a job with the degrees of its layout text in place of the text."""
     found = {name: value for name, value in given.items() if name != "layout"}
     if "layout" not in given:
         return found

@@ -101,11 +101,7 @@ def make_layout(**choices: Unpack[LayoutKeywords]) -> Layout:
 
 
 def parse_layout(text: str) -> dict[str, int]:
-    """Read ``"tp8 cp1 pp16 vp2"`` (any order, also ``tp=8`` and ``tp8pp4``) into degrees.
-
-    >>> parse_layout("tp8 pp16 vp2")
-    {'tp': 8, 'pp': 16, 'vp': 2}
-    """
+    """Read ``"tp8 cp1 pp16 vp2"`` (any order, also ``tp=8`` and ``tp8pp4``) into degrees."""
     degrees: dict[str, int] = {}
     said = shown(text)
     for part in re.split(r"[\s,x·×]+", text.strip()):
@@ -216,11 +212,7 @@ def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Pro
 
 
 def first_of(bad: NDArray[np.bool_], *arrays: ArrayLike) -> list[float]:
-    """Return the values of arrays at the first place where `bad` is true, all broadcast against each other.
-
-    >>> first_of(np.array([False, True]), [1.0, 2.0], 3.0)
-    [2.0, 3.0]
-    """
+    """Return the values of arrays at the first place where `bad` is true, all broadcast against each other."""
     shape = np.broadcast_shapes(bad.shape, *(np.shape(array) for array in arrays))
     first = np.flatnonzero(np.broadcast_to(bad, shape))[0]
     return [float(np.broadcast_to(array, shape).flat[first]) for array in arrays]

@@ -85,11 +85,7 @@ def _read_values(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one description of a job over another; switches are merged one by one.
-
-    >>> merge_jobs({"layout": "tp8 pp16", "gpus": 128}, {"tp": 4})
-    {'gpus': 128, 'tp': 4, 'pp': 16}
-    """
+    """Lay one description of a job over another; switches are merged one by one."""
     lower, upper = (
         spelled_out({key: value for key, value in job.items() if value is not None}) for job in (below, above)
     )
@@ -101,11 +97,7 @@ def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
 
 
 def with_stragglers(switches: Mapping[str, Any] | None, stragglers: bool | None) -> dict[str, Any] | None:
-    """Add what the flag for stragglers says to switches, which win over it.
-
-    >>> with_stragglers({"straggler_variation": "0.02"}, True)
-    {'stragglers': 'normal', 'straggler_variation': '0.02'}
-    """
+    """Add what the flag for stragglers says to switches, which win over it."""
     flag = {} if stragglers is None else {"stragglers": "normal" if stragglers else "none"}
     return {**flag, **(switches or {})} or None
 
@@ -140,10 +132,6 @@ def usual_batch(asked: Mapping[str, Any]) -> dict[str, int]:
     Sequences are as long as the model's positions, 8,192 tokens at most. A step has about four million tokens: a power
     of two times what is odd in the number of GPUs, so that replicas divide it, and at least a sequence for eight GPUs.
     A step of reinforcement learning, whose batch is its prompts, and a job without a model have none.
-
-    >>> job = {"model": "llama3-8b", "gpus": 48}
-    >>> usual_batch(job), usual_batch({**job, "seq_len": 4096}), usual_batch({**job, "seq_len": 1, "global_batch": 3})
-    ({'seq_len': 8192, 'global_batch': 768}, {'global_batch': 1536}, {})
     """
     found: dict[str, int] = {}
     if asked.get("model") is None or is_rl(asked):

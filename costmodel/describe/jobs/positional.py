@@ -27,11 +27,7 @@ _FILES = {
 
 
 def parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the job files or models among words, and GPUs and cluster where a word counts them.
-
-    >>> parted(["a.yaml", "b.yaml", "256xH100"]), parted(["8", "llama3-8b"])
-    ((['a.yaml', 'b.yaml'], {'gpus': '256', 'cluster': 'H100'}), (['llama3-8b'], {'gpus': '8'}))
-    """
+    """Return the job files or models among words, and GPUs and cluster where a word counts them."""
     given = [word for word in words if word]
     counted = [word for word in given if _COUNTED.fullmatch(word.strip()) and not Path(word).exists()]
     if len(counted) > 1:

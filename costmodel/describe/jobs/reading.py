@@ -89,20 +89,12 @@ def read_all(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_several(name: str, given: Any) -> list[Any]:
-    """Read one or several values of a field: a value, a sequence of them, or a text with commas.
-
-    >>> read_several("gpus", "256, 512"), read_several("tp", [4, 2])
-    ([256, 512], [4, 2])
-    """
+    """Read one or several values of a field: a value, a sequence of them, or a text with commas."""
     return [read(name, part) for part in _parts(FIELD[name], given)]
 
 
 def read_codes(name: str, given: Any) -> tuple[float, ...]:
-    """Read one or several values of a field of a layout as the numbers that stand for them, ascending.
-
-    >>> read_codes("tp", "8,2,8"), read_codes("recompute", ["full", 0])
-    ((2.0, 8.0), (0.0, 2.0))
-    """
+    """Read one or several values of a field of a layout as the numbers that stand for them, ascending."""
     return tuple(sorted({_code(FIELD[name], part) for part in _parts(FIELD[name], given)}))
 
 
@@ -125,11 +117,7 @@ def _parts(field: Field, given: Any) -> list[Any]:
 
 
 def read_array(name: str, given: Any) -> Array:
-    """Read a field of a layout as float64: a value, or values of any shape; words become their codes.
-
-    >>> read_array("tp", [1, "2"]).tolist(), float(read_array("recompute", "full"))
-    ([1.0, 2.0], 2.0)
-    """
+    """Read a field of a layout as float64: a value, or values of any shape; words become their codes."""
     import numpy as np
 
     field = FIELD[name]

@@ -15,12 +15,6 @@ def shows(fields: Iterable[Field], *, searched: bool = False) -> Callable[[_Call
     """Give a call the names and defaults of the fields it takes as ``**keywords``, instead of two stars.
 
     With `searched`, what a search turns takes every sensible value where none is given: none is shown.
-
-    >>> from costmodel.describe.jobs.fields import FIELD
-    >>> @shows([FIELD["gpus"], FIELD["tp"]])
-    ... def call(**asked): ...
-    >>> str(inspect.signature(call))
-    '(*, gpus, tp=1)'
     """
 
     def default(field: Field) -> object:

@@ -84,13 +84,7 @@ class Tuning:
 
 
 def make_tuning(lora_rank: int = 0, lora_targets: str = "", base_dtype: str = "", frozen: str = "") -> Tuning:
-    """Read what a job trains, as its fields have it.
-
-    >>> make_tuning(16, "linear_qkv,linear_proj").lora_targets
-    ('o', 'qkv')
-    >>> make_tuning(frozen="embedding").frozen
-    ('embedding',)
-    """
+    """Read what a job trains, as its fields have it."""
     if lora_targets and not lora_rank:
         raise CostModelError("lora_targets: needs lora_rank, such as 16")
     if lora_rank and frozen:

@@ -71,17 +71,7 @@ _LISTS = (
 
 
 class Keys:
-    """A config that notes which of its keys were looked at, and which defaults of its class it took.
-
-    Parameters
-    ----------
-    raw : mapping
-        The file.
-    origin : str
-        Its name, for errors.
-    defaults : mapping, optional
-        What the class fills in where the file leaves a key out.
-    """
+    """A config that notes which of its keys were looked at, and which defaults of its class it took."""
 
     def __init__(
         self, raw: Mapping[str, Any], origin: str, defaults: Mapping[str, Any] | None = None

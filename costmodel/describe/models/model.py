@@ -303,12 +303,7 @@ class Model(BaseModel):
         return made
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with some fields changed, checked as any model is.
-
-        >>> Model(name="m", num_layers=2, hidden_size=64, num_heads=4, vocab_size=128, ffn_size=256,
-        ...       gated_mlp=True).model_copy(update={"num_layers": 3}).num_layers
-        3
-        """
+        """Return a copy with some fields changed, checked as any model is."""
         # What is checked here is copied below, so that a subclass stays one.
         make_model({**self.model_dump(), **(update or {})})
         return self._with(update or {}, deep=deep)

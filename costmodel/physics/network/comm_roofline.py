@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.physics.network.fabric import TierLike
+from costmodel.physics.network.fabric import Tier
 
 Array = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ def ridge_point(peak_flops_per_s: ArrayLike, bandwidth_bytes_per_s: ArrayLike) -
     )
 
 
-def ridge_points(peak_flops_per_s: float, tiers: Sequence[TierLike]) -> Array:
+def ridge_points(peak_flops_per_s: float, tiers: Sequence[Tier]) -> Array:
     """Return the ridge point of every tier of a fabric at what its large messages achieve, innermost first. [FLOP/B]"""
     return ridge_point(peak_flops_per_s, [tier.achieved_bandwidth_bytes_per_s for tier in tiers])
 

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.csv_text import read_rows
 from costmodel.bill.formula import evaluate, with_steps
-from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, TierLike
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, Tier
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.paths import Level, Route, Steps, go_on, path_of
 from costmodel.physics.network.torus import torus_steps
@@ -154,7 +154,7 @@ def moe_exchange_time(
     bytes_per_token: ArrayLike,
     top_k: ArrayLike,
     group: Group,
-    tiers: Sequence[TierLike],
+    tiers: Sequence[Tier],
     *,
     node_limit: ArrayLike = 0.0,
     deduplicate: bool = True,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,56 +77,63 @@ class Fabric(NamedTuple):
     """Rate of token dispatch and combine kernels over the link's achieved bandwidth. [-]"""
 
 
-class HasConstants(Protocol):
-    """The fitted block of a link's profile."""
-
-    @property
-    def constants(self) -> Fabric:
-        """The numbers alone."""
+UNMEASURED = Fabric()
+"""Of a link that nobody has measured."""
 
 
-class TierLike(Protocol):
-    """One level of a cluster, as `costmodel.describe.hardware.cluster.Tier` describes it."""
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """One level of a cluster: the domains of `size` GPUs that a link joins."""
 
-    @property
-    def name(self) -> str:
-        """What the level is called; the formulas' terms are called after it."""
-
-    @property
-    def size(self) -> int:
-        """GPUs of one domain."""
-
-    @property
-    def topology(self) -> str:
-        """How they are wired, a name of `costmodel.physics.network.topologies`."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Chips along each dimension of a torus; empty otherwise."""
+    name: str
+    """What the level is called: nvlink, leaf, pod, spine."""
+    size: int
+    """GPUs inside one domain of this level. [-]"""
+    bandwidth_bytes_per_s: float
+    """Line rate per GPU and direction. [B/s]"""
+    efficiency: float = 1.0
+    """Share of it that large ring messages achieve. [-]"""
+    latency_s: float = 0.0
+    """Start-up time of one ring step. [s]"""
+    base_latency_s: float = 0.0
+    """Fixed cost of a collective. [s]"""
+    oversubscription: float = 1.0
+    """Divides the bandwidth of traffic that leaves the level below, 1 = none. [-]"""
+    in_network_reduction: bool = False
+    """Whether the switch adds up (NVLS, SHARP)."""
+    reduction_bandwidth_bytes_per_s: float = 0.0
+    """What one GPU can send into such a reduction, 0 if there is none. [B/s]"""
+    through_host: bool = False
+    """Whether messages are copied through the host's memory (TCP sockets) and so take its link to the GPU too."""
+    spread: float = 0.0
+    """Standard deviation of the times that the domains which it joins take for one step, over their mean:
+    every step waits for the slowest of them. [-]"""
+    topology: str = "switch"
+    """How the GPUs of a domain are wired: a name of `costmodel.physics.network.topologies`."""
+    shape: tuple[int, ...] = ()
+    """Chips along each dimension of a torus: of the largest slice in a profile, of the one in use in a job;
+    empty where there are no dimensions. [-]"""
+    wrap_multiple: int = 1
+    """The ends of a dimension of a torus are joined where its length is a multiple of this. [-]"""
+    wraps_whole: bool = field(default=False, repr=False)
+    """Whether ends are joined only where the lengths of all dimensions are such multiples (switches between
+    cubes)."""
+    kind: str = ""
+    link: str = ""
+    """Sort of wire (nvlink, xgmi, pcie, ib, roce, efa, omnipath, slingshot, tcp) and its profile."""
+    fabric: Fabric = UNMEASURED
+    """Constants of the collective library on this link."""
 
     @property
     def wraps(self) -> tuple[bool, ...]:
-        """Whether the ends of each dimension are joined."""
+        """Whether the ends of each dimension of a torus are joined."""
+        each = tuple(length % self.wrap_multiple == 0 for length in self.shape)
+        return (all(each),) * len(each) if self.wraps_whole else each
 
     @property
     def achieved_bandwidth_bytes_per_s(self) -> float:
-        """What large messages of a GPU get, per direction."""
-
-    @property
-    def latency_s(self) -> float:
-        """Start-up of one ring step."""
-
-    @property
-    def base_latency_s(self) -> float:
-        """Fixed cost of a collective."""
-
-    @property
-    def reduction_bandwidth_bytes_per_s(self) -> float:
-        """What a GPU can send into an in-switch reduction, 0 if there is none."""
-
-    @property
-    def fabric(self) -> HasConstants | None:
-        """Fitted constants, if any."""
+        """What a GPU's large messages get on this level when all GPUs send. [B/s]."""
+        return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +164,3 @@ class GroupCost:
     def time_s(self) -> Array:
         """Both parts together, in seconds."""
         return self.made.value
-
-
-def constants_of(tier: TierLike) -> Fabric:
-    """Return the fitted constants of a tier, or those of a link that nobody measured."""
-    return _UNMEASURED if tier.fabric is None else tier.fabric.constants
-
-
-_UNMEASURED = Fabric()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.quantity import Quantity
-from costmodel.physics.network.fabric import GroupCost, TierLike
+from costmodel.physics.network.fabric import GroupCost, Tier
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.nccl import collective_time
 from costmodel.physics.network.torus import Box
@@ -112,7 +112,7 @@ _known_senders: dict[tuple[object, ...], _Sender] = {}
 class Messages:
     """The messages of one bill over a fabric of `tiers`, innermost first, by collectives `without` some algorithms."""
 
-    def __init__(self, tiers: tuple[TierLike, ...], without: tuple[str, ...] = ()) -> None:
+    def __init__(self, tiers: tuple[Tier, ...], without: tuple[str, ...] = ()) -> None:
         self._tiers = tiers
         self._without = without
         # By which arrays a group is made of, with the group, so that no other arrays have their identity.

@@ -41,7 +41,7 @@ from costmodel.bill.formula import compiled, evaluate, run, with_steps
 from costmodel.bill.lines import any_nonzero
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network import paths
-from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, TierLike
+from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, Tier
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.paths import Path, Route, go_on, path_of
 from costmodel.physics.network.topologies import TORUS
@@ -152,7 +152,7 @@ def collective_time(
     primitive: str,
     size_bytes: ArrayLike,
     group: Group,
-    tiers: Sequence[TierLike],
+    tiers: Sequence[Tier],
     *,
     algorithm: str = "auto",
     concurrent: ArrayLike = 1.0,
@@ -202,7 +202,7 @@ def collective_candidates(
     primitive: str,
     size_bytes: ArrayLike,
     group: Group,
-    tiers: Sequence[TierLike],
+    tiers: Sequence[Tier],
     *,
     concurrent: ArrayLike = 1.0,
 ) -> dict[str, GroupCost]:
@@ -218,7 +218,7 @@ def _candidates(
     primitive: str,
     size_bytes: ArrayLike,
     group: Group,
-    tiers: Sequence[TierLike],
+    tiers: Sequence[Tier],
     concurrent: ArrayLike,
     without: tuple[str, ...],
 ) -> tuple[Path, Array, list[_Candidate]]:

@@ -27,7 +27,7 @@ from costmodel.base.errors import LayoutError
 from costmodel.bill.formula import compiled, evaluate, inputs_of, run, with_steps
 from costmodel.bill.lines import any_nonzero, without_constant_axes
 from costmodel.bill.quantity import Quantity
-from costmodel.physics.network.fabric import TierLike, constants_of
+from costmodel.physics.network.fabric import Tier
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.topologies import TORUS, Topology, topology
 from costmodel.physics.network.torus import side_terms, torus_steps
@@ -91,9 +91,9 @@ _TAKEN |= {"ring", "outer", "chain", "sharp", "once", "turn", "spread", "between
 """What terms and steps begin with that are not called after a tier."""
 
 
-def _facts(tier: TierLike) -> dict[str, float]:
+def _facts(tier: Tier) -> dict[str, float]:
     """Return the terms that a tier gives, wherever it lies: those of its `Fabric` by their names, and what follows."""
-    fabric, rate = constants_of(tier), tier.achieved_bandwidth_bytes_per_s
+    fabric, rate = tier.fabric, tier.achieved_bandwidth_bytes_per_s
     start_s = tier.base_latency_s + tier.latency_s
     # On a torus a chip has two ports a dimension, one each way.
     ports = 2.0 * len(tier.shape) if tier.topology == TORUS.name else 1.0
@@ -222,7 +222,7 @@ _paths: dict[tuple[object, ...], tuple[tuple[object, ...], Path]] = {}
 
 
 def path_of(
-    group: Group, tiers: Sequence[TierLike], concurrent: ArrayLike, route: Route, **more: ArrayLike
+    group: Group, tiers: Sequence[Tier], concurrent: ArrayLike, route: Route, **more: ArrayLike
 ) -> Path:
     """Return the path of a group, walked once for all the collectives it does.
 
@@ -243,7 +243,7 @@ def path_of(
 
 
 def _walk(
-    group: Group, tiers: Sequence[TierLike], concurrent: Array, route: Route, more: Mapping[str, ArrayLike]
+    group: Group, tiers: Sequence[Tier], concurrent: Array, route: Route, more: Mapping[str, ArrayLike]
 ) -> Path:
     """Follow the traffic of `group` through the tiers."""
     ranks = np.asarray(group.ranks, dtype=np.float64)
@@ -277,7 +277,7 @@ def _walk(
         terms[f"{name}_parts"] = float(one.size) / (float(tiers[index - 1].size) if index else 1.0)
         terms |= {f"{name}_{key}": shared(key, facts[index][key]) for key in _EACH}
         tier = np.where(crossed, float(index), tier)
-        if copied := constants_of(one).copy_bandwidth_bytes_per_s:
+        if copied := one.fabric.copy_bandwidth_bytes_per_s:
             copy = np.where(crossed, 1.0 / copied, copy)
         below, below_name = inside, f"{name}_members"
     terms["node_ranks"] = np.asarray(group.members[0], dtype=np.float64)
@@ -292,7 +292,7 @@ def _walk(
     return Path(ranks, tier, ranks <= 1.0, steps, terms, made)
 
 
-def _sides(group: Group, tier: TierLike) -> tuple[dict[str, ArrayLike], Array]:
+def _sides(group: Group, tier: Tier) -> tuple[dict[str, ArrayLike], Array]:
     """Return the terms of a group's box on a torus, and how many of its sides have more than one chip."""
     if group.box is None:
         raise LayoutError(f"{tier.name}: a group on a torus needs to know its sides")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from costmodel.base.errors import DataError
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.estimates.collective import bus_bytes
 from costmodel.interop.nccl_tests import LogSweep
-from costmodel.physics.network.fabric import constants_of
 from costmodel.physics.network.mesh import Group, usable_domain_size
 from costmodel.trust.calibration.fabric_fit import (
     BASE_FIELDS,
@@ -28,7 +26,6 @@ from costmodel.trust.calibration.fabric_fit import (
     NVLS,
     RATES,
     START,
-    Constants,
     FabricRun,
     Fitted,
     fit_constants,
@@ -124,7 +121,7 @@ def _forced(sweep: LogSweep, inner: Tier, inside: int, *, several: bool) -> str:
     if sweep.primitive != "all_reduce":
         return "auto"
     if sweep.algorithm.startswith("nvls"):
-        usable = inner.reduction_bandwidth_bytes_per_s > 0 and inside >= constants_of(inner).nvls_min_ranks
+        usable = inner.reduction_bandwidth_bytes_per_s > 0 and inside >= inner.fabric.nvls_min_ranks
         return ("nvls-tree" if several else "nvls") if usable else "auto"
     return "auto" if sweep.algorithm == "tree" and not several else sweep.algorithm
 
@@ -195,9 +192,7 @@ def _fit_tier(
     blank: bool,
 ) -> Fitted:
     """Fit one tier, from the profile's constants (or `blank`), scaled where the times are far from them."""
-    known = constants_of(tier)
-    if tier.fabric is None:
-        tier = replace(tier, fabric=Constants(known))  # type: ignore[arg-type]
+    known = tier.fabric
     names = free_names(runs, network=network)
     ranks = max((float(run.group.members[0]) for run in runs if run.primitive == "all_reduce"), default=0.0)
     if not network and tier.reduction_bandwidth_bytes_per_s and ranks >= known.nvls_min_ranks:

@@ -6,7 +6,7 @@ stays where it was.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,13 +77,6 @@ class FabricRun(NamedTuple):
         return float(self.group.ranks / self.group.members[0])
 
 
-@dataclass(frozen=True)
-class Constants:
-    """Constants that a tier carries, as a profile's block would."""
-
-    constants: Fabric
-
-
 class Confidence(NamedTuple):
     """A fitted constant: its value, relative standard error, and how much the runs told of it, 0 to 1."""
 
@@ -117,7 +110,7 @@ def with_constants(tier: Tier, values: Mapping[str, float], known: Fabric) -> Ti
     fabric = known._replace(**{key: value for key, value in values.items() if key not in BASE_FIELDS})
     # No ring is faster than the wire.
     fabric = fabric._replace(rate_factor=min(fabric.rate_factor, 1.0 / tier.efficiency))
-    return replace(tier, **base, fabric=Constants(fabric))  # type: ignore[arg-type]
+    return replace(tier, **base, fabric=fabric)
 
 
 def free_names(runs: Iterable[FabricRun], *, network: bool) -> list[str]:
@@ -173,11 +166,10 @@ def fit_constants(
     first = None if begin is None else np.array([begin.get(name, start[name]) for name in names])
     found = fit_pulled(model, centre, measured, pull=pull, weight=weight, begin=first)
     best = fitted(found.values)
-    assert best.fabric is not None
     residual = float(np.mean(np.abs(model(found.values) / measured - 1.0)))
     columns = (column.tolist() for column in (found.values, found.spread, found.variance_explained))
     facts = {name: Confidence(*row) for name, *row in zip(names, *columns, strict=True)}
-    return Fitted(best, best.fabric.constants, len(measured), residual, facts, found.cost)
+    return Fitted(best, best.fabric, len(measured), residual, facts, found.cost)
 
 
 def plain_ring(run: FabricRun) -> Array:

@@ -47,11 +47,7 @@ class Spans(NamedTuple):
 
 
 def union(start: Whole, end: Whole) -> Spans:
-    """Return the union of intervals given in any order; those of no length cover nothing.
-
-    >>> union(np.array([5, 0, 1]), np.array([9, 2, 3]))
-    Spans(start=array([0, 5]), end=array([3, 9]))
-    """
+    """Return the union of intervals given in any order; those of no length cover nothing."""
     order = np.argsort(start, kind="stable")
     order = order[end[order] > start[order]]
     first, reach = start[order], np.maximum.accumulate(end[order])
@@ -66,11 +62,7 @@ def both(one: Spans, other: Spans) -> Spans:
 
 
 def alone_ns(one: Spans, other: Spans) -> int:
-    """Return how long the first covers what the second does not. [ns]
-
-    >>> alone_ns(union(np.array([0]), np.array([10])), union(np.array([4]), np.array([20])))
-    4
-    """
+    """Return how long the first covers what the second does not. [ns]"""
     return both(one, other).length() - other.length()
 
 

@@ -258,19 +258,7 @@ class AgainstBill(NamedTuple):
 def profile_against_bill(
     est: Estimate, classes: Sequence[ClassTime], families: Collection[str], *, step_s: float, idle_s: float
 ) -> AgainstBill:
-    """Lay what a step took beside what it is priced at.
-
-    Parameters
-    ----------
-    est : Estimate
-        Of one layout.
-    classes : sequence of ClassTime
-        What the classes of kernels took in one step.
-    families : collection of str
-        Names of the families that were seen.
-    step_s, idle_s : float
-        Mean step of the trace, and in it the time in which the GPU did nothing. [s]
-    """
+    """Lay what a step took beside what it is priced at."""
     seen: dict[tuple[str, str], float] = defaultdict(float)
     for one in classes:
         seen[_group_of_class(one.name)] += one.busy_s

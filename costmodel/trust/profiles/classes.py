@@ -59,13 +59,7 @@ _PATTERNS = tuple((re.compile(family.pattern, re.IGNORECASE | re.DOTALL), family
 
 @cache
 def family_of(kernel: str) -> Family:
-    """Return the family of a kernel by its name.
-
-    >>> family_of("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)").does
-    'all_gather'
-    >>> family_of("my_own_kernel").name
-    'unknown'
-    """
+    """Return the family of a kernel by its name."""
     return next((family for pattern, family in _PATTERNS if pattern.search(kernel)), _UNKNOWN_FAMILY)
 
 
@@ -77,9 +71,6 @@ def layout_of(kernel: str) -> str:
 
     In the column-major terms of BLAS a linear layer's forward product is TN, the gradient of its input NN, that of
     its weight NT (NVIDIA/TransformerEngine, transformer_engine/pytorch/module/linear.py).
-
-    >>> layout_of("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NTN"), layout_of("ampere_bf16_s16816gemm_128x64_tn")
-    ('nt', 'tn')
     """
     found = _LAYOUT.search(kernel)
     return (found.group(1) or found.group(2)).lower() if found else ""
@@ -93,11 +84,7 @@ _WORDS_OF_PASSES = {
 
 
 def pass_of_range(name: str) -> str:
-    """Return the pass that a range's name tells, "" where it tells none or more than one.
-
-    >>> pass_of_range("attn(B)"), pass_of_range("forward_step"), pass_of_range("1F1B")
-    ('backward', 'forward', '')
-    """
+    """Return the pass that a range's name tells, "" where it tells none or more than one."""
     told = [each for each, words in _WORDS_OF_PASSES.items() if re.search(words, name, re.IGNORECASE)]
     return told[0] if len(told) == 1 or told[:1] == ["backward_weight"] else ""
 
