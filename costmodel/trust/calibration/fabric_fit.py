@@ -106,7 +106,7 @@ def predict(run: FabricRun, inner: Tier, network: Tier) -> Array:
 
 def with_constants(tier: Tier, values: Mapping[str, float], known: Fabric) -> Tier:
     """Put fitted values on a tier: its two base latencies and the constants of the library."""
-    base = {key: values[key] for key in BASE_FIELDS if key in values}
+    base: dict[str, Any] = {key: values[key] for key in BASE_FIELDS if key in values}
     fabric = known._replace(**{key: value for key, value in values.items() if key not in BASE_FIELDS})
     # No ring is faster than the wire.
     fabric = fabric._replace(rate_factor=min(fabric.rate_factor, 1.0 / tier.efficiency))
