@@ -69,7 +69,7 @@ def _at(values: ArrayLike, layouts: Indices) -> Array:
 class _Sender:
     """A group over a fabric, the kinds of its layouts, and what has been priced for it."""
 
-    tiers: tuple[TierLike, ...]
+    tiers: tuple[Tier, ...]
     group: Group
     kinds: Kinds | None
     tier: Array | None = None
