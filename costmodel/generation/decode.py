@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import Axis, Bill, Category, TimeLine, sum_exposed, time_line
+from costmodel.bill.quantity import quantity
 from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
 from costmodel.generation.deployment import Deployment, Split
 from costmodel.generation.memory import STATE_BYTES, layer_weights, weight_element_bytes
@@ -101,8 +102,6 @@ def decode_step(
         _cache_line(served, split, of_group, context),
         *_communication(served, split, "decode", of_group, of_replica),
     ]
-    # Groups that attend apart have a scheduler each.
-    lines += _kernels_and_host(served, lines, running / split.dp)
     rate = np.asarray(response, dtype=np.float64)
     if np.any(np.isfinite(rate)) and np.any(np.asarray(prompt) > 0.0):
         one = prefill_step(served, split, 1.0, prompt, host=False).step_time_s()
@@ -115,6 +114,9 @@ def decode_step(
                 source="every sequence that ends makes room for a prompt, whose prefill the others wait for",
             )
         )
+    # The groups that attend apart on one node share the process that takes sequences in and streams tokens out.
+    groups = np.minimum(split.dp, np.maximum(served.cluster.gpus_per_node / split.tp, 1.0))
+    lines += _kernels_and_host(served, lines, running / split.dp * groups)
     return Bill(tuple(lines), ())
 
 
@@ -462,10 +464,15 @@ def _kernels_and_host(
     fitted = f"{engine.name} on {engine.generation}: {engine.basis}"
     step = {"step_s": engine.step_s}
     each = {"sequences": sequences, "sequence_s": engine.sequence_s}
+    every = "sequences * sequence_s"
+    if engine.overlaps:
+        every = "max(sequences * sequence_s - gpu_s - passes * starts_s, 0)"
+        starts_s = quantity(formula, **kernels).value
+        each |= {"gpu_s": sum_exposed(before), "passes": passes, "starts_s": starts_s}
     rows: tuple[tuple[str, ArrayLike, str, Any, str], ...] = (
         ("kernels", passes, formula, kernels, one_by_one),
         ("host.step", passes, "step_s", step, fitted),
-        ("host.sequences", 1.0, "sequences * sequence_s", each, fitted),
+        ("host.sequences", 1.0, every, each, fitted),
     )
     for name, count, text, terms, source in rows:
         yield _line(

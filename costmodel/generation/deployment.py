@@ -49,12 +49,14 @@ class Engine(NamedTuple):
     name: str
     generation: str
     step_s: float  # Host time of a step that the GPU waits for: scheduling, sampling, detokenising. [s]
-    sequence_s: float  # What every sequence of the batch adds to it. [s]
+    # What every sequence of a replica's groups on one node adds: a process takes in and streams out for them. [s]
+    sequence_s: float
     kernel_s: float  # Start and drain of one kernel inside a CUDA graph. [s]
     all_reduce_s: float  # Latency of the engine's own all-reduce inside an NVLink domain. [s]
     # Latency of sending tokens to their experts, or back, with the wait for the last group. [s]
     exchange_s: float
     prefill_factor: float  # Time of a prefill over that of its products, attention and messages. [-]
+    overlaps: bool  # The host's work on sequences runs while the GPU works on the step
     spread: float  # Standard deviation of the logarithm of measured over predicted step times. [-]
     basis: str  # What it was fitted to
 
@@ -83,6 +85,7 @@ ENGINES: dict[tuple[str, str], Engine] = {
         float(row["all_reduce_us"]) * 1e-6,
         float(row["exchange_us"]) * 1e-6,
         float(row["prefill_factor"]),
+        row["overlaps"] == "true",
         float(row["spread"]),
         row["basis"],
     )

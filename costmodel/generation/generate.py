@@ -221,7 +221,7 @@ def generate(
     batch : float, optional
         Sequences that are answered together on all GPUs; by default as many as fit. [-]
     engine : str, optional
-        vllm, sglang, trtllm or any.
+        vllm, vllm-sync (before 0.14), sglang, trtllm or any.
     memory_fraction : float, optional
         Share of the GPU's memory that the engine takes. [-]
     max_running : int, optional

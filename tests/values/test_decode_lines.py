@@ -23,7 +23,7 @@ MODELS = {
     "hybrid": {**SMALL, "attention_pattern": "xfxf", "mixers": {"x": MAMBA}},
     "experts": MOE,
 }
-FREE = Engine("any", "any", 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, "nothing")
+FREE = Engine("any", "any", 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, False, 0.0, "nothing")
 MIB = 2.0**20
 # Of the round machine: 50 TFLOP/s in 16 bits, twice that in 8, and 1 TB/s.
 FLOPS, BYTES = 50e12, 1e12
@@ -160,6 +160,20 @@ def test_the_engine_adds_its_host_and_its_kernels():
     assert lines["decode.kernels"] == pytest.approx(44 * 2e-6)
     assert lines["decode.host.step"] == pytest.approx(1e-3)
     assert lines["decode.host.sequences"] == pytest.approx(1e-3)
+    # A process serves all groups of a node; where it works beside the GPU, only what outlasts that is waited for.
+    apart = seconds(decode_step(served("experts", engine=engine), Split(tp=2, dp=2, ep=4), 50, 100))
+    assert apart["decode.host.sequences"] == pytest.approx(1e-3)
+    node = served("experts").cluster.gpus_per_node
+    two_nodes = Split(tp=2, dp=node, ep=2 * node)
+    apart = seconds(decode_step(served("experts", engine=engine), two_nodes, 50, 100))
+    assert apart["decode.host.sequences"] == pytest.approx(0.5e-3)
+    beside = engine._replace(overlaps=True)
+    hidden = seconds(decode_step(served("dense", engine=beside), Split(), 50, 100, prompt=400, response=10))
+    gpu_s = sum(s for name, s in hidden.items() if "host" not in name)
+    assert hidden["decode.prefill"] > 0 == hidden["decode.host.sequences"]
+    slow = beside._replace(sequence_s=1.0)
+    shown = seconds(decode_step(served("dense", engine=slow), Split(), 50, 100, prompt=400, response=10))
+    assert shown["decode.host.sequences"] == pytest.approx(50 - gpu_s)
 
 
 def test_prefill_in_chunks_reads_weights_once_a_chunk():

@@ -96,7 +96,7 @@ def test_more_work_never_takes_less(batch, prompt, response, layout):
     assert more.running <= more.largest_batch + 1e-9
     longer = cm.generate(**{**job, "prompt_len": 2 * prompt}, batch=batch)
     if longer.running == first.running:
-        assert longer.itl_s >= first.itl_s
+        assert longer.itl_s >= first.itl_s * (1 - 1e-9)
     assert longer.largest_batch <= first.largest_batch
     faster = cm.generate(**{**job, "cluster": "dgx-h200-ndr"}, batch=batch)
     if faster.running == first.running:
@@ -128,15 +128,3 @@ def test_the_command_answers_in_twenty_lines(capsys):
     assert out.count("\n") <= 20
     found = cm.generate(**DENSE, batch=256)
     assert f"{found.tokens_per_s_per_gpu:,.0f} tokens/s/GPU" in out
-
-
-def test_groups_that_attend_apart_have_schedulers_of_their_own():
-    """Sixty-four sequences over four groups: the host of each serves sixteen, as that of one group with sixteen does."""
-
-    def host_s(layout, batch):
-        found = cm.generate(**EXPERTS, layout=layout, batch=batch)
-        lines = {line.name: float(line.exposed_seconds) for line in found.bill.time_lines}
-        return lines["decode.host.sequences"], found.served.engine.sequence_s
-
-    (apart, each), (together, _) = host_s("tp2 dp4 ep8", 64), host_s("tp8", 16)
-    assert apart == pytest.approx(together) == pytest.approx(16 * each)

@@ -1,7 +1,7 @@
 """Fit the constants of inference engines to published decode timings, and say how far the model is off.
 
 ``python tools/fit/fit_engines.py TABLE [--write]``: TABLE is a CSV with a row a measured point and the columns
-source, engine, accelerator, gpus, model, family, precision, tp, ep, dp, mode, input_len, output_len (tokens),
+source, engine, engine_version, accelerator, gpus, model, family, precision, tp, ep, dp, mode, input_len, output_len (tokens),
 concurrency, batch_running, itl_ms, output_tok_s_total and notes. No such table is part of this repository. Host
 time of a step and of a sequence, time of a kernel, latency of an all-reduce, and what prefills take beyond theirs,
 per engine and generation of accelerators; every logarithm is drawn towards the pooled one, and every (source,
@@ -149,6 +149,10 @@ def _points(row: dict[str, str]) -> Iterable[Point]:
         model, cluster, number_format(stored), engine_of("any", "any"), cache_bytes=cache_bytes
     )
     scale = LENGTHS_DRAWN.get(row["family"], 1.0)
+    engine = row["engine"]
+    release = tuple(int(part) for part in row["engine_version"].split(".")[:2] if part.isdigit())
+    if engine == "vllm" and release < VLLM_SINCE:
+        engine = "vllm-sync"
     prompt = float(row["input_len"] or 0) or next(v for k, v in PROMPTS.items() if k in row["mode"])
     response = float(row["output_len"])
     batch = float(row["batch_running"] or row["concurrency"])
@@ -157,7 +161,7 @@ def _points(row: dict[str, str]) -> Iterable[Point]:
         fits = float(memory.largest_batch(served, split, context))
         batch = min(batch, fits, MOST_RUNNING * float(split.dp))
     point = Point(
-        row["source"], row["engine"], row["accelerator"], name, stored, served, split, batch, context,
+        row["source"], engine, row["accelerator"], name, stored, served, split, batch, context,
         scale * prompt, scale * response, float(row["itl_ms"] or 0) * 1e-3,
         float(row["output_tok_s_total"] or 0) / float(split.gpus), "stalls" in row["notes"], "itl",
         INFERRED_SCALE if row["mode"].startswith("offline") else SCALE,
@@ -203,6 +207,12 @@ LOOSE = np.asarray([0.6, 0.6, 0.6, 0.6, 0.4, 0.4])
 """The same of the pooled constants around `START`, which is what single kernels and hosts are known to take. [-]"""
 
 
+OVERLAP = ("sglang", "trtllm", "vllm")
+"""Engines whose host works on the sequences of one step while the GPU works on another: SGLang's and TensorRT-LLM's
+schedulers, and vLLM's since 0.14 (vllm-project/vllm PR 27614)."""
+VLLM_SINCE = (0, 14)
+
+
 class Parts(NamedTuple):
     """Seconds of a point that no fitted constant touches, and what each of them multiplies."""
 
@@ -227,7 +237,7 @@ def parts_of(points: Sequence[Point]) -> Parts:
 
 
 def _seconds(point: Point, constants: dict[str, float]) -> float:
-    engine = Engine("any", "any", **constants, spread=0.0, basis="")
+    engine = Engine("any", "any", **constants, overlaps=False, spread=0.0, basis="")
     served = replace(point.served, engine=engine)
     bill = decode_step(
         served, point.split, point.batch, point.context, prompt=point.prompt, response=point.response
@@ -258,7 +268,7 @@ def fit(points: Sequence[Point], parts: Parts) -> dict[tuple[str, str], dict[str
     def residuals(x: Array) -> Array:
         pooled, own = x[:number], x[number:].reshape(len(cells), number)
         constants = np.exp(pooled + own)[at]
-        made = np.log(parts.fixed + np.sum(parts.slopes * constants, axis=1))
+        made = np.log(_made(points, parts, constants))
         return np.concatenate(
             [_soft(made - truth, scale) * weight, (own / STIFFNESS).ravel(), (pooled - first) / LOOSE]
         )
@@ -286,7 +296,16 @@ def predicted(
         engine, generation = cell_of(point)
         cell = constants.get((engine, generation)) or constants[("any", "any")]
         rows.append([cell[name] for name in FITTED])
-    return parts.fixed + np.sum(parts.slopes * np.asarray(rows), axis=1)
+    return _made(points, parts, np.asarray(rows))
+
+
+def _made(points: Sequence[Point], parts: Parts, constants: Array) -> Array:
+    """Return the seconds of every point at its constants."""
+    each = parts.slopes * constants
+    host_s = each[:, FITTED.index("sequence_s")]
+    gpu_s = parts.fixed + np.sum(each, axis=1) - host_s - each[:, FITTED.index("step_s")]
+    overlaps = np.asarray([point.engine in OVERLAP for point in points])
+    return parts.fixed + np.sum(each, axis=1) - np.where(overlaps, np.minimum(host_s, gpu_s), 0.0)
 
 
 def table(points: Sequence[Point], ratio: Array, keys: Sequence[str]) -> Iterable[str]:
@@ -359,11 +378,14 @@ def write(
     names = [column for column, _ in (COLUMNS[name] for name in FITTED)]
     with ENGINES_TABLE.open("w", encoding="utf-8", newline="") as target:
         out = csv.writer(target, lineterminator="\n")
-        out.writerow(["engine", "generation", *names, "spread", "points", "sources", "basis"])
+        out.writerow(["engine", "generation", *names, "overlaps", "spread", "points", "sources", "basis"])
         for engine, generation, cell, here, spread, basis in rows:
             numbers = [f"{cell[name] * COLUMNS[name][1]:.3g}" for name in FITTED]
             sources = sorted({points[i].source for i in here})
-            out.writerow([engine, generation, *numbers, f"{spread:.2f}", len(here), " ".join(sources), basis])
+            overlaps = "false" if engine == "vllm-sync" else "true"
+            out.writerow(
+                [engine, generation, *numbers, overlaps, f"{spread:.2f}", len(here), " ".join(sources), basis]
+            )
 
 
 def main() -> None:
