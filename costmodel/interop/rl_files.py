@@ -208,6 +208,7 @@ def _verl_training(
     said: Values, megatron: bool, file: TextFile, given: Mapping[str, Any], draft: Draft
 ) -> None:
     """Read the training half: Megatron's, or FSDP's with Ulysses."""
+    draft.put(lora_rank=said["lora_rank"] or None)
     if not megatron:
         draft.put(
             recipe=_FSDP_RECIPE,
@@ -216,7 +217,6 @@ def _verl_training(
             recompute="full" if said["recompute"] else "none",
             cp=said["ulysses"] if said["ulysses"] > 1 else None,
             shard_group=said["fsdp_size"] if said["fsdp_size"] > 1 else None,
-            lora_rank=said["lora_rank"] or None,
         )
         draft.put_switches({"cp_method": "ulysses"} if said["ulysses"] > 1 else {})
         draft.put_switches({"offload_optimizer": True} if said["optimizer_on_host"] else {})

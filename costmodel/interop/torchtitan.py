@@ -49,12 +49,15 @@ _FLAVORS = {
 }
 _WRITTEN = "# settings of torchtitan"
 """What stands at the head of a module that is written here."""
+_NOT_OURS = "torchtitan: not as costmodel writes it; of another module read what torchtitan saves as JSON"
 _SEVERAL_STAGES: Sequence[str] = _KEYS.more["words"]["several_stages"]
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job file; ``gpus`` is given beside it where the shard degree is -1."""
     text = file.text
+    if "from torchtitan." in text and _WRITTEN not in text:
+        raise FrameworkConfigError(_NOT_OURS)
     if _WRITTEN in text:
         return _imported(written_tables(text), {"recipe": own_head(text).get("recipe"), **given})
     try:
@@ -320,9 +323,7 @@ def written_tables(text: str) -> dict[str, dict[str, Any]]:
                 case ast.Assign(targets=[ast.Attribute(attr=part)], value=ast.Constant(value=None)):
                     found[part] = {"_type": "none"}
     except (SyntaxError, ValueError, IndexError, RecursionError):
-        raise FrameworkConfigError(
-            "torchtitan: not as costmodel writes it; of another module read what torchtitan saves as JSON"
-        ) from None
+        raise FrameworkConfigError(_NOT_OURS) from None
     return found
 
 

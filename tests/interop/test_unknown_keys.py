@@ -1,5 +1,6 @@
 """No key is passed over: one that no table knows is named, or stops the reading where its name says that it matters."""
 
+import functools
 import json
 import tomllib
 from copy import deepcopy
@@ -126,7 +127,37 @@ def test_a_variable_that_nobody_sets_can_be_given():
     assert found.job["gpus"] == 32
 
 
+VALUES = (-1024, 0, True, 2.5, [], "many")
+COUNTS = ("global_batch", "micro_batch", "seq_len", "tp", "pp", "cp", "ep", "gpus")
+
+
+def test_what_no_field_takes_is_refused_in_every_format():
+    """A count of -1024, true or 2.5 goes nowhere, whichever key of whichever program says it."""
+    tried = 0
+    for name, kind, raw, given in files():
+        ways = [(*way, key) for way in tables(raw) for key in functools.reduce(dict.get, way, raw)]
+        table = key_table(READERS[kind].keys)
+        for way in ways:
+            key = ".".join(way)
+            plain = {key, way[-1], f"--{way[-1].lstrip('-').replace('_', '-')}"}
+            fields = [ours for ours, field in table.fields.items() if plain & {*field.keys}]
+            if not fields or fields[0] not in COUNTS:
+                continue
+            for value in VALUES:
+                tried += 1
+                try:
+                    found = read_as(kind, with_key(raw, way[:-1], way[-1], value), "job", **given)
+                except CostModelError:
+                    continue
+                for ours in COUNTS:
+                    count = found.job.get(ours, 1)
+                    assert type(count) is int and count > 0, (name, key, value, ours, count)
+    assert tried > 200
+
+
 def test_a_key_that_is_off_or_one_stops_nothing():
+    with pytest.raises(CostModelError, match="odd_pipeline: True"):
+        read_as("trainer", with_key(BASES["axolotl"]["content"], (), "odd_pipeline", True), gpus=8)
     for value in (False, 0, None, "none", 1):
         assert read_as(
             "trainer", with_key(BASES["axolotl"]["content"], (), "odd_parallel_size", value), gpus=8

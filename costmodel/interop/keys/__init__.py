@@ -172,7 +172,9 @@ _OFF: tuple[Any, ...] = (
 
 
 def is_on(value: object) -> bool:
-    """Whether a value says something."""
+    """Whether a value says something: not off, nor a table that is not enabled."""
+    if isinstance(value, dict) and False in (value.get("enable"), value.get("enabled")):
+        return False
     return (value.lower() if isinstance(value, str) else value) not in _OFF
 
 
@@ -208,7 +210,7 @@ def unknown_keys(said: Mapping[str, Any], program: str = "") -> tuple[str, ...]:
             continue
         topics = [_stops()[word] for name in _names(key, value) for word in _telling(name)]
         # A degree of one divides nothing.
-        if topics and not (set(topics) == {"parallelism"} and value in (1, "1", ["1"])):
+        if topics and not (set(topics) == {"parallelism"} and value in (1, "1", ["1"]) and value is not True):
             who = f"{program}: " if program else ""
             raise FrameworkConfigError(
                 f"{who}{key}: {shown(value)} is not understood, and by its name changes {topics[0]}; "
@@ -303,8 +305,7 @@ class Values:
             if isinstance(said, dict):
                 said = {str(key).lower(): sentence for key, sentence in said.items()}.get(word, "")
             harmless, sentence = said if isinstance(said, list) else ([], said)
-            off = isinstance(value, dict) and value.get("enabled") is False
-            if is_on(value) and not off and sentence and word not in map(str, harmless):
+            if is_on(value) and sentence and word not in map(str, harmless):
                 found.append(f"{key}: {sentence.replace('{value}', str(value))}")
         return found
 
