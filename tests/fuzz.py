@@ -30,10 +30,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import typer
 
 import costmodel as cm
+from costmodel.app import serve
+from costmodel.app.state import FIGURES, VIEWS
+from costmodel.app.tools import TOOLS
+from costmodel.base.answer import to_json
 from costmodel.cli import main, root
 
 sys.path.insert(0, str(Path(__file__).parent / "unit"))
@@ -499,14 +504,64 @@ def _keywords(rng: random.Random) -> Input:
     return Input("keywords", [call], {}, keywords)
 
 
-KINDS = (*seeds(), "real", "flags", "keywords")
+QUERY = {
+    "model": "dense-1b",
+    "cluster": "dgx-h100-ndr",
+    "gpus": "8",
+    "global_batch": "16",
+    "seq_len": "2k",
+    "tp": "2",
+}
+PAGE = ("answer", "warnings", "line", "job", "csv", "model", "read")
+FIELDS = (
+    *QUERY,
+    *KEYWORDS,
+    "b.gpus",
+    "plan.tp",
+    "run.days",
+    "run.tokens",
+    "view",
+    "figure",
+    "line",
+    "job",
+    "model_file",
+    "x",
+)
+
+
+def _page(rng: random.Random) -> Input:
+    """A request to the page: a question about a state with odd fields, or a file that is dropped."""
+    state: dict[str, Any] = dict(QUERY)
+    for _ in range(rng.randint(1, 3)):
+        state[rng.choice(FIELDS)] = rng.choice((*ODD, *VIEWS, *FIGURES))
+    query = urlencode(state, errors="replace") if rng.random() < 0.9 else str(rng.choice(ODD))
+    dropped = _file(rng, rng.choice(("job", "config", "script", "torchtitan", "deepspeed"))).files
+    return Input("page", ["page", rng.choice(PAGE), query], dropped, {})
+
+
+def _tool(rng: random.Random) -> Input:
+    """A request to a tool for assistants, with arguments of any type."""
+    tool = rng.choice([tool for tool in TOOLS if not tool.is_long])
+    keywords: dict[str, Any] = dict(JOB)
+    fields = (*tool.schema["properties"], *tool.schema["properties"], *KEYWORDS, "x")
+    for _ in range(rng.randint(0, 2)):
+        keywords[rng.choice(fields)] = rng.choice(ODD)
+    if tool.name == "compare":
+        keywords = {"first": keywords, "second": rng.choice((*ODD, {"tp": 2}))}
+    elif rng.random() < 0.3:
+        name, data = rng.choice([*_file(rng, rng.choice(("job", "script", "deepspeed"))).files.items()])
+        keywords |= {"file": data.decode(errors="replace"), "file_name": name}
+    return Input("tool", [tool.name], {}, keywords)
+
+
+KINDS = (*seeds(), "real", "flags", "keywords", "page", "tool")
 
 
 def make_input(seed: int, number: int, kind: str | None = None) -> Input:
     """Return input `number` of a seed; the same always."""
     rng = random.Random(f"{seed}/{number}")
     chosen = kind or rng.choice(KINDS)
-    own = {"real": _real_file, "flags": _flags, "keywords": _keywords}
+    own = {"real": _real_file, "flags": _flags, "keywords": _keywords, "page": _page, "tool": _tool}
     return own[chosen](rng) if chosen in own else _file(rng, chosen)
 
 
@@ -584,7 +639,20 @@ def findings(given: Input, *, show: bool = False) -> tuple[int, list[Finding]]:
 def _call(given: Input) -> int:
     """Call a function of the public face, print what it answers, and say its error as the command line would."""
     keywords = dict(given.keywords or {})
+    if given.kind == "page":
+        _, question, query = given.arguments
+        name, content = next(iter(given.files.items()))
+        dropped = f"{query}&name={name}", content
+        record = serve.dropped(*dropped) if question == "read" else serve.answer(question, query)
+        if "this is a bug" in record.get("error", ""):
+            raise RuntimeError(sys.stderr.getvalue()[-300:] if isinstance(sys.stderr, io.StringIO) else "bug")
+        json.dumps(record, allow_nan=False)
+        return 0
     try:
+        if given.kind == "tool":
+            tool = next(tool for tool in TOOLS if tool.name == given.arguments[0])
+            print(to_json(tool.ask(keywords).record))
+            return 0
         answer = getattr(cm, given.arguments[0])(**keywords)
         if isinstance(answer, cm.Answer) and not getattr(answer, "shape", ()):
             print(json.dumps(answer.to_dict(), allow_nan=False))

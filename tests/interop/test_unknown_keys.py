@@ -151,7 +151,8 @@ def test_what_no_field_takes_is_refused_in_every_format():
                     continue
                 for ours in COUNTS:
                     count = found.job.get(ours, 1)
-                    assert type(count) is int and count > 0, (name, key, value, ours, count)
+                    assert type(count) is int, (name, key, value, ours, count)
+                    assert count > 0, (name, key, value, ours, count)
     assert tried > 200
 
 
