@@ -105,40 +105,36 @@ def test_every_layout_is_priced_or_counted_under_a_reason():
 
 def test_the_space_is_the_brute_force_one():
     job = make_job(**SMALL, check=False)
-    values = {
-        "tp": (1, 2, 3, 4),
-        "sequence_parallel": (0, 1),
-        "cp": (1, 2),
-        "ep": (1,),
-        "etp": (1,),
-        "micro_batch": (1, 2, 5),
-        "pp": (1, 2, 4),
-        "vp": (1, 2, 3),
-        "schedule": tuple(range(len(SCHEDULES))),
-        "recompute": (0, 2),
-        "zero_stage": (0, 3),
-        "shard_group": (0, 2),
-    }
+    placements = {"tp": (1, 2, 3, 4), "sequence_parallel": (0, 1), "cp": (1, 2), "ep": (1,), "etp": (1,)}
+    placements |= {"micro_batch": (1, 2, 5), "pp": (1, 2, 4)}
+    runs = {"vp": (1, 2, 3), "schedule": tuple(range(len(SCHEDULES)))}
+    policies = {"recompute": (0, 2), "zero_stage": (0, 3), "shard_group": (0, 2)}
+
+    def points(values):
+        return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+
     count = 0
-    for point in itertools.product(*values.values()):
-        knobs = dict(zip(values, map(float, point), strict=True))
-        layout = make_layout(gpus=16, **knobs)
-        if any(problem.bad.any() for problem in layout_problems(layout, job.model, 64, 8192)):
+    for where in points(placements):
+        layout = make_layout(gpus=16, **where)
+        impossible = any(problem.bad.any() for problem in layout_problems(layout, job.model, 64, 8192))
+        if impossible or (where["tp"] == 1 and where["sequence_parallel"]):
             continue
-        single = knobs["pp"] == 1
-        if (schedule_at(knobs["schedule"]).name == "none") != single or (
-            knobs["tp"] == 1 and knobs["sequence_parallel"]
-        ):
-            continue
-        if (32 / knobs["pp"]) % knobs["vp"]:
-            continue
-        if not valid(knobs["schedule"], knobs["pp"], 64 / (layout.dp * knobs["micro_batch"]), knobs["vp"]):
-            continue
-        ranks, group = float(layout.dp * layout.cp), knobs["shard_group"]
-        if group and (knobs["zero_stage"] == 0 or ranks % group or group >= ranks):
-            continue
-        count += 1
-    space = build_space(job, 16.0, {knob: tuple(map(float, v)) for knob, v in values.items()})
+        micro_batches, ranks = 64 / (layout.dp * where["micro_batch"]), float(layout.dp * layout.cp)
+        can_run = [
+            run
+            for run in points(runs)
+            if (schedule_at(run["schedule"]).name == "none") == (where["pp"] == 1)
+            and (32 / where["pp"]) % run["vp"] == 0
+            and valid(run["schedule"], where["pp"], micro_batches, run["vp"])
+        ]
+        can_shard = [
+            policy
+            for policy in points(policies)
+            if not policy["shard_group"] or (policy["zero_stage"] and ranks % 2 == 0 and ranks > 2)
+        ]
+        count += len(can_run) * len(can_shard)
+    values = {knob: tuple(map(float, v)) for knob, v in {**placements, **runs, **policies}.items()}
+    space = build_space(job, 16.0, values)
     assert sum(slab.num_possible for slab in space.slabs) == count > 0
 
 

@@ -176,37 +176,35 @@ _Key = tuple[bool, int, int, int]
 """A pass: whether it is backward, its rank, chunk and micro-batch."""
 
 
-class _Ways:
-    """Where the input of every task comes from."""
+class _Linked(NamedTuple):
+    """A task, the passes that it waits for and whether a message brings what they made, and whether one takes what it makes."""
 
-    def __init__(self, orders: Orders) -> None:
-        self.num_paths = len(orders.paths)
-        self.before: dict[tuple[int, int, int], tuple[int, int]] = {}
-        self.after: dict[tuple[int, int, int], tuple[int, int]] = {}
-        for way, path in enumerate(orders.paths):
-            for here, there in pairwise(path):
-                self.after[(way, *here)] = there
-                self.before[(way, *there)] = here
+    step: Step
+    waits: tuple[tuple[_Key, bool], ...]
+    is_sent: bool
 
-    def _neighbour(
-        self, rank: int, step: Step, links: dict[tuple[int, int, int], tuple[int, int]]
-    ) -> tuple[int, int]:
-        """Return the rank and chunk there; those of the step at the ends."""
-        return links.get((step.micro_batch % self.num_paths, rank, step.chunk), (rank, step.chunk))
 
-    def inputs(self, rank: int, step: Step) -> list[tuple[_Key, bool]]:
-        """Return the passes that a task waits for, and whether a message brings what they made."""
+@lru_cache(maxsize=32)
+def _linked(orders: Orders) -> tuple[tuple[_Linked, ...], ...]:
+    """Return the order of every rank with where its inputs come from."""
+    before: dict[tuple[int, int, int], tuple[int, int]] = {}
+    after: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for way, path in enumerate(orders.paths):
+        for here, there in pairwise(path):
+            after[(way, *here)], before[(way, *there)] = there, here
+
+    def linked(rank: int, step: Step) -> _Linked:
         if step.kind == "W":
-            return []
-        back, here = step.kind != "F", (rank, step.chunk)
-        source = self._neighbour(rank, step, self.after if back else self.before)
-        own = [((False, *here, step.micro_batch), False)] if back else []
-        return own + ([((back, *source, step.micro_batch), source[0] != rank)] if source != here else [])
+            return _Linked(step, (), False)
+        here, at = (rank, step.chunk), (step.micro_batch % len(orders.paths), rank, step.chunk)
+        back = step.kind != "F"
+        source, target = (after, before) if back else (before, after)
+        waits: list[tuple[_Key, bool]] = [((False, *here, step.micro_batch), False)] if back else []
+        if at in source:
+            waits.append(((back, *source[at], step.micro_batch), source[at][0] != rank))
+        return _Linked(step, tuple(waits), target.get(at, here)[0] != rank)
 
-    def sends(self, rank: int, step: Step) -> bool:
-        """Return whether a message takes what a task makes to another rank."""
-        links = self.after if step.kind == "F" else self.before
-        return step.kind != "W" and self._neighbour(rank, step, links)[0] != rank
+    return tuple(tuple(linked(rank, step) for step in order) for rank, order in enumerate(orders.ranks))
 
 
 def _require_done(orders: Orders, position: list[int]) -> None:
@@ -218,8 +216,7 @@ class _Together(NamedTuple):
     """What a rank runs back to back: one step, or two as one."""
 
     rank: int
-    steps: tuple[tuple[Step, bool], ...]
-    """With whether a message takes what it makes to another rank."""
+    tasks: tuple[_Linked, ...]
     waits: tuple[tuple[int, bool], ...]
     """Which of those before it make its inputs, and whether a message brings them."""
 
@@ -227,24 +224,23 @@ class _Together(NamedTuple):
 @lru_cache(maxsize=32)
 def _sequence(orders: Orders) -> tuple[_Together, ...]:
     """Return what all ranks run, each after what it waits for, whatever anything takes."""
-    ways, position, moved = _Ways(orders), [0] * len(orders.ranks), True
+    position, moved = [0] * len(orders.ranks), True
     made: dict[_Key, int] = {}
     found: list[_Together] = []
     while moved:
         moved = False
-        for rank, order in enumerate(orders.ranks):
+        for rank, order in enumerate(_linked(orders)):
             while position[rank] < len(order):
                 at = position[rank]
-                steps = order[at : at + 1 + order[at].joined]
-                waits = [need for step in steps for need in ways.inputs(rank, step)]
+                tasks = order[at : at + 1 + order[at].step.joined]
+                waits = [need for task in tasks for need in task.waits]
                 if any(key not in made for key, _ in waits):
                     break
-                for step in steps:
-                    if step.kind != "W":
-                        made[step.kind != "F", rank, step.chunk, step.micro_batch] = len(found)
-                sent = tuple((step, ways.sends(rank, step)) for step in steps)
-                found.append(_Together(rank, sent, tuple((made[key], far) for key, far in waits)))
-                position[rank], moved = at + len(steps), True
+                for task in tasks:
+                    if task.step.kind != "W":
+                        made[task.step.kind != "F", rank, task.step.chunk, task.step.micro_batch] = len(found)
+                found.append(_Together(rank, tasks, tuple((made[key], far) for key, far in waits)))
+                position[rank], moved = at + len(tasks), True
     _require_done(orders, position)
     return tuple(found)
 
@@ -256,11 +252,11 @@ def _in_order(orders: Orders, times: _Times) -> Timeline:
     """
     free, tasks = [0.0] * len(orders.ranks), list[Task]()
     done: list[float] = []
-    for rank, steps, waits in _sequence(orders):
+    for rank, together, waits in _sequence(orders):
         now = free[rank]
         for before, far in waits:
             now = max(now, done[before] + times.delay_s * far)
-        for (kind, chunk, micro_batch, _), is_sent in steps:
+        for (kind, chunk, micro_batch, _), _, is_sent in together:
             end = now + times.durations[kind][rank][chunk]
             tasks.append(Task(rank, kind, micro_batch, chunk, now, end))
             now = end + times.pause_s * is_sent
@@ -283,12 +279,16 @@ def _with_weights(orders: Orders) -> Orders:
 
 
 class _Choice(NamedTuple):
-    """What a rank could do next, and when; `fills` where it is a W outside the order."""
+    """What a rank could do next, and when; `fills` where it is a W outside the order.
+
+    It `stays` where nothing that others do changes it.
+    """
 
     start_s: float
     rank: int
-    steps: tuple[Step, ...]
+    tasks: tuple[_Linked, ...]
     fills: bool
+    stays: bool
 
 
 class _Run:
@@ -299,7 +299,7 @@ class _Run:
     ) -> None:
         p = len(orders.ranks)
         self.orders, self.times, self.kept, self.least_share = orders, times, kept, least_share
-        self.ways = _Ways(orders)
+        self.ranks = _linked(orders)
         self.done: dict[_Key, float] = {}
         self.tasks: list[Task] = []
         self.free, self.idle, self.held = [0.0] * p, [0.0] * p, [0.0] * p
@@ -309,15 +309,20 @@ class _Run:
     def whole(self) -> Timeline:
         """Run everything."""
         ranks = range(len(self.orders.ranks))
-        while choices := [choice for choice in map(self.next_choice, ranks) if choice is not None]:
-            self.execute(min(choices, key=itemgetter(0)))
+        staying: dict[int, _Choice] = {}
+        while choices := [
+            choice for rank in ranks if (choice := staying.get(rank) or self.next_choice(rank)) is not None
+        ]:
+            next_one = min(choices, key=itemgetter(0))
+            self.execute(next_one)
+            staying = {choice.rank: choice for choice in choices if choice.stays and choice is not next_one}
         _require_done(self.orders, self.position)
         return Timeline(tuple(self.tasks), len(ranks), self.orders.tasks_per_stage)
 
-    def ready_s(self, rank: int, step: Step) -> float | None:
-        """Return when the step's inputs are there; None if that is not yet known."""
+    def ready_s(self, task: _Linked) -> float | None:
+        """Return when the inputs of a task are there; None if that is not yet known."""
         latest = 0.0
-        for key, far in self.ways.inputs(rank, step):
+        for key, far in task.waits:
             if key not in self.done:
                 return None
             latest = max(latest, self.done[key] + (self.times.delay_s if far else 0.0))
@@ -325,37 +330,39 @@ class _Run:
 
     def next_choice(self, rank: int) -> _Choice | None:
         """Return what `rank` does next if nothing changes; None if it cannot know."""
-        order, at = self.orders.ranks[rank], self.position[rank]
-        steps = order[at : at + (2 if at < len(order) and order[at].joined else 1)]
-        times = [self.ready_s(rank, step) for step in steps]
+        order, at = self.ranks[rank], self.position[rank]
+        tasks = order[at : at + (2 if at < len(order) and order[at].step.joined else 1)]
+        times = [self.ready_s(task) for task in tasks]
         known = [time for time in times if time is not None]
-        start = max([self.free[rank], *known]) if steps and len(known) == len(times) else None
+        start = max([self.free[rank], *known]) if tasks and len(known) == len(times) else None
+        stays = start is not None and self.least_share is not None
         if self.waiting[rank]:
             chunk, micro_batch = self.waiting[rank][0]
             gap = np.inf if start is None else start - self.free[rank]
             room = self.orders.fill_limit + 1e-9 - self.held[rank]
-            full = bool(steps) and steps[0].kind == "F" and room < 1.0
+            full = bool(tasks) and tasks[0].step.kind == "F" and room < 1.0
             least = 1.0 - 1e-9 if self.least_share is None else self.least_share
             long = gap >= least * self.times.durations["W"][rank][chunk]
             idlest = self.least_share is None and self.idle[rank] + gap > max(self.idle) + 1e-9
             if full or long or (idlest and gap > 1e-9):
-                return _Choice(self.free[rank], rank, (Step("W", chunk, micro_batch),), True)
-        return None if start is None else _Choice(start, rank, steps, False)
+                weight = _Linked(Step("W", chunk, micro_batch), (), False)
+                return _Choice(self.free[rank], rank, (weight,), True, stays)
+        return None if start is None else _Choice(start, rank, tasks, False, stays)
 
     def execute(self, choice: _Choice) -> None:
-        """Run the steps back to back; what they produce is there when the last one ends."""
+        """Run the tasks back to back; what they produce is there when the last one ends."""
         rank, now = choice.rank, choice.start_s
         if choice.fills:
             self.waiting[rank].popleft()
         else:
             # The wait for a rank's first task is not idle time: its step starts with it.
             self.idle[rank] += now - self.free[rank] if self.position[rank] else 0.0
-            self.position[rank] += len(choice.steps)
-        for step in choice.steps:
+            self.position[rank] += len(choice.tasks)
+        for step, _, is_sent in choice.tasks:
             end = now + self.times.durations[step.kind][rank][step.chunk]
             self.tasks.append(Task(rank, step.kind, step.micro_batch, step.chunk, now, end))
-            now = end + (self.times.pause_s if self.ways.sends(rank, step) else 0.0)
-        for step in choice.steps:
+            now = end + self.times.pause_s * is_sent
+        for step, _, _ in choice.tasks:
             if step.kind != "W":
                 self.done[step.kind != "F", rank, step.chunk, step.micro_batch] = now
             self.held[rank] += self.kept[step.kind]
