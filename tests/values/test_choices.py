@@ -13,15 +13,12 @@ from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.precision import precision
 from costmodel.interop.assertions.tables import broken
-from costmodel.planning.choices import (
-    _CONDITIONS,
-    _FREE,
-    Choice,
-    choices_of,
-    starts,
-)
+from costmodel.planning import tuning
+from costmodel.planning.choices import _CONDITIONS, _FREE, Choice, choices_of, starts
 from costmodel.planning.request import make_question
 from costmodel.planning.search import Pass, space_of
+from costmodel.planning.space import PLACEMENT_KNOBS
+from costmodel.planning.tuning import hopeful, placements_of
 from costmodel.step.price import price
 
 DENSE = {"model": "llama3-70b", "gpus": 512, "global_batch": 1024, "seq_len": 8192}
@@ -264,3 +261,31 @@ def test_exchanges_hide_behind_a_second_micro_batch(micro_batch, fine):
     job = sparse()
     layout = make_layout(gpus=64, ep=8, micro_batch=micro_batch)
     assert bool(np.all(starts(job, (Choice({"ep_overlap": True}),), layout))) is fine
+
+
+def test_later_rounds_price_the_placements_that_may_still_win(monkeypatch):
+    """Of a best score of 10: what all choices save together, and a fifth of the rest besides, has to reach it."""
+    scores = {
+        # Before, and with each of two choices alone: whether it stays.
+        1.0: ((10.0, 9.0, 10.0), True),
+        2.0: ((20.0, 15.0, 15.0), True),  # 20 · 3/4 · 3/4 = 11.25, a fifth less 9
+        3.0: ((20.0, 15.0, 20.0), False),
+        4.0: ((np.inf, np.inf, 12.0), True),  # it fits with the second choice alone
+        5.0: ((np.inf, np.inf, np.inf), False),
+        6.0: ((12.0, 30.0, 12.0), True),  # what slows it down is not chosen
+        7.0: ((12.6, 30.0, 12.6), False),
+    }
+    rows = {knob: np.ones(len(scores)) for knob in PLACEMENT_KNOBS} | {"pp": np.asarray([*scores])}
+    before, *tried = (
+        {at: each[0][which] for at, each in zip(placements_of(rows), scores.values(), strict=True)}
+        for which in range(3)
+    )
+    left = hopeful(rows, before, tried, 10.0)
+    assert left["pp"].tolist() == [pp for pp, (_, stays) in scores.items() if stays]
+
+    few = cm.plan(**DENSE)
+    monkeypatch.setattr(tuning, "MORE_TOGETHER", 1.0)
+    every = cm.plan(**DENSE)
+    assert few.num_priced < every.num_priced
+    assert float(few.fastest.step_time_s) == float(every.fastest.step_time_s)
+    assert float(few.best.step_time_s) == float(every.best.step_time_s)

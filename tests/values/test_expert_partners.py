@@ -93,8 +93,9 @@ def test_random_routing_is_that_of_independent_tokens():
     experts, ranks, tokens, top_k = 160, 8, 512, 6
     busiest = []
     for _ in range(400):
-        picks = np.argpartition(draw.random((tokens * ranks, experts)), top_k, axis=1)[:, :top_k]
-        loads = np.bincount((picks // (experts // ranks)).ravel(), minlength=ranks)
+        # Six different experts of a token: how many of them lie on each rank.
+        picks = draw.multivariate_hypergeometric([experts // ranks] * ranks, top_k, size=tokens * ranks)
+        loads = picks.sum(axis=0)
         busiest.append(loads.max() / loads.mean())
     assert said - 1 == pytest.approx(np.mean(busiest) - 1, rel=0.05)
     forced = cm.estimate(**model, layout="ep8", switches={"moe_balance": "balanced"})

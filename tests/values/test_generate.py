@@ -81,7 +81,7 @@ def test_the_layout_is_the_best_of_all_priced_alone(job, batch):
     assert alone[texts.index(chosen)] == pytest.approx(best.tokens_per_s_per_gpu)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     batch=st.integers(1, 2000),
     prompt=st.integers(1, 4000),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 import costmodel as cm
@@ -18,14 +19,15 @@ def test_attention_that_runs_again_counts_in_hfu_whatever_splits_it():
     share that work and add none.
     """
     again = 2 * 2 * 32 * 4096**2 * 128 * 32 * 32
-    for cp, method, tp, pp, size in product((1, 2, 4), ("ring", "all-gather"), (1, 2), (1, 2), (1, 2)):
+    cp, tp, pp, size = np.array(list(product((1, 2, 4), (1, 2), (1, 2), (1, 2)))).T
+    layouts = {"cp": cp, "tp": tp, "pp": pp, "micro_batch": size}
+    for method in ("ring", "all-gather"):
         switches = {"cp_method": method}
-        est = cm.estimate(
-            **JOB, cp=cp, tp=tp, pp=pp, micro_batch=size, recompute="selective", switches=switches
-        )
-        assert float(est.hfu / est.mfu - 1) * float(est.model_flops()) == pytest.approx(again, rel=1e-9)
-        plain = cm.estimate(**JOB, cp=cp, tp=tp, pp=pp, micro_batch=size, switches=switches)
-        assert float(plain.hfu) == pytest.approx(float(plain.mfu), rel=1e-12)
+        est = cm.estimate(**JOB, **layouts, recompute="selective", switches=switches)
+        assert est.shape == (24,)
+        np.testing.assert_allclose((est.hfu / est.mfu - 1) * est.model_flops(), again, rtol=1e-9)
+        plain = cm.estimate(**JOB, **layouts, switches=switches)
+        np.testing.assert_allclose(plain.hfu, plain.mfu, rtol=1e-12)
 
 
 def test_products_that_run_again_count_in_hfu_whatever_splits_them():

@@ -61,8 +61,8 @@ def fact(name: str, schedule: ArrayLike) -> Array:
     """
     codes, records = np.asarray(schedule).astype(np.int64), list(SCHEDULES.values())
     facts = np.zeros(len(records))
-    for code in distinct(codes):
-        facts[int(code)] = getattr(records[int(code)], name)
+    for code in np.flatnonzero(np.bincount(codes.ravel())).tolist():
+        facts[code] = getattr(records[code], name)
     return np.asarray(facts[codes])
 
 
