@@ -1,9 +1,8 @@
 """Sweeps over models, clusters, scales and link speeds, on one core or on any executor.
 
 A sweep is a list of points, each the keywords of one `costmodel.plan` (or of one estimate, where a
-layout is given). Points go to workers in chunks; what is finished is kept in a file, so that a
-killed sweep goes on where it stopped. The rows are those of a loop, in the order of the points,
-whoever computed them.
+layout is given). What is finished is kept in a file, so that a killed sweep goes on where it
+stopped. The rows are those of a loop, in the order of the points, whoever computed them.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from costmodel.whole_run.run import step_power_w
 Point = Mapping[str, Any]
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
-Work = Callable[[Sequence[Point]], list[Row]]
 
 AXES = names(field for field in FIELDS if field.swept)
 """Keywords of which a list means one point a value."""
@@ -60,42 +58,29 @@ _SPENT = ("days", "gpu_hours", "energy_kwh", "dollars", "price_usd_per_gpu_hour"
 _SAMPLED = tuple(column.name for column in SAMPLE_COLUMNS)
 COLUMNS = (*AXES, "status", "problem", "num_layouts_priced", *_FIGURES, *_SPENT, *_SAMPLED)
 """Columns of the result, always all of them."""
-
-_FINISHED = ("ok", "does not fit", "no layout", "wrong input")
-"""What a row may say of a point that need not be planned again."""
-
-
 _WAIT_S = 60.0
 """How long to wait for another process that is writing."""
 
 
 class KeptPointsError(CostModelError):
-    """A file of finished points that cannot be read or written, or is of something else."""
+    """A file of finished points that cannot be read or written."""
 
 
 class KeptPoints:
-    """The finished chunks of one sweep in a file.
+    """Finished points in a file, by what was asked of each: any number of sweeps may have the file at a time."""
 
-    Several sweeps may have the file at a time; each keeps what it finishes.
-    """
-
-    def __init__(self, path: Path, key: str, belongs: Callable[[int, Sequence[Any]], bool]) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         with self._opened() as database:
-            database.execute("CREATE TABLE IF NOT EXISTS sweep (key TEXT PRIMARY KEY)")
-            database.execute("CREATE TABLE IF NOT EXISTS chunk (number INTEGER PRIMARY KEY, rows TEXT)")
-            owner = database.execute("SELECT key FROM sweep").fetchone()
-            if owner is not None and owner[0] != key:
-                raise KeptPointsError(f"{path}: belongs to another sweep; remove it or name another file")
-            database.execute("INSERT OR IGNORE INTO sweep VALUES (?)", (key,))
-            kept = {number: json.loads(rows) for number, rows in database.execute("SELECT * FROM chunk")}
-        self.done: dict[int, list[Row]] = {n: rows for n, rows in kept.items() if belongs(n, rows)}
+            database.execute("CREATE TABLE IF NOT EXISTS point (key TEXT PRIMARY KEY, row TEXT)")
+            found = {key: json.loads(row) for key, row in database.execute("SELECT * FROM point")}
+        self.done: dict[str, Row] = {key: row for key, row in found.items() if set(row) == set(COLUMNS)}
 
-    def append(self, number: int, rows: list[Row]) -> None:
-        """Keep one more chunk; it is on the disk when this returns."""
+    def append(self, key: str, row: Row) -> None:
+        """Keep one more point; it is on the disk when this returns."""
         with self._opened() as database:
-            database.execute("INSERT OR REPLACE INTO chunk VALUES (?, ?)", (number, json.dumps(rows)))
-        self.done[number] = rows
+            database.execute("INSERT OR REPLACE INTO point VALUES (?, ?)", (key, json.dumps(row)))
+        self.done[key] = row
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -104,11 +89,8 @@ class KeptPoints:
             with closing(sqlite3.connect(self.path, timeout=_WAIT_S)) as database, database:
                 yield database
         except (sqlite3.Error, ValueError) as error:
-            reason = (
-                "is not the file of a sweep"
-                if "not a database" in str(error)
-                else f"cannot be used ({error})"
-            )
+            is_other = "not a database" in str(error)
+            reason = "is not the file of a sweep" if is_other else f"cannot be used ({error})"
             raise KeptPointsError(f"{self.path}: {reason}") from None
 
 
@@ -197,7 +179,6 @@ def sweep(
     points: Iterable[Point] | None = None,
     *,
     executor: Executor | Callable[[], Executor] | None = None,
-    chunk: int = 1,
     retries: int = 2,
     resume: str | Path | None = None,
     samples: int = 0,
@@ -216,12 +197,10 @@ def sweep(
         Any `concurrent.futures.Executor` (process pool, Dask's ``client.get_executor()``,
         ``mpi4py.futures.MPIPoolExecutor``), or a function that makes one and can be called again
         when a worker dies. Without one, points are planned here.
-    chunk : int
-        Points a task. [-]
     retries : int
-        How often a chunk is given out again when its worker fails. [-]
+        How often a point is given out again when its worker fails. [-]
     resume : path, optional
-        SQLite file that keeps finished chunks; where it exists already, these are not computed again.
+        SQLite file that keeps finished points, of one sweep or of several; these are not planned again.
     samples : int
         Of the uncertain factors, that the layout of each point is priced at again; 0 for none. [-]
     seed : int
@@ -240,77 +219,56 @@ def sweep(
     Raises
     ------
     KeptPointsError
-        If the file belongs to another sweep or cannot be written.
+        If the file is no such one or cannot be written.
     SweepError
         If the executor is gone and cannot be made again.
     """
     todo = [dict(point) for point in points] if points is not None else points_of(asked)
     if points is not None and asked:
         raise LayoutError(f"sweep: give points or a grid, not both; {sorted(asked)[0]!r} is of a grid")
-    if chunk < 1:
-        raise LayoutError(f"chunk: expected a whole number >= 1, got {chunk}")
     if samples:
         require_count(samples)
-    work = partial(price_chunk, samples=samples, seed=seed) if samples else price_chunk
-    chunks = [todo[start : start + chunk] for start in range(0, len(todo), chunk)]
-    if resume is None:
-        return _swept(chunks, executor, work, retries, progress, None)
+    work = partial(price_point, samples=samples, seed=seed) if samples else price_point
+    kept = None if resume is None else KeptPoints(Path(resume))
+    keys = [_key(point, samples, seed) for point in todo] if kept is not None else []
+    done = {index: kept.done[key] for index, key in enumerate(keys) if key in kept.done} if kept else {}
 
-    def belongs(index: int, rows: Sequence[Any]) -> bool:
-        return 0 <= index < len(chunks) and _rows_of(chunks[index], rows)
-
-    kept = KeptPoints(Path(resume), _key(todo, chunk, samples, seed), belongs)
-    return _swept(chunks, executor, work, retries, progress, kept)
-
-
-def _swept(
-    chunks: Sequence[list[dict[str, Any]]],
-    executor: Executor | Callable[[], Executor] | None,
-    work: Work,
-    retries: int,
-    progress: Progress | None,
-    kept: KeptPoints | None,
-) -> Sweep:
-    """Plan the chunks that are not kept, and put all rows in order."""
-    done: dict[int, list[Row]] = dict(kept.done) if kept is not None else {}
-    total = sum(map(len, chunks))
-
-    def finish(index: int, rows: list[Row]) -> None:
-        done[index] = rows
+    def finish(index: int, row: Row) -> None:
+        done[index] = row
         # Failed points are tried again by the next run.
-        if kept is not None and not any(row["status"] == "failed" for row in rows):
-            kept.append(index, rows)
+        if kept is not None and row["status"] != "failed":
+            kept.append(keys[index], row)
         if progress is not None:
-            progress(sum(len(finished) for finished in done.values()), total)
+            progress(len(done), len(todo))
 
-    left = [index for index in range(len(chunks)) if index not in done]
+    left = [index for index in range(len(todo)) if index not in done]
     if executor is None:
         for index in left:
-            finish(index, work(chunks[index]))
+            finish(index, work(todo[index]))
     else:
-        _Runner(executor, chunks, work, retries, finish).run(left)
-    return Sweep(tuple(row for index in range(len(chunks)) for row in done[index]))
+        _Runner(executor, todo, work, retries, finish).run(left)
+    return Sweep(tuple(done[index] for index in range(len(todo))))
 
 
 class _Runner:
-    """Gives chunks to an executor, again where a worker fails."""
+    """Gives points to an executor, again where a worker fails."""
 
     def __init__(
         self,
         executor: Executor | Callable[[], Executor],
-        chunks: Sequence[list[dict[str, Any]]],
-        work: Work,
+        points: Sequence[Point],
+        work: Callable[[Point], Row],
         retries: int,
-        finish: Callable[[int, list[Row]], None],
+        finish: Callable[[int, Row], None],
     ) -> None:
         self.make = None if isinstance(executor, Executor) else executor
         self.executor = executor if isinstance(executor, Executor) else executor()
         self.mine = self.make is not None
-        self.chunks, self.work, self.retries, self.finish = chunks, work, retries, finish
-        self.failures = [0] * len(chunks)
+        self.points, self.work, self.retries, self.finish = points, work, retries, finish
+        self.failures = [0] * len(points)
 
     def run(self, left: Sequence[int]) -> None:
-        """Work until every chunk is finished or has failed too often."""
+        """Work until every point is finished or has failed too often."""
         waiting = list(left)
         try:
             while waiting:
@@ -320,20 +278,20 @@ class _Runner:
                 self.executor.shutdown(wait=True, cancel_futures=True)
 
     def _round(self, todo: list[int]) -> list[int]:
-        """Give out chunks once; return those to give out again."""
-        # A chunk that broke the pool before goes alone, so that it takes no other with it.
+        """Give out points once; return those to give out again."""
+        # A point that broke the pool before goes alone, so that it takes no other with it.
         given = [index for index in todo if self.failures[index]][:1] or todo
         again = [index for index in todo if index not in given]
         broken: BrokenExecutor | None = None
         try:
-            running = {self.executor.submit(self.work, self.chunks[index]): index for index in given}
+            running = {self.executor.submit(self.work, self.points[index]): index for index in given}
         except (BrokenExecutor, RuntimeError) as error:
             self._renew(error)
             return todo
         for future in as_completed(running):
             index = running[future]
             try:
-                rows = future.result()
+                row = future.result()
             except Exception as error:
                 broken = error if isinstance(error, BrokenExecutor) else broken
                 self.failures[index] += 1
@@ -341,8 +299,8 @@ class _Runner:
                     again.append(index)
                     continue
                 problem = f"worker failed {self.failures[index]} times: {type(error).__name__}: {error}"
-                rows = [_row(point, "failed", " ".join(problem.split())) for point in self.chunks[index]]
-            self.finish(index, rows)
+                row = _row(self.points[index], "failed", " ".join(problem.split()))
+            self.finish(index, row)
         if broken is not None and again:
             self._renew(broken)
         return again
@@ -358,18 +316,18 @@ class _Runner:
         else:
             raise SweepError(
                 f"sweep: the executor is gone ({type(error).__name__}: {error}); pass a function that makes "
-                "one; finished chunks are in the resume file"
+                "one; finished points are in the resume file"
             ) from error
 
 
-def _key(points: Sequence[Point], chunk: int, samples: int, seed: int) -> str:
-    """Return what tells a sweep from others: its points, how they are dealt out, and its samples."""
+def _key(point: Point, samples: int, seed: int) -> str:
+    """Return what tells a point, at its samples, from others in a file of finished ones."""
 
     def plain(value: Any) -> Any:
         return value.model_dump(mode="json") if hasattr(value, "model_dump") else repr(value)
 
     try:
-        text = json.dumps([chunk, samples, seed, list(points)], sort_keys=True, default=plain)
+        text = json.dumps([__version__, samples, seed, point], sort_keys=True, default=plain)
     except TypeError as error:
         raise SweepError(
             f"resume: a point cannot be written as JSON ({error}); name models and clusters"
@@ -377,24 +335,8 @@ def _key(points: Sequence[Point], chunk: int, samples: int, seed: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _rows_of(points: Sequence[Point], rows: Sequence[Any]) -> bool:
-    """Return whether rows, as a file has them, are finished ones of these points."""
-    return len(rows) == len(points) and all(
-        isinstance(row, dict)
-        and set(row) == set(COLUMNS)
-        and row["status"] in _FINISHED
-        and all(row[name] == value for name, value in _inputs(point).items())
-        for point, row in zip(points, rows, strict=True)
-    )
-
-
-def price_chunk(points: Sequence[Point], **sampled: int) -> list[Row]:
-    """Plan some points, at `samples` from a `seed` where they are given; this is what a worker runs."""
-    return [price_point(point, **sampled) for point in points]
-
-
 def price_point(point: Point, samples: int = 0, seed: int = 0) -> Row:
-    """Plan one point and return its row; wrong input is a row too."""
+    """Plan one point and return its row, which a worker does; wrong input is a row too."""
     try:
         return _planned(keywords(point, SWEEP_FIELDS, who="sweep"), samples, seed)
     except CostModelError as error:

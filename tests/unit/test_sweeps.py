@@ -53,7 +53,7 @@ def test_rows_are_those_of_plan(serial):
 
 def test_process_pool_and_threads_give_identical_rows(serial):
     with ProcessPoolExecutor(2) as pool:
-        assert sweep(**ASKED, executor=pool, chunk=2).rows == serial.rows
+        assert sweep(**ASKED, executor=pool).rows == serial.rows
     assert sweep(**ASKED, executor=partial(ThreadPoolExecutor, 2)).rows == serial.rows
 
 
@@ -64,12 +64,12 @@ def test_a_local_dask_cluster_gives_identical_rows(serial):
         assert sweep(**ASKED, executor=client.get_executor()).rows == serial.rows
 
 
-def die_once(marker, pid, real, point):
+def die_once(marker, pid, real, point, *sampled):
     """Kill the worker the first time that a certain point comes by."""
     if point["gpus"] == 16 and os.getpid() != pid and not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(point)
+    return real(point, *sampled)
 
 
 @pytest.mark.parametrize("make", [partial(ProcessPoolExecutor, 2), None], ids=["factory", "instance"])
@@ -78,7 +78,7 @@ def test_a_killed_worker_loses_nothing(serial, tmp_path, monkeypatch, make):
 
     fork = multiprocessing.get_context("fork")
     marker = tmp_path / "died"
-    monkeypatch.setattr(sweeps, "price_point", partial(die_once, marker, os.getpid(), sweeps.price_point))
+    monkeypatch.setattr(sweeps, "_planned", partial(die_once, marker, os.getpid(), sweeps._planned))
     executor = (
         partial(ProcessPoolExecutor, 2, mp_context=fork) if make else ProcessPoolExecutor(2, mp_context=fork)
     )
@@ -87,21 +87,21 @@ def test_a_killed_worker_loses_nothing(serial, tmp_path, monkeypatch, make):
     assert marker.exists()
 
 
-def always_fails(real, point):
+def always_fails(real, point, *sampled):
     if point["gpus"] == 16:
         raise MemoryError("no room")
-    return real(point)
+    return real(point, *sampled)
 
 
-def test_a_chunk_that_always_fails_is_reported_with_its_inputs(serial, tmp_path, monkeypatch):
-    real = sweeps.price_point
-    monkeypatch.setattr(sweeps, "price_point", partial(always_fails, real))
+def test_a_point_that_always_fails_is_reported_with_its_inputs(serial, tmp_path, monkeypatch):
+    real = sweeps._planned
+    monkeypatch.setattr(sweeps, "_planned", partial(always_fails, real))
     kept = tmp_path / "kept.jsonl"
     found = sweep(**ASKED, executor=partial(ThreadPoolExecutor, 2), retries=1, resume=kept)
     assert [row["gpus"] for row in found.failed] == [16, 16]
     assert "worker failed 2 times: MemoryError: no room" in found.failed[0]["problem"]
     assert found.rows[0] == serial.rows[0]
-    monkeypatch.setattr(sweeps, "price_point", real)
+    monkeypatch.setattr(sweeps, "_planned", real)
     assert sweep(**ASKED, resume=kept).rows == serial.rows
 
 
@@ -115,8 +115,8 @@ def test_a_killed_sweep_resumes(serial, tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         sweep(**ASKED, resume=kept, progress=stop)
-    calls, real = [], sweeps.price_point
-    monkeypatch.setattr(sweeps, "price_point", lambda point: calls.append(point) or real(point))
+    calls, real = [], sweeps._planned
+    monkeypatch.setattr(sweeps, "_planned", lambda *point: calls.append(point) or real(*point))
     assert sweep(**ASKED, resume=kept).rows == serial.rows
     assert len(calls) == 3
     assert sweep(**ASKED, resume=kept).rows == serial.rows
@@ -131,15 +131,12 @@ def test_a_process_that_is_killed_loses_no_finished_point(tmp_path):
     )
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == -signal.SIGKILL
     points = points_of(dict(model="llama3-8b", gpus=[8, 16, 32], global_batch=32, seq_len=1024, layout="tp2"))
-    assert sorted(KeptPoints(kept, sweeps._key(points, 1, 0, 0), lambda *_: True).done) == [0, 1]
+    assert {*KeptPoints(kept).done} == {sweeps._key(point, 0, 0) for point in points[:2]}
 
 
 def test_a_file_of_something_else_is_refused_as_it_is(tmp_path):
     kept = tmp_path / "kept.sqlite"
     points = points_of(dict(model="llama3-8b", gpus=[8], global_batch=8, seq_len=1024, layout="tp2"))
-    sweep(points, resume=kept)
-    with pytest.raises(KeptPointsError, match="belongs to another sweep"):
-        sweep([{**points[0], "gpus": 16}], resume=kept)
     kept.write_text("hello, this is a text that somebody wrote " * 30)
     before = kept.read_text()
     with pytest.raises(KeptPointsError, match="is not the file of a sweep"):
@@ -147,6 +144,16 @@ def test_a_file_of_something_else_is_refused_as_it_is(tmp_path):
     assert kept.read_text() == before
     with pytest.raises(KeptPointsError, match="cannot be used"):
         sweep(points, resume=tmp_path / "no" / "kept.sqlite")
+
+
+def test_a_point_is_that_of_another_sweep_only_if_it_is_the_same(tmp_path):
+    kept = tmp_path / "kept.sqlite"
+    asked = {"model": "llama3-8b", "global_batch": 16, "seq_len": 1024, "layout": "tp2"}
+    for count, more in ((1, {}), (2, {"seq_len": 2048}), (3, {"gpus": [8, 16]}), (4, {"samples": 20})):
+        row = sweep(**{**asked, "gpus": 8, **more}, resume=kept).rows[-1]
+        assert len(KeptPoints(kept).done) == count
+        alone = sweep(**{**asked, "gpus": 8, **more}).rows[-1]
+        assert {**row} == {**alone}
 
 
 def test_two_sweeps_with_one_file(tmp_path):
