@@ -237,19 +237,19 @@ def is_fitted(recipe: str, generation: str) -> bool:
     return (recipe, generation) in _unexplained()
 
 
-def usual_overhead(accelerator: Accelerator, recipe: str = "any") -> float:
-    """Return the share of a step's passes that nothing explains in published runs of a recipe on devices like one. [-]
-
-    Without such runs that of all runs on devices of the generation; without those that of all GPUs beyond CUDA, of all
-    GPUs or of all other devices.
-    """
-    generation = accelerator.generation
-    kinds = ["gpu" if accelerator.is_gpu else "other"]
+def share_keys(recipe: str, accelerator: Accelerator) -> list[tuple[str, str]]:
+    """Return the keys of the share that nothing explains: the recipe's, its generation's, its stack's, its kind's."""
+    kinds = [accelerator.generation]
     if accelerator.is_gpu and accelerator.has_own_stack:
-        kinds.insert(0, "other-stacks")
+        kinds.append("other-stacks")
+    kinds.append("gpu" if accelerator.is_gpu else "other")
+    return [(recipe, accelerator.generation), *(("any", kind) for kind in kinds)]
+
+
+def usual_overhead(accelerator: Accelerator, recipe: str = "any") -> float:
+    """Return the share of a step's passes that nothing explains in published runs of a recipe on devices like one. [-]"""
     shares = _unexplained()
-    keys = [(recipe, generation), *(("any", kind) for kind in (generation, *kinds))]
-    return next(shares[key] for key in keys if key in shares)
+    return next(shares[key] for key in share_keys(recipe, accelerator) if key in shares)
 
 
 def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:

@@ -37,6 +37,9 @@ Of 2, 4, 8 and 16 the intervals of the other runs of a source score best with 4,
 MISFIT = 4.0
 """Scaled residual of a row that does not fit, nor says how far rows lie apart. [-]"""
 
+_NORMAL_TAIL = 1e9
+"""Degrees of freedom from which Student's t is a normal distribution to nine digits. [-]"""
+
 _MOST_ROUNDS, _MOST_STEPS = 6, 100
 _SETTLED = 1e-4
 
@@ -132,8 +135,8 @@ def left_out_errors(found: Posterior, measured: Array, priors: Priors, scale: Ar
 
 def weight(scaled: Array, tail: float | Array) -> Array:
     """Return what a scaled residual weighs under Student's t; 1 under a normal distribution."""
-    finite = np.where(np.isfinite(tail), tail, 1.0)
-    return np.where(np.isfinite(tail), (finite + 1.0) / (finite + scaled**2), 1.0)
+    tail = np.minimum(tail, _NORMAL_TAIL)
+    return np.asarray((tail + 1.0) / (tail + scaled**2))
 
 
 def _most_probable(
@@ -213,10 +216,9 @@ def _log_density(
     scaled = residual / (widening * scale)
     of_rows = -0.5 * (tail + 1.0) * np.log1p(scaled**2 / tail).sum() - len(residual) * np.log(widening)
     apart = (x / priors.scale) ** 2
-    finite = np.where(np.isfinite(priors.tail), priors.tail, 1.0)
-    student = 0.5 * (finite + 1.0) * np.log1p(apart / finite)
+    held = np.minimum(priors.tail, _NORMAL_TAIL)
     of_rows -= WIDENING_ROWS * (np.log(widening) + 0.5 / widening**2)
-    return float(of_rows - np.where(np.isfinite(priors.tail), student, 0.5 * apart).sum())
+    return float(of_rows - (0.5 * (held + 1.0) * np.log1p(apart / held)).sum())
 
 
 def _information(slopes: Array, scaled: Array, scale: Array, tail: float, x: Array, priors: Priors) -> Array:
@@ -225,7 +227,7 @@ def _information(slopes: Array, scaled: Array, scale: Array, tail: float, x: Arr
     Without a measurement it is that of the prior.
     """
     rows = weight(scaled, tail) * tail / (tail + 3.0) / scale**2
-    finite = np.where(np.isfinite(priors.tail), priors.tail, 1.0)
-    at_center = np.where(np.isfinite(priors.tail), finite / (finite + 1.0), 1.0)
+    tails = np.minimum(priors.tail, _NORMAL_TAIL)
+    at_center = tails / (tails + 1.0)
     held = weight(x / priors.scale, priors.tail) * at_center / priors.scale**2
     return np.asarray(slopes.T @ (slopes * rows[:, None]) + np.diag(held))

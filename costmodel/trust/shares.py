@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from costmodel.describe.hardware.hardware import load_accelerator
+from costmodel.describe.recipe import share_keys
 
 LEAST_RUNS = 7
 """Runs that a generation, or a recipe on it, needs for a share of its own."""
@@ -137,19 +138,13 @@ def _share(logarithm: float, group: pd.DataFrame) -> Share:
     return Share(max(float(np.expm1(logarithm)), 0.0), len(group), len(medians), float(medians.std()))
 
 
-def share_of(shares: Shares, family: str, is_gpu: bool, generation: str, own_stack: bool) -> float:
-    """Return the share of a recipe on a device, or of all recipes on its generation, its stack, or its kind. [-]"""
-    keys = [(family, generation), ("any", generation)]
-    if is_gpu and own_stack:
-        keys.append(("any", "other-stacks"))
-    keys.append(("any", "gpu" if is_gpu else "other"))
-    return next((shares[key].share for key in keys if key in shares), 0.0)
-
-
 def errors_with(runs: pd.DataFrame, shares: Shares) -> pd.Series[float]:
     """Return the relative errors of runs priced with other shares, by run."""
-    named = zip(runs.family, runs.is_gpu, runs.generation, runs.own_stack, strict=True)
-    share = pd.Series([share_of(shares, *of) for of in named], index=runs.index, dtype=float)
+    wanted = [
+        share_keys(*of) for of in zip(runs.family, map(load_accelerator, runs.accelerator), strict=True)
+    ]
+    found = [next((shares[key].share for key in keys if key in shares), 0.0) for keys in wanted]
+    share = pd.Series(found, index=runs.index, dtype=float)
     predicted = runs.fixed_s + (1.0 + share) * runs.predicted_shared_s
     errors: pd.Series[float] = (predicted / runs.measured_step_time_s).astype(float) - 1.0
     return errors

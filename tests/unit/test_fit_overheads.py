@@ -1,5 +1,7 @@
 """The share of a step that nothing explains: fitted by hand on made-up runs, left out by sources, and as shipped."""
 
+from types import SimpleNamespace
+
 import fit_overheads
 import numpy as np
 import pandas as pd
@@ -7,7 +9,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.describe.hardware.hardware import load_accelerator
-from costmodel.describe.recipe import is_fitted, list_recipes, usual_overhead
+from costmodel.describe.recipe import is_fitted, list_recipes, share_keys, usual_overhead
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.priced_job import error_bands
 from costmodel.trust.shares import (
@@ -16,10 +18,14 @@ from costmodel.trust.shares import (
     fit_shares,
     fitted_runs,
     left_out_errors,
-    share_of,
 )
 
 H100, A100, TPU, MI300X = "h100-sxm-80gb", "a100-sxm-80gb", "tpu-v5p", "mi300x"
+
+
+def share_of(shares, recipe, is_gpu, generation, own_stack):
+    device = SimpleNamespace(is_gpu=is_gpu, generation=generation, has_own_stack=own_stack)
+    return next(shares[key].share for key in share_keys(recipe, device) if key in shares)
 
 
 def runs(*groups):

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.base.files import refuse_endless
+from costmodel.describe.models import huggingface_layers, huggingface_odd
 from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, sizes_of, table
-from costmodel.describe.models.huggingface_layers import COMMON_PARTS, common_values, routing_groups, value_of
-from costmodel.describe.models.huggingface_odd import ODD_PARTS
+from costmodel.describe.models.huggingface_layers import common_values, routing_groups, value_of
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import MOST, Model, make_model
 
-_PARTS = COMMON_PARTS | ODD_PARTS
 _SHAPES = re.compile(r"(^|_)(experts?|moe|latent|rank)(_|$)")
 """Words in keys of layers' sizes, which a price needs."""
 
@@ -152,7 +151,9 @@ def _read_fields(keys: Keys, family: Family) -> dict[str, Any]:
     for name, argument in family.parts:
         named = argument if isinstance(argument, dict) else {}
         rest = () if argument is None or named else (argument,)
-        values |= _PARTS[name](keys, *rest, **named)
+        # A family's own function, or one that several share.
+        part = getattr(huggingface_odd, name, None) or getattr(huggingface_layers, name)
+        values |= part(keys, *rest, **named)
     return values | {field: value_of(keys, said) for field, said in family.fields.items()}
 
 

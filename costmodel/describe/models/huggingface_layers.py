@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from costmodel.base.errors import ModelConfigError, shown
@@ -292,23 +292,3 @@ def fields(keys: Keys, **said: Any) -> dict[str, Any]:
     """Return more fields, among them those that a config has under a condition alone."""
     found: dict[str, Any] = value_of(keys, said)
     return found
-
-
-COMMON_PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    part.__name__: part
-    for part in (
-        *(
-            biases,
-            fields,
-            grouped,
-            late_windows,
-            latent,
-            leading_dense,
-            listed_windows,
-            mixed,
-            patterned_windows,
-        ),
-        *(plain, routed, sparse_steps),
-    )
-}
-"""What rows of the table name under ``parts``, with those of `huggingface_odd`."""

@@ -6,7 +6,7 @@ The functions stand under `parts` in ``huggingface.yaml``, where the other field
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from costmodel.describe.models.huggingface_keys import Keys
@@ -344,22 +344,3 @@ def lfm2_widths(keys: Keys) -> dict[str, Any]:
     keys.get("block_mlp_init_scale", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init")
     keys.get("block_dim", "block_multiple_of", "block_ffn_dim_multiplier", "block_out_init_scale")
     return {"ffn_size": ffn}
-
-
-ODD_PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    part.__name__: part
-    for part in (
-        *(
-            cohere2_moe,
-            ernie4_5_moe,
-            gemma4,
-            gpt_neo,
-            hunyuan_moe,
-            indexed,
-            jamba_experts,
-            lfm2_widths,
-            llama4,
-        ),
-        *(mamba2, mimo_v2, nemotron_h, opt, softmax_only),
-    )
-}
