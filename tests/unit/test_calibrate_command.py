@@ -10,6 +10,7 @@ from test_fit_scripts import attention_s
 
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_accelerator
+from costmodel.describe.hardware.kernels import MatmulBlock
 from costmodel.estimates.estimate import estimate
 from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
 from costmodel.trust.calibrate import part_factors
@@ -193,50 +194,38 @@ def test_wrong_steps_are_one_line(tmp_path, capsys):
         assert error.count("\n") == 1
 
 
-def test_constants_of_products_as_profiles_write_them():
-    """What is zero is left out; a share of the peak is at most 0.98, and a loss is none below 0."""
-    plain = MatmulConstants(
-        fixed_s=2.5e-6,
-        peak_fraction=0.7654,
-        memory_fraction=0.8,
-        num_sms=132,
-        tile_m=128,
-        tile_n=256,
-        wave_fraction=0.3456,
-        ramp_k=61.23,
+def test_constants_of_products_are_read_as_they_were_written():
+    """What is zero is left out; a share of the peak is at most 0.98, and a start of a group's below 0.1 us none."""
+    names = (
+        "fixed_s",
+        "peak_fraction",
+        "memory_fraction",
+        "num_sms",
+        "tile_m",
+        "tile_n",
+        "wave_fraction",
+        "ramp_k",
     )
-    assert matmul_block(plain) == {
-        "fixed": "2.5 us",
-        "peak_fraction": 0.765,
-        "memory_fraction": 0.8,
-        "tile": [128, 256],
-        "wave_fraction": 0.346,
-        "ramp_k": 61.2,
+    plain = dict(zip(names, (2.5e-6, 0.7654, 0.8, 132, 128, 256, 0.3456, 61.23), strict=True))
+    more = {
+        **{"split_k": 3000.0, "small_tile_fraction": 0.7, "epilogue_fraction": 0.1234, "sustained_loss": 0.2},
+        **{
+            "sustained_flops": 3.5e11,
+            "cast_bytes_per_element": 5.0,
+            "cast_fixed_s": 4e-6,
+            "fixed_per_group_s": 2e-7,
+        },
     }
-    full = plain._replace(
-        split_k=3000.0,
-        small_tile_fraction=0.7,
-        epilogue_fraction=0.1234,
-        sustained_loss=0.2,
-        sustained_flops=3.5e11,
-        cast_bytes_per_element=5.0,
-        cast_fixed_s=4e-6,
-        fixed_per_group_s=2e-7,
+    for values in (plain, plain | more):
+        block = matmul_block(MatmulConstants(**values))
+        read = MatmulBlock(basis="measured", source="x", **block).constants(132)
+        for name, value in values.items():
+            assert getattr(read, name) == pytest.approx(value, rel=4e-3), name
+    assert len(matmul_block(MatmulConstants(**plain))) == 6
+    capped = matmul_block(
+        MatmulConstants(**plain | more | {"peak_fraction": 0.99, "fixed_per_group_s": 1e-7})
     )
-    block = matmul_block(full._replace(peak_fraction=0.99))
-    assert (block["peak_fraction"], block["sustained_loss"]) == (0.98, 0.2)
-    assert {key: block[key] for key in ("split_k", "small_tile_fraction", "epilogue_fraction")} == {
-        "split_k": 3000.0,
-        "small_tile_fraction": 0.7,
-        "epilogue_fraction": 0.123,
-    }
-    assert (block["sustained_flops"], block["cast_bytes_per_element"], block["cast_fixed"]) == (
-        "350 GFLOP",
-        5.0,
-        "4 us",
-    )
-    assert block["fixed_per_group"] == "0.2 us"
-    assert "fixed_per_group" not in matmul_block(full._replace(fixed_per_group_s=1e-7))
+    assert (capped["peak_fraction"], "fixed_per_group" in capped) == (0.98, False)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from costmodel.describe.jobs.fields import (
     PLAN_FIELDS,
     RUN_FIELDS,
     SWEEP_FIELDS,
-    canonical,
     names,
 )
 from costmodel.describe.jobs.job import make_job
@@ -97,8 +96,8 @@ def test_every_call_shows_its_fields_and_asks_what_an_unknown_one_was_meant_to_b
 
 def test_every_call_says_what_is_missing():
     for verb in ("estimate", "plan", "sweep", "run"):
-        with pytest.raises(CostModelError, match=f"^{verb}: .*missing"):
-            getattr(cm, verb)(model="llama3-8b", gpus=8)
+        with pytest.raises(CostModelError, match=f"^{verb}: model.*missing"):
+            getattr(cm, verb)(gpus=8)
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -305,11 +304,6 @@ def test_a_layout_can_be_made_on_its_own():
         make_layout(tp=2)
     with pytest.raises(LayoutError, match="layout: 'dp' is not a field"):
         make_layout(gpus=8, dp=2)
-
-
-def test_job_keys_are_the_table():
-    assert canonical("zero") in names(JOB_FIELDS)
-    assert re.fullmatch(r"[a-z_]+", "".join(names(JOB_FIELDS)))
 
 
 # --- three doors -----------------------------------------------------------------------------

@@ -51,14 +51,6 @@ def test_no_number_stands_without_value_and_source():
         assert bare(content) == [], path
 
 
-def test_aliases_are_unique_within_a_kind_and_shadow_no_name():
-    for kind in KINDS:
-        folder = profile_files.shipped_folder() / profile_files.FOLDERS[kind]
-        contents = [profile_files.read_yaml(path) for path in sorted(folder.glob("*.yaml"))]
-        names = [name for content in contents for name in (content["name"], *content.get("aliases", ()))]
-        assert len(names) == len(set(names))
-
-
 def test_peaks_follow_from_clocks():
     """Units x tensor cores x FMA x 2 FLOP x clock; of fp4 a data sheet's 144 PFLOP/s, sparse, for eight."""
     for name, flops in (("h100-sxm-80gb", 132 * 4 * 512 * 2 * 1830e6), ("a100", 108 * 4 * 256 * 2 * 1410e6)):

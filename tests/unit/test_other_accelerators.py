@@ -12,7 +12,7 @@ from costmodel.describe.hardware.profile_files import shipped_folder
 from costmodel.estimates.priced_job import error_bands as shipped_bands
 from costmodel.estimates.profile_check import check_profile
 from costmodel.physics.kernels.roofline import matmul_time
-from costmodel.trust.published_runs import job_of_row, recipe_of_row
+from costmodel.trust.published_runs import job_of_row
 
 CLUSTER_FILES = shipped_folder() / "clusters"
 
@@ -185,22 +185,6 @@ def test_a_row_of_runs_meets_the_links_of_its_accelerator():
         | {"nic_gbit_per_gpu": "133", "network": "slingshot", "tp": "1", "pp": "1", "gbs": "48"}
     ).cluster.tiers
     assert [tier.link for tier in tiles] == ["xelink", "slingshot-11-xpu"]
-
-
-@pytest.mark.parametrize(
-    ("framework", "accelerator", "recipe"),
-    [
-        ("megatron-lm", "mi355x", "megatron-rocm"),
-        ("megatron-lm", "gh200-96gb", "megatron-core"),
-        ("megatron-deepspeed", "gaudi2-96gb", "megatron-deepspeed-gaudi"),
-        ("megatron-deepspeed", "pvc-1550-tile", "megatron-deepspeed-xpu"),
-        ("megatron-deepspeed", "a100-sxm-80gb", "megatron-deepspeed"),
-        ("modellink", "ascend-910b-64gb", "mindspeed"),
-    ],
-)
-def test_a_framework_has_a_recipe_of_its_own_on_other_devices(framework, accelerator, recipe):
-    row = {"framework": framework, "accelerator": accelerator, "year": "2024", "source": "some"}
-    assert recipe_of_row(row) == recipe
 
 
 def test_a_job_that_names_no_recipe_takes_that_of_the_device():

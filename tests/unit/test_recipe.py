@@ -213,8 +213,3 @@ def test_what_a_recipe_leaves_to_the_device():
         assert found("collectives_on", "sms") == "sms"
         assert found("overhead_fraction", None) == usual_overhead(accelerator, "megatron-core")
         assert found("overhead_fraction", 0.01) == 0.01
-
-
-def test_the_kernels_of_a_vendor_and_of_torch_differ_on_hopper():
-    software = load_accelerator("h100-sxm-80gb").software
-    assert (software.attention, software.torch_attention) == ("cudnn", "flash2")

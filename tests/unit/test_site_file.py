@@ -134,21 +134,22 @@ def test_odds_of_fitting():
     assert odds().fits_with("no such recipe") is odds().fits["other"]
 
 
-def test_factors_that_are_no_mapping(tmp_path):
-    for held in ["3", "[launch]", "{}", "", "launch"]:
-        path = tmp_path / "site.yaml"
-        path.write_text(f"schema_version: 1\nprofile: site\nfactors: {held}\ncorrelation: []\n")
-        with pytest.raises(DataError, match=r"site.yaml: factors: expected a mapping of factors$"):
-            load_site(path)
-
-
-def test_correlations_that_are_none(tmp_path):
-    for said in ["null", "{}", "[[1, 0.5], [0.5]]", "[[1, .nan], [.nan, 1]]", "[[1, 0.5], [0.4, 1]]"]:
-        path = tmp_path / "site.yaml"
-        text = site_text(made()).partition("correlation:")[0]
-        path.write_text(f"{text}correlation: {said}\n")
-        with pytest.raises(DataError, match=r"correlation: expected 2 rows of 2 numbers, 1 on the diagonal$"):
-            load_site(path)
+def test_factors_and_correlations_that_are_none(tmp_path):
+    path, text = tmp_path / "site.yaml", site_text(made())
+    for key, end, held, said in (
+        ("factors:", "correlation:", ("3", "[launch]", "{}", "", "launch"), "expected a mapping of factors"),
+        (
+            "correlation:",
+            "",
+            ("null", "{}", "[[1, 0.5], [0.5]]", "[[1, .nan], [.nan, 1]]", "[[1, 0.5], [0.4, 1]]"),
+            "expected 2 rows of 2 numbers, 1 on the diagonal",
+        ),
+    ):
+        for wrong in held:
+            head, _, rest = text.partition(key)
+            path.write_text(f"{head}{key} {wrong}\n{end}{rest.partition(end)[2] if end else ''}")
+            with pytest.raises(DataError, match=f"{key} {said}$"):
+                load_site(path)
 
 
 def test_a_device_is_no_site():

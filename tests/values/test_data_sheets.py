@@ -8,7 +8,7 @@ pages of the TPUs; AWS's pages of Trainium (a Trainium 1 is two cores, each a de
 
 import pytest
 
-from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_cluster, load_link
+from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_link
 
 # TFLOP/s of fp32, bf16 (V100: fp16), fp8 or int8, fp4; GiB on the label; TB/s of memory; SMs, compute units or cores;
 # W; GB/s to the host, one way; ports between devices.
@@ -114,42 +114,6 @@ xgmi-mi300x 448
 xgmi-mi350 535.5
 """
 
-# Accelerator, devices a node, link and GB/s of each tier from the inside out, host's memory in GB and GB/s a node.
-CLUSTERS = """
-a100-omnipath      a100-sxm-80gb   8  nvlink3:8 omnipath-100:416:6.25                            512    409.6
-alps-gh200         gh200           4  nvlink4-mesh:4 slingshot-11:448 slingshot-11:10752         512    2000
-atlas-900-a2       ascend-910b     8  hccs-910b:8 roce-200:16384                                 1000   409.6
-aurora             pvc-1550        12 xelink:12 slingshot-11-xpu:768 slingshot-11-xpu:127488     1099.5 560
-cloud-h100-100gbe  h100-sxm-80gb   8  nvlink4:8 roce-100:16384:1.5625                            2000   614.4
-dgx-a100-hdr       a100-sxm-80gb   8  nvlink3:8 ib-hdr:160 ib-hdr:1024000                        2000   409.6
-dgx-h100-ndr       h100-sxm-80gb   8  nvlink4:8 ib-ndr:256 ib-ndr:1048576                        2000   614.4
-dgx-h200-ndr       h200-sxm-141gb  8  nvlink4:8 ib-ndr:256 ib-ndr:1048576                        2000   614.4
-dgx-v100-edr       v100-sxm2-32gb  8  nvlink2:8 ib-edr:16384:6.25                                512    136.5
-dgx2-v100-edr      v100-sxm3-32gb  16 nvlink2:16 ib-edr:16384:6.25                               1500   256
-frontier           mi250x          8  xgmi-mi250x:8 slingshot-11:1024:12.5 slingshot-11:78848:12.5 512  204.8
-gb200-nvl72-ndr    gb200           4  nvlink5-nvl72:72 ib-ndr:576 ib-ndr:1048320                 960    1092
-gb300-nvl72-xdr    gb300           4  nvlink5-nvl72:72 ib-xdr:576 ib-xdr:1048320                 960    1092
-h100-500w-roce     h100-hbm2e-96gb-500w 8 nvlink4:8 roce-400:24576                               2000   614.4
-h800-cx7           h800-sxm-80gb   8  nvlink4-h800:8 ib-ndr:16384                                2000   614.4
-hgx-b200-ndr       b200-sxm-180gb  8  nvlink5:8 ib-ndr:256 ib-ndr:1048576                        2000   716.8
-hgx-b300-xdr       b300            8  nvlink5:8 ib-xdr:512 ib-xdr:1048576                        2000   716.8
-jedi-gh200         gh200           4  nvlink4-mesh:4 ib-ndr:192:25                               480    2000
-jureca-mi250       mi250-gcd       8  xgmi-mi250x:8 ib-hdr:16:6.25                               512    409.6
-llama3-roce        h100-sxm-80gb   8  nvlink4:8 roce-400:3072 roce-400:24576                     2000   614.4
-mi300x-roce400     mi300x          8  xgmi-mi300x:8 roce-400:16384                               2000   614.4
-p4d-efa            a100-sxm-40gb   8  nvlink3:8 efa-v1:4096                                      1237   281.6
-p5-efa             h100-sxm-80gb   8  nvlink4:8 efa-v2:20000                                     2199   614.4
-p5en-efa           h200-sxm-141gb  8  nvlink4:8 efa-v3:20000                                     2199   614.4
-polaris            a100-sxm-40gb   4  nvlink3-mesh:4 slingshot-11:2240:12.5                      549.8  204.8
-tpu-v4             tpu-v4          4  ici-v4:4096 dcn-tpu:65536:6.25                             437    409.6
-tpu-v5e            tpu-v5e         8  ici-v5e:256 dcn-tpu:65536:3.125                            549.8  409.6
-tpu-v5p            tpu-v5p         4  ici-v5p:8960 dcn-tpu:143360:6.25                           448    409.6
-tpu-v6e            tpu-v6e         8  ici-v6e:256 dcn-tpu:102400:12.5                            1440   614.4
-tpu-v7x            tpu-v7x         4  ici-v7x:9216 dcn-tpu:147456:12.5                           960    614.4
-trn1-efa           trn1-nc         32 neuronlink-v2:32 efa-v2:32768:3.125                        549.8  409.6
-trn2-efa           trn2            16 neuronlink-v3:16 efa-v3:32768:25                           2199   614.4
-"""
-
 
 def rows(table):
     """Return the words of each line."""
@@ -189,18 +153,3 @@ def test_the_peaks_of_an_accelerator_follow_one_another():
 def test_a_link_sends_what_its_ports_do():
     for name, rate in rows(LINKS):
         assert load_link(name).bandwidth_bytes_per_s / 1e9 == pytest.approx(float(rate), rel=1e-6), name
-
-
-@pytest.mark.parametrize("row", rows(CLUSTERS), ids=lambda row: row[0])
-def test_a_cluster_is_wired_as_described(row):
-    (name, chip, node), tiers, (memory, rate) = row[:3], row[3:-2], row[-2:]
-    cluster = load_cluster(name)
-    assert (cluster.accelerator.name, cluster.gpus_per_node) == (chip, int(node))
-    sent = {link: float(gb_per_s) for link, gb_per_s in rows(LINKS)}
-    for tier, wired in zip(cluster.tiers, tiers, strict=True):
-        link, size, *own = wired.split(":")
-        assert (tier.link, tier.size) == (link, int(size))
-        assert tier.bandwidth_bytes_per_s / 1e9 == pytest.approx(float(own[0]) if own else sent[link])
-    assert cluster.host.memory_bytes / 1e9 == pytest.approx(float(memory), rel=0.001)
-    assert cluster.host.memory_bandwidth_bytes_per_s / 1e9 == pytest.approx(float(rate), rel=1e-6)
-    assert cluster.pue == pytest.approx(1.1)
