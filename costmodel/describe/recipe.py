@@ -36,7 +36,15 @@ from costmodel.describe.switch_table import (
 LABELS = ("name", "description", "source", "launches", "prints")
 """What of a recipe is no switch."""
 
-NUMERIC = frozenset((*GROUPS["dtypes"].model_fields, "gradient_compression", "sync_every", "outer_momentum"))
+NUMERIC = frozenset(
+    (
+        *GROUPS["dtypes"].model_fields,
+        "gradient_compression",
+        "sync_every",
+        "sync_overlap_steps",
+        "outer_momentum",
+    )
+)
 """Switches that change what is computed: the model that comes out is another one."""
 
 _FOLDER = files("costmodel") / "describe" / "data" / "recipes"

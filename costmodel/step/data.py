@@ -205,7 +205,8 @@ def _replicated_part_lines(
     each = without_constant_axes((placed.layout.zero_stage == 2) & overlap.reduce_each_micro_batch) > 0
     repeats = np.where(each, placed.micro_batches, 1.0)
     often = np.asarray(1.0 / placed.policy.sync_every)
-    rarely = backward if placed.policy.sync_every == 1 else Window(placed, _NONE)
+    is_rare = placed.policy.sync_every > 1
+    rarely = _rare_window(step) if is_rare else backward
     bucket_elements = overlap.bucket_elements or _BUCKET_ELEMENTS
     bucket = bucket_elements / np.maximum(held, bucket_elements)
     buckets = 1.0 / bucket if overlap.bucket_elements else _ONE
@@ -219,15 +220,27 @@ def _replicated_part_lines(
     scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
     several = scattered * (part.replica.ranks > 1)
     # In this order, as those before leave those after them less to hide behind.
+    fragments = np.asarray(float(placed.policy.sync_fragments)) if is_rare else None
     traffic: list[tuple[Window, Phase, Message, Array, Array, Array | None]] = [
-        *((rarely, "grad_sync", message, whole_sum, often, buckets) for message in sums),
+        *(
+            (rarely, "grad_sync", message, whole_sum, often, fragments if is_rare else buckets)
+            for message in sums
+        ),
         *((backward, "grad_sync", message, scattered, repeats, owners) for message in scatters),
-        (rarely, "grad_sync", between, several, often, None),
+        (rarely, "grad_sync", between, several, often, fragments),
         (forward, "param_sync", fetched, sharded, _ONE, owners),
     ]
     least = bucket if overlap.dp_overlap != "none" else _NONE
     lines = [
-        window.send(name, phase, message, share=share, count=count, pieces=pieces, least_share=least)
+        window.send(
+            name,
+            phase,
+            message,
+            share=share,
+            count=count,
+            pieces=pieces,
+            least_share=_NONE if is_rare and window is rarely else least,
+        )
         for window, phase, message, share, count, pieces in traffic
         if any_nonzero(share)
     ]
@@ -240,6 +253,17 @@ def _replicated_part_lines(
         share=np.asarray(1.0 * ~placed.shards_parameters),
         count=np.asarray(often * whole_sum + repeats * scattered),
     )
+
+
+def _rare_window(step: Step) -> Window:
+    """Return the steps beside which replicas that are averaged rarely send their parts, all of them together.
+
+    Streaming DiLoCo (arXiv:2501.18512, section 2): each of the fragments beside the compute of so many steps.
+    """
+    policy = step.placed.policy
+    works = zip(step.counts, step.block_lines, strict=True)
+    step_s = broadcast_sum([counted(count, exposed_sum(lines)) for count, lines in works])
+    return Window(step.placed, np.asarray(policy.sync_fragments * policy.sync_overlap_steps * step_s))
 
 
 def _tensors(placed: PlacedJob) -> Array:
@@ -315,7 +339,7 @@ def _sharded_block_lines(
         sent.append((part, *_sharded_part_lines(step, block, part, gathered, before, after)))
     # Replicas add up once a step, after the messages of every micro-batch: none of those hides behind this.
     for part, lines, ends in sent:
-        between = _replica_lines(placed, block, part, gathered, backward)
+        between = _replica_lines(step, block, part, gathered, backward)
         each += [*lines, *between]
         if overlap.dp_overlap == "every-layer" and block.role == "layer":
             once.append(_ends_line(_name(block, part), ends[0], [*ends[1:], *between]))
@@ -382,20 +406,25 @@ def _first_share(placed: PlacedJob, block: Block, part: _Part) -> float:
 
 
 def _replica_lines(
-    placed: PlacedJob, block: Block, part: _Part, gathered: Params, backward: Window
+    step: Step, block: Block, part: _Part, gathered: Params, backward: Window
 ) -> list[TimeLine]:
     """Sum the gradients of one block over replicas of the shards, once a step or more rarely.
 
-    Behind the backward pass of the layers below, on the ports that gathers and scatters leave free.
+    Behind the backward pass of the layers below, on the ports that gathers and scatters leave free; averages that are
+    rare behind a block's part of the steps beside which they run.
     """
+    placed = step.placed
     several, params = part.replica.ranks > 1, gathered.of(part.name)
     if not any_nonzero(several):
         return []
-    hides = placed.recipe.overlap.hsdp_overlap and placed.policy.sync_every == 1
+    window = backward if placed.recipe.overlap.hsdp_overlap else Window(placed, _NONE)
+    if placed.policy.sync_every > 1:
+        held = broadcast_sum([np.asarray(count / placed.micro_batches) for count in step.counts])
+        window = Window(placed, np.asarray(_rare_window(step).left_s() / held))
     size = np.asarray(params * compression.gradient_bytes(placed) / part.shard.ranks)
     on = placed.shards_parameters * several * (placed.tuning.whole | (params > 0))
     return [
-        (backward if hides else Window(placed, _NONE)).send(
+        window.send(
             _name(block, part),
             "grad_sync",
             Message("grad_replica_all_reduce", "all_reduce", part.replica, size),

@@ -6,7 +6,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import ProfileError
-from costmodel.describe.hardware.changed import with_hardware
+from costmodel.describe.hardware.changed import changed_values, with_hardware
 from costmodel.describe.jobs.short_form import command_text
 
 JOB = {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 64, "seq_len": 8192}
@@ -96,3 +96,23 @@ def test_percentages_are_of_the_profile():
     for wrong in ("x%", "-5%", "0%", "%"):
         with pytest.raises(ProfileError, match=r"^hw: nic: expected a "):
             with_hardware(plain, {"nic": wrong})
+
+
+def test_fragments_of_pods_keep_together_what_divides_every_end():
+    """5 + 27 end after 5 nodes, 6 + 9 + 17 after 6 and 15: groups of 5 and of 3 nodes of eight never cross."""
+    pods = cm.load_cluster("llama3-roce")
+    for text, nodes in (("5+27", 5), ("6+9+17", 3), ("32", 32), ("16+16", 16), ("1+31", 1)):
+        placed = with_hardware(pods, {"placement": text})
+        assert [tier.size for tier in placed.tiers] == [8, 8 * nodes, 24576], text
+        assert changed_values(placed) == {"placement": str(nodes)}
+        assert with_hardware(pods, changed_values(placed)).tiers == placed.tiers
+    job = {"model": "llama3-8b", "cluster": pods, "gpus": 256, "global_batch": 256, "seq_len": 8192, "tp": 8}
+    # All sums of gradients are over 32 nodes, on ports of 50 GB/s shared by 7 above the pods.
+    whole, *parts = (cm.estimate(**job, hw={"placement": text}) for text in ("32", "16+16", "4+28", "1+31"))
+    times = [float(est.step_time_s) for est in (whole, *parts)]
+    assert times[1:] == sorted(times[1:])
+    assert times[1] > 0.998 * times[0]
+    assert times[-1] > 1.02 * times[0]
+    for est in parts:
+        moved = [line for line in cm.compare(whole, est).largest("time", 1) if abs(line.difference(1)) > 1e-6]
+        assert {line.axis for line in moved if line.category == "communication"} == {"dp"}

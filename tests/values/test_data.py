@@ -572,3 +572,30 @@ def test_two_sites_that_average_rarely_pay_the_line_once_in_that_many_steps():
     # 4 B of 8.03e9 gradients in 4,096 parts to one peer at 0.9 of 12.5 Gbit/s, and at least two trips of 5 ms.
     sent_s = 8.03e9 * 4 / 4096 / (0.9 * 12.5e9 / 8)
     assert 0.010 < across(1) - sent_s < 0.060
+
+
+def test_streamed_averages_show_what_outlasts_the_steps_beside_them():
+    """Streaming DiLoCo: each of 4 parts once in 100 steps, of all 4 B of 8.03e9 gradients, beside 0, 1 or 3 steps."""
+    job = {
+        "model": "llama3-8b",
+        "cluster": "two-sites-h100",
+        "gpus": 8192,
+        "global_batch": 8192,
+        "seq_len": 8192,
+    }
+    for sharding in ({"zero_stage": 1, "shard_group": 4096}, {"zero_stage": 3, "shard_group": 4096}):
+        for slower, steps in ((1, 0), (1, 1), (3000, 1), (3000, 3)):
+            switches = {"sync_every": 100, "sync_fragments": 4, "sync_overlap_steps": steps}
+            found = cm.estimate(**job, **sharding, hw={"wan": f"{1.5 / slower} GB/s"}, switches=switches)
+            lines = [one for one in found.bill.time_lines if "grad_replica_all_reduce" in one.name]
+            seconds = sum(float(one.seconds) for one in lines)
+            shown = sum(float(one.exposed_seconds) for one in lines)
+            # Blocks of the critical path compute so long beside each part.
+            passes = ("forward", "backward", "backward_weight", "recompute")
+            beside = [one for one in found.bill.time_lines if one.phase in passes and one.axis != "dp"]
+            step_s = sum(float(one.exposed_seconds) for one in beside)
+            assert sum(float(one.bytes) for one in lines) == pytest.approx(4 * 8.03e9 / 4096 / 100, rel=0.02)
+            # Messages beside compute slow it by 15 % of their time.
+            window_s = 4 * steps * step_s / 100
+            by_hand = max(seconds - window_s, 0) + 0.15 * min(seconds, window_s)
+            assert shown == pytest.approx(by_hand, rel=0.03), (sharding, slower, steps)

@@ -89,6 +89,16 @@ def test_what_cannot_be_is_one_line():
         ),
         (
             SMALL,
+            {"zero": 0, "switches": {"sync_every": 5, "sync_fragments": 6}},
+            "sync_fragments: expected at most 5 where sync_every is 5, got 6",
+        ),
+        (
+            SMALL,
+            {"zero": 0, "switches": {"sync_overlap_steps": 1}},
+            "sync_overlap_steps: expected at most 0 where sync_every is 1, got 1",
+        ),
+        (
+            SMALL,
             {"lora_rank": 8, "zero": 0, "switches": {"gradient_compression": "top-k"}},
             "gradient_compression: top-k is for training of every parameter",
         ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import accumulate
+from math import gcd
 from typing import Any
 
 from costmodel.base.errors import ProfileError, UnitError, choices_hint, shown
@@ -19,10 +21,11 @@ NUMBERS: Mapping[str, str] = {
     "tdp": "W",
     "host_link": "B/s",
     "nic": "B/s",
+    "placement": "nodes",
 }
 """What can be changed beside the tiers of a cluster by their names, and its unit: the dense 16-bit peak (other dtypes
 follow in proportion), rate and usable size of the GPU's memory, limit of the board, link to the host, and all tiers that
-leave the node (in proportion)."""
+leave the node (in proportion); and the nodes that lie together, where a job is on fragments of racks or pods."""
 _OF_DEVICE = {
     "hbm_bandwidth": "memory_bandwidth_bytes_per_s",
     "memory": "memory_bytes",
@@ -48,6 +51,8 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
         if name not in NUMBERS and name not in tiers:
             raise ProfileError(f"hw: {shown(name)} is unknown; {choices_hint(name, [*NUMBERS, *tiers])}")
         unit = NUMBERS.get(name, "B/s")
+        if name == "placement":
+            value = str(value)
         size = _sized(found, name, value, unit) if isinstance(value, str) else value
         if isinstance(size, bool) or not isinstance(size, int | float) or not 0.0 < size <= _MOST:
             raise ProfileError(f"hw: {name}: expected a positive quantity in {unit}, got {shown(value)}")
@@ -56,7 +61,9 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
 
 
 def _sized(cluster: Cluster, name: str, value: str, unit: str) -> float:
-    """Read a quantity, or a percentage of what the profile has."""
+    """Read a quantity, or a percentage of what the profile has; of fragments the nodes that lie together."""
+    if name == "placement":
+        return float(_together(cluster, value))
     if not value.strip().endswith("%"):
         return read_quantity(f"hw: {name}", value, unit)
     try:
@@ -65,6 +72,33 @@ def _sized(cluster: Cluster, name: str, value: str, unit: str) -> float:
         raise ProfileError(
             f"hw: {name}: expected a quantity in {unit} or a percentage of the profile's, got {shown(value)}"
         ) from None
+
+
+def _together(cluster: Cluster, text: str) -> int:
+    """Return the nodes that lie together wherever ranks are cut into groups: fragments ``5+27`` fill in order.
+
+    A group of n nodes begins at a multiple of n, and the slowest sets the pace: none crosses where n divides every place
+    at which a fragment ends.
+    """
+    tier = _split_by_placement(cluster)
+    most = tier.size // cluster.gpus_per_node
+    parts = [int(part) if part.strip().isdecimal() else 0 for part in text.split("+")]
+    if not all(1 <= part <= most for part in parts):
+        raise ProfileError(
+            f"hw: placement: expected nodes of fragments such as 5+27, each of 1 to the {most} of a {tier.name}, got "
+            f"{shown(text)}"
+        )
+    return gcd(*list(accumulate(parts))[:-1]) or parts[0]
+
+
+def _split_by_placement(cluster: Cluster) -> Tier:
+    """Return the tier whose domains a job may have parts of: the innermost that holds several nodes."""
+    for tier in cluster.tiers[:-1]:
+        if tier.size > cluster.gpus_per_node and not tier.shape:
+            return tier
+    raise ProfileError(
+        f"hw: placement: {cluster.name} has no racks or pods of several nodes below its outermost tier"
+    )
 
 
 def _now(cluster: Cluster, name: str) -> float:
@@ -99,6 +133,12 @@ def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
     the profile of an H100 at 500 W is that of the 700 W one by the same rule. The burst clock, at which peaks are, is not
     exceeded.
     """
+    record = tuple({**dict(cluster.changed), name: value}.items())
+    if name == "placement":
+        whole = _split_by_placement(cluster)
+        part = replace(whole, size=int(value) * cluster.gpus_per_node)
+        tiers = tuple(part if tier is whole else tier for tier in cluster.tiers)
+        return replace(cluster, tiers=tiers, changed=record)
     device, factor = cluster.accelerator, value / _now(cluster, name)
     changes: dict[str, Any] = {_OF_DEVICE[name]: value} if name in _OF_DEVICE else {}
     if name == "peak":
@@ -114,7 +154,7 @@ def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
         cluster,
         accelerator=replace(device, **changes) if changes else device,
         tiers=tuple(at_rate(tier, factor) if tier in rated else tier for tier in cluster.tiers),
-        changed=tuple({**dict(cluster.changed), name: value}.items()),
+        changed=record,
     )
 
 
@@ -174,6 +214,8 @@ def changed_text(cluster: Cluster) -> str:
 
 
 def _text(value: float, unit: str) -> str:
+    if unit == "nodes":
+        return f"{value:.12g}"
     if unit == "B":
         return f"{value / 2**30:.12g}GiB"
     scale, prefix = next((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1.0, "")) if value >= s or s == 1.0)

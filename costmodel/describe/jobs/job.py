@@ -407,6 +407,14 @@ def _check_reduction(job: Job) -> None:
             f"sync_every: {policy.sync_every} needs replicas that hold everything: zero_stage 0, or a shard_group "
             f"smaller than dp·cp, between which the average is rare"
         )
+    for name, value, most in (
+        ("sync_fragments", policy.sync_fragments, policy.sync_every),
+        ("sync_overlap_steps", policy.sync_overlap_steps, policy.sync_every - 1),
+    ):
+        if value > most:
+            raise CostModelError(
+                f"{name}: expected at most {most} where sync_every is {policy.sync_every}, got {value}"
+            )
 
 
 def precision_on(name: str | None, accelerator: Accelerator) -> Precision:
