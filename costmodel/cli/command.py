@@ -11,11 +11,12 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.models import OptionInfo
 
 from costmodel.base.errors import CostModelError, shown
 from costmodel.cli import options as opt
 from costmodel.cli.group import COMMANDS, SHOWN_FLAGS, Command, Group
-from costmodel.cli.output import Target, with_flags
+from costmodel.cli.output import Target
 from costmodel.describe.jobs.fields import FIELD, Field
 from costmodel.describe.jobs.positional import is_file_name, job_and_machine, parted
 
@@ -74,8 +75,11 @@ def command(
 
     def decorate(function: _Command) -> _Command:
         own = _own_flags(function)
-        # Who takes several files finds the machine among them.
-        replaced = {p.name for p in own} | ({"machine"} if any(p.name == "job" for p in own) else set())
+        # Who takes several files finds the machine among them; a file that a flag names has none beside it.
+        several_words = any(
+            p.name == "job" and (p.annotation is not str or isinstance(p.default, OptionInfo)) for p in own
+        )
+        replaced = {p.name for p in own} | ({"machine"} if several_words else set())
         job: list[inspect.Parameter] = []
         if taken:
             file = {"job": str, "machine": str} if job_file else {}
@@ -115,13 +119,13 @@ def command(
                 raise
             finally:
                 for note in dict.fromkeys(notes):
-                    target.note(with_flags(note))
+                    target.note(note)
 
         lines = inspect.cleandoc(examples)
         heading = "Examples" if "\n" in lines else "Example"
         run.epilog = f"\b\n{heading}:\n{indent(lines, '  ')}\n" if examples else ""  # type: ignore[attr-defined]
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
-        parameters = [*job, *own, *rest]
+        parameters = sorted([*job, *own, *rest], key=lambda p: p.name != "job")
         if len(parameters) > SHOWN_FLAGS + 2:
             parameters.append(opt.flag("", "help_all", bool))
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from costmodel.base.errors import CostModelError, choices_hint
 class Entry(NamedTuple):
     """A command: the heading of the README that it stands under, its module in this folder, what its help begins with.
 
-    Without a heading it is an old name, which no help lists; without a module its summary is what it is called now.
+    Without a heading it is an old name, which no help lists, and its summary is what it is called now.
     """
 
     heading: str
@@ -45,6 +45,15 @@ class Group(TyperGroup):
 
 class Command(TyperCommand):
     """A command whose ``--help`` shows ten flags, those that people use most, and ``--help-all`` all of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a flag of one value that is given twice, of which the parser would take the last in silence."""
+        given = self.make_parser(ctx).parse_args(args=[*args])[2]
+        for one in given:
+            is_single = one.param_type_name == "option" and not one.multiple and not one.is_flag
+            if is_single and given.count(one) > 1:
+                raise CostModelError(f"{one.opts[0]}: given twice, and takes one value")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, and the flags that are used most or all."""
@@ -106,8 +115,11 @@ class LazyGroup(Group):
         entry = COMMANDS.get(args[0]) if args else None
         if args and not args[0].startswith("-") and entry is None:
             raise CostModelError(f"no command is called {args[0]!r}; {choices_hint(args[0], LISTED)}")
-        if entry is not None and not entry.module:
-            args = [*entry.summary.split(), *args[1:]]
+        if entry is not None and not entry.heading:
+            if not {"-q", "--quiet", "--help", "-h"} & {*args}:
+                note = f"Note: costmodel {args[0]} is now costmodel {entry.summary}"
+                typer.echo(typer.style(note, dim=True), err=True)
+            args = args if entry.module else [*entry.summary.split(), *args[1:]]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

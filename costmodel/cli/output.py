@@ -156,7 +156,7 @@ class Target(NamedTuple):
     def note(self, text: str) -> None:
         """Say something on stderr, unless it was asked to be quiet."""
         if not self.quiet:
-            print(text, file=sys.stderr)
+            print(with_flags(text), file=sys.stderr)
 
 
 def _format_of(path: Path | None) -> Format:

@@ -44,6 +44,10 @@ def read_flags(
     draft.put(gpus=_gpus_of(flags))
     draft.put(**_layout_of(flags, draft["gpus"], layers, experts=experts))
     draft.put(recompute=_recompute_of(flags, draft.warnings), precision=_precision_of(flags))
+    if draft["precision"] == "fp32" and not flags["torch_dtype"]:
+        draft.warnings.append(
+            "no --bf16, --fp16 or --fp8: priced in fp32, Megatron-LM's default; give precision=bf16"
+        )
     _take_optimizer(flags, draft)
     _take_adapters(flags, draft)
     draft.job["switches"] = {

@@ -130,7 +130,8 @@ class Odds:
     def chosen(self, count: int = MOST_TRIALS) -> list[int]:
         """Return the columns of a few candidates to try, of different parallel layouts.
 
-        The plan's pick, then one after the other that which lowers the expected loss most; none that rather does not fit.
+        The plan's pick, and one after the other that which lowers the expected loss most, none that rather does not fit;
+        they are in the order of their ranks.
         """
         found = [0]
         while len(found) < count:
@@ -143,7 +144,7 @@ class Odds:
             if not others:
                 break
             found.append(min(others, key=lambda at: self.regret_after([*found, at])))
-        return found
+        return sorted(found)
 
     def tuned(self, columns: Sequence[int]) -> list[int]:
         """Return the columns of all candidates with the parallel layouts of some: a trial turns the rest."""

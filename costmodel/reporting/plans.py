@@ -97,15 +97,22 @@ def try_grid(plan: Plan) -> Grid:
     found = plan.odds
     chosen = found.chosen()
     trials = [found.trial(column, chosen[0]) for column in chosen]
-    table = plan.shown_columns([int(row) for row in found.rows[chosen]])
+    rows = [int(row) for row in found.rows[chosen]]
+    table = plan.shown_columns(rows)
+
+    def _range(row: int) -> str:
+        """Return the range that `estimate` prints of the layout: of comparable runs, where there are some."""
+        est, trial = plan.estimate_of(plan.kept.top, rows[row]), trials[row]
+        band, step_s = est.error_band, float(est.step_time_s)
+        ends = (trial.low_s, trial.high_s) if band is None else (step_s * band.low, step_s * band.high)
+        return " to ".join(format_seconds(end, 3) for end in ends).replace(" s to", " to")
+
     shared = _row_cells(plan, table)
     own = _of_table(table) | {
         "# >": shared["# >"],
         "Layout": shared["Layout"],
         "MBS >": shared["Micro-batch >"],
-        "p10 to p90 >": lambda row: " to ".join(
-            (format_seconds(trials[row].low_s, 3).removesuffix(" s"), format_seconds(trials[row].high_s, 3))
-        ),
+        "80% range >": _range,
         "Fits >": lambda row: chance_text(table["fits_probability"][row]),
         "Within 2% >": lambda row: chance_text(trials[row].best_probability),
     }

@@ -71,6 +71,10 @@ def profile_files(kind: str, folders: Iterable[Path]) -> Iterator[tuple[str, Pat
                 yield name, path
 
 
+_SHORT = re.compile(r"\D*[^-]*")
+"""Of an accelerator's name, what ends with its first number: h100, tpu-v5p."""
+
+
 def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     """Return the file of the profile called `name`, an alias of it, or the path given as `name`."""
     text = str(name)
@@ -103,8 +107,10 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
         begun = _called(known, lambda name: begins(name, wanted))
         if len(begun) == 1:
             return known[begun.pop()]
-    aliases = [alias for path in known.values() for alias in aliases_of(path)]
-    near = get_close_matches(wanted[:100], [*known, *aliases], n=3, cutoff=0.5)
+    names = {*known, *(alias for path in known.values() for alias in aliases_of(path))}
+    if kind == "cluster":  # an accelerator means its reference machine
+        names |= {_SHORT.match(name)[0] for name, _ in profile_files("accelerator", folders)}
+    near = get_close_matches(wanted[:100], names, n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
     raise ProfileError(f"unknown {kind} {shown(text)}: {meant}(known: {listed_names(sorted(known))})")
 

@@ -232,4 +232,7 @@ def require_possible(
         if problem.bad.any():
             numbers = problem.numbers
             first = dict(zip(numbers, first_of(problem.bad, *numbers.values()), strict=True))
-            raise LayoutError(f"layout: {problem.sentence.format(**first, model=model.name)}")
+            hint = ""
+            if problem.code == "batch_not_divisible":
+                hint = f"; a multiple of {first['dp'] * first['micro_batch']:.0f} does, or costmodel plan finds a layout"
+            raise LayoutError(f"layout: {problem.sentence.format(**first, model=model.name)}{hint}")

@@ -1,0 +1,158 @@
+"""One job at every door: command line, page, tool for assistants, Python. Run over files, it prints a table of answers.
+
+python tests/cli/doors.py 256xH100 FILE...
+"""
+
+import csv
+import io
+import json
+import re
+import sys
+import threading
+import urllib.request
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
+
+import costmodel as cm
+from costmodel.app import serve
+from costmodel.app.tools import TOOLS
+from costmodel.base.units import format_seconds
+from costmodel.cli import main
+
+TOKENS = 1e12
+TOOL = {tool.name: tool.ask for tool in TOOLS}
+
+
+def called(*words):
+    """Return the JSON, or the text, that a command prints; a refusal is an error with its line."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main([*map(str, words)])
+    if code:
+        raise cm.CostModelError(err.getvalue().strip())
+    return json.loads(out.getvalue()) if "json" in words else out.getvalue()
+
+
+@contextmanager
+def page():
+    """Start the page's server, and yield what asks it."""
+    server = serve.Server((serve.HOST, 0), serve.Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def ask(question, body=None, **state):
+        address = f"http://{serve.HOST}:{server.server_port}/{question}?{urlencode(state)}"
+        with urllib.request.urlopen(urllib.request.Request(address, body), timeout=300) as reply:
+            found = json.loads(reply.read().splitlines()[-1])
+        if "error" in found:
+            raise cm.CostModelError(found["error"])
+        return found
+
+    yield ask
+    server.shutdown()
+    server.server_close()
+
+
+def steps(file, machine, ask):
+    """Return step time [s] and memory [B] of the job of a file by door; the page shows no sum of bytes."""
+    gpus, _, cluster = machine.partition("x")
+    named = {"gpus": int(gpus), "cluster": cluster}
+    text = {"file": Path(file).read_text(), "file_name": Path(file).name}
+
+    def of(record):
+        return record["step_time_s"], record["memory_bytes_per_gpu"]
+
+    def of_est(est):
+        return est.step_time_s, est.memory_bytes_per_gpu
+
+    def of_page(question="read", **state):
+        dropped = ask("read", text["file"].encode(), name=text["file_name"])["query"]
+        rows = csv.DictReader(io.StringIO(ask("csv", **{**dict(parse_qsl(dropped)), **named})["text"]))
+        return (sum(float(row["exposed_seconds"]) for row in rows if row["bill"] == "time"), None)
+
+    def of_report():
+        title = re.search(
+            r"<title>.*: (.*) a step", called("estimate", file, machine, *_SMALL, "--html", "-")
+        )
+        est = cm.estimate(file, machine)
+        assert title[1] == format_seconds(est.step_time_s, 4), (title[1], est.step_time_s)
+        return of_est(est)
+
+    return {
+        "estimate": lambda: of(called("estimate", file, machine, "--format", "json")),
+        "run": lambda: of(called("run", file, machine, "--tokens", TOKENS, "--format", "json")),
+        "compare": lambda: of(called("compare", file, file, machine, "--format", "json")["jobs"][0]),
+        "report": of_report,
+        "page": of_page,
+        "tool": lambda: of(TOOL["estimate"]({**text, **named}).record),
+        "tool run": lambda: of(TOOL["run"]({**text, **named, "tokens": TOKENS}).record),
+        "python": lambda: of_est(cm.estimate(file, machine)),
+        "python run": lambda: of_est(cm.run(file, machine, tokens=TOKENS).est),
+    }
+
+
+_SMALL = ("--no-plan", "--no-sensitivity", "--samples", 20)
+
+
+def plans(file, machine, ask):
+    """Return step time [s] and memory [B] of the best layout of the job of a file by door."""
+    gpus, _, cluster = machine.partition("x")
+    named = {"gpus": int(gpus), "cluster": cluster}
+    text = {"file": Path(file).read_text(), "file_name": Path(file).name}
+
+    def of(record):
+        return record["top"][0]["step_time_s"], record["top"][0]["memory_bytes_per_gpu"]
+
+    def of_page():
+        dropped = dict(parse_qsl(ask("read", text["file"].encode(), name=text["file_name"])["query"]))
+        best = ask("plan", **{**dropped, **named})["layouts"][0]
+        rows = csv.DictReader(io.StringIO(ask("csv", **dict(parse_qsl(best)))["text"]))
+        return (sum(float(row["exposed_seconds"]) for row in rows if row["bill"] == "time"), None)
+
+    def of_python():
+        best = cm.plan(file, machine).best
+        return best.step_time_s, best.memory_bytes_per_gpu
+
+    return {
+        "plan": lambda: of(called("plan", file, machine, "--format", "json")),
+        "page plan": of_page,
+        "tool plan": lambda: of(TOOL["plan"]({**text, **named}, progress=lambda done, total: None).record),
+        "python plan": of_python,
+    }
+
+
+def answers(doors):
+    """Return what each door answers: step time and memory, or its refusal."""
+    found = {}
+    for name, ask in doors.items():
+        try:
+            found[name] = tuple(None if value is None else float(value) for value in ask())
+        except (cm.CostModelError, KeyError) as error:
+            found[name] = str(error).removeprefix("Error: ")
+    return found
+
+
+def different(found):
+    """Return the doors whose answer is not that of the first; all refusals are one answer."""
+    first, *others = found
+    if isinstance(found[first], str):
+        return [name for name in others if not isinstance(found[name], str)]
+
+    def same(one):
+        return not isinstance(one, str) and all(
+            value is None or abs(value / usual - 1) < 1e-9
+            for value, usual in zip(one, found[first], strict=True)
+        )
+
+    return [name for name in others if not same(found[name])]
+
+
+if __name__ == "__main__":
+    machine, *files = sys.argv[1:]
+    with page() as ask:
+        for file in files:
+            for doors in (steps, plans):
+                found = answers(doors(file, machine, ask))
+                first = next(iter(found.values()))
+                bad = {name: found[name] for name in different(found)}
+                print(Path(file).name[:60], len(found), first, bad or "one answer", sep="\t", flush=True)
