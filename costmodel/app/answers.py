@@ -27,7 +27,7 @@ from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.base.words import called
 from costmodel.describe.hardware.prices import price_text
-from costmodel.describe.jobs.fields import FIELD, REQUIRED
+from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.short_form import job_file_text, short_form
 from costmodel.estimates.samples import QUANTILES
@@ -51,7 +51,7 @@ Progress = Callable[[int, int], None]
 SAMPLES = 200
 """Samples of what is uncertain; the command names them."""
 _LAYOUTS = 10
-_KEPT = (*REQUIRED, "cluster")
+_KEPT = ("model", "gpus", "cluster")
 """What stays of the form where a dropped job does not say it."""
 _STAGES = 12
 """Rows of the memory gauge; of more stages some are shown."""
@@ -141,9 +141,10 @@ def command_of(state: State) -> str:
 
 def with_file(state: State, name: str, content: bytes) -> tuple[State, str]:
     """Return a state with the job or the model of a file in it, and what is to be said of the file."""
-    (job, found), now = read_upload(name, content), state.job
-    is_model = found.kind in ("hf", "model")
-    kept = now.fields if is_model else {key: now.fields.get(key, "") for key in _KEPT}
+    now = state.job
+    kept = {key: now.fields.get(key, "") for key in _KEPT}
+    job, found = read_upload(name, content, kept)
+    kept = now.fields if found.kind in ("hf", "model") else kept
     texts = {**kept, **job.fields}
     if job.model:
         texts.pop("model", None)

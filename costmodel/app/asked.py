@@ -198,9 +198,16 @@ def text_of(name: str, content: bytes) -> TextFile:
     return TextFile(decoded(content, called), called)
 
 
-def read_upload(name: str, content: bytes) -> tuple[Texts, JobFile]:
-    """Read a file of any kind from its bytes; return what it says as texts, and as it was read."""
-    found, _ = job_of_file(text_of(name, content), {})
+def read_upload(name: str, content: bytes, form: Mapping[str, str] | None = None) -> tuple[Texts, JobFile]:
+    """Read a file of any kind from its bytes; return what it says as texts, and as it was read.
+
+    The `form` fills in what the file leaves open and other numbers of it follow from, such as the GPUs.
+    """
+    file = text_of(name, content)
+    found, _ = job_of_file(file, {})
+    fills = {name: text for name, text in (form or {}).items() if text and name not in found.keywords}
+    if fills:
+        found, _ = job_of_file(file, fills)
     job = spelled_out(found.keywords)
     model = job.pop("model", None)
     own = _of_model(model) if isinstance(model, Model) else Texts(texts_of({"model": model}))

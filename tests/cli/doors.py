@@ -53,6 +53,12 @@ def page():
     server.server_close()
 
 
+def dropped(file, named, ask):
+    """Return the state of the page once a file is dropped on a form with GPUs and cluster, which stay."""
+    query = ask("read", Path(file).read_bytes(), name=Path(file).name, **named)["query"]
+    return {**dict(parse_qsl(query)), **named}
+
+
 def steps(file, machine, ask):
     """Return step time [s] and memory [B] of the job of a file by door; the page shows no sum of bytes."""
     gpus, _, cluster = machine.partition("x")
@@ -65,9 +71,8 @@ def steps(file, machine, ask):
     def of_est(est):
         return est.step_time_s, est.memory_bytes_per_gpu
 
-    def of_page(question="read", **state):
-        dropped = ask("read", text["file"].encode(), name=text["file_name"])["query"]
-        rows = csv.DictReader(io.StringIO(ask("csv", **{**dict(parse_qsl(dropped)), **named})["text"]))
+    def of_page():
+        rows = csv.DictReader(io.StringIO(ask("csv", **dropped(file, named, ask))["text"]))
         return (sum(float(row["exposed_seconds"]) for row in rows if row["bill"] == "time"), None)
 
     def of_report():
@@ -104,8 +109,7 @@ def plans(file, machine, ask):
         return record["top"][0]["step_time_s"], record["top"][0]["memory_bytes_per_gpu"]
 
     def of_page():
-        dropped = dict(parse_qsl(ask("read", text["file"].encode(), name=text["file_name"])["query"]))
-        best = ask("plan", **{**dropped, **named})["layouts"][0]
+        best = ask("plan", **dropped(file, named, ask))["layouts"][0]
         rows = csv.DictReader(io.StringIO(ask("csv", **dict(parse_qsl(best)))["text"]))
         return (sum(float(row["exposed_seconds"]) for row in rows if row["bill"] == "time"), None)
 

@@ -100,7 +100,7 @@ def test_a_job_that_does_not_fit_is_answered(run):
 
 def test_check_exits_with_3_only_if_it_does_not_fit(run):
     assert run("estimate", *HUGE, "--check")[0] == 3
-    fits = run("estimate", *SMALL, "--tp", "8", "--recompute", "full", "--check", "--format", "json")
+    fits = run("estimate", *SMALL, "--recompute", "full", "--check", "--format", "json")
     assert json.loads(fits[1])["fits"]
     assert fits[0] == 0
 
@@ -355,7 +355,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 
     monkeypatch.setattr("costmodel.estimate", broken, raising=False)
     with pytest.raises(ZeroDivisionError):
-        main(["estimate", *SMALL, "--tp", "1"])
+        main(["estimate", *SMALL])
 
 
 # --- help, version, start-up -----------------------------------------------------------------

@@ -338,7 +338,7 @@ def test_a_dropped_file_keeps_what_it_does_not_say():
     state, said = with_file(
         State((Texts(JOB), Texts())), "job.yaml", b"model: llama3-8b\ngpus: 32\nlayout: tp2"
     )
-    kept = {"cluster": "dgx-h100-ndr", "global_batch": "128", "seq_len": "8k"}
+    kept = {"cluster": "dgx-h100-ndr"}
     assert state.job.named() == {"model": "llama3-8b", "gpus": "32", "tp": "2", **kept}
     assert said.startswith("Read as job.")
     state, _ = with_file(State((Texts(JOB), Texts())), "config.json", CONFIG.encode())
