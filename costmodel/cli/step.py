@@ -14,6 +14,7 @@ from costmodel.cli.command import (
     DETAILED,
     command,
     command_with,
+    file_and_flags,
     merged_job,
 )
 from costmodel.cli.output import Target, hold, planned_figure, result_of, shortened, waiting
@@ -98,7 +99,7 @@ def estimate(
     before: Sequence[str] = ()
     # Asked here, since a search is twice as much to import as an estimate.
     if names_no_degree(asked) and not est.is_planned:
-        other = cm.alternative(asked)
+        other = cm.alternative(asked, file_and_flags(given)[0])
         before = [other.sentence(est), *([f"  {other.command}"] if other.command else [])]
         record = {**est.to_dict(), "planned": other.record()}
         result = result._replace(record=lambda: record, remarks=[" ".join(before), *result.remarks])

@@ -7,6 +7,7 @@ parallelism alone, and the planner's best where that does not fit or does not di
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -32,7 +33,7 @@ from costmodel.describe.jobs.short_form import short_form
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.interop.answer import job_of_file
+from costmodel.interop.answer import JobFile, job_of_file
 
 if TYPE_CHECKING:
     from costmodel.planning.plan import Plan
@@ -123,13 +124,13 @@ class Alternative(NamedTuple):
         }
 
 
-def alternative(asked: Mapping[str, Any]) -> Alternative:
-    """Plan a job whose degrees were left open."""
+def alternative(asked: Mapping[str, Any], file: JobFile | None = None) -> Alternative:
+    """Plan a job whose degrees were left open; a command names the `file` that it is from."""
     try:
         found = planned({**asked, **usual_batch(asked)})
     except CostModelError as error:
         return Alternative(refusal=str(error).removeprefix("plan: "))
-    return Alternative(found.best, found.commands(1)[0])
+    return Alternative(found.best, replace(found.question, file=file).command_of(found.best.job))
 
 
 @shows(JOB_FIELDS)

@@ -1,0 +1,173 @@
+"""One request is one result: at every door, by every kind of file with every flag, and by the commands that are printed."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from doors import TOOL, answers, different, page, plans, steps
+
+import costmodel as cm
+from costmodel.cli import main, root
+from costmodel.describe.jobs.fields import FIELD
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+}
+MODEL_YAML = """name: small
+num_layers: 8
+hidden_size: 1024
+num_heads: 8
+num_kv_heads: 8
+ffn_size: 4096
+vocab_size: 32000
+gated_mlp: true
+norm: rmsnorm
+tied_embeddings: false
+"""
+FILES = {
+    "job.yaml": "model: llama3-8b\ngpus: 8\ntp: 2\nglobal_batch: 64\nseq_len: 4096\n",
+    "train.sh": "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 8 "
+    "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+    "--vocab-size 32000 --tensor-model-parallel-size ${TP:-2}\n",
+    "config.json": json.dumps(MODEL),
+    "model.yaml": MODEL_YAML,
+    "titan.toml": '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+    "[parallelism]\ntensor_parallel_degree = 2\n",
+}
+"""A file of each kind; the batch of some follows from the GPUs, some say none."""
+SHARED = Path(__file__).parents[3] / "shared" / "interop" / "files"
+REAL = (
+    "megatron/Ascend--mcore__seed_oss__pretrain_seed_oss_36b_ptd_2k_A3.sh",
+    "torchtitan/2024-12-train_configs__llama3_70b.toml",
+    "hf/Mistral-7B-Instruct-v0.2.json",
+)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Write the files into a folder, and work there."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return [*FILES]
+
+
+def test_one_job_is_one_answer_at_every_door(files):
+    with page() as ask:
+        for file in files:
+            found = answers(steps(file, "16xH100", ask))
+            assert isinstance(found["estimate"], tuple), found["estimate"]
+            assert different(found) == [], found
+        for file in ("train.sh", "titan.toml"):
+            found = answers(plans(file, "16xH100", ask))
+            assert different(found) == [], found
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="other people's files are not here")
+def test_a_real_file_is_one_answer_at_every_door():
+    with page() as ask:
+        for file in REAL:
+            found = answers(steps(SHARED / file, "256xH100", ask))
+            assert different(found) == [], found
+
+
+def test_what_was_assumed_is_said_at_every_door(files, capsys):
+    est = cm.estimate("config.json", "16xH100", precision="bf16")
+    assert est.assumed == {"recipe", "global_batch", "seq_len", "layout"}
+    assert est.assumptions == ["Assumed: recipe=megatron-core, global_batch=1024, seq_len=4096."]
+    named = cm.estimate("config.json", "16xH100", global_batch=1024, seq_len=4096)
+    assert named.step_time_s == est.step_time_s
+    assert cm.plan("config.json", "16xH100", tp=1, pp=1, choose=False).assumptions[0].endswith("4096.")
+    assert cm.run("config.json", "16xH100", tokens=1e9).est.assumptions[0].endswith("seq_len=4096.")
+    text = {"file": FILES["config.json"], "gpus": 16, "cluster": "H100", "precision": "bf16"}
+    assert est.assumptions[0] in TOOL["estimate"](text).text
+    assert main(["estimate", "config.json", "16xH100", "--precision", "bf16", "--details"]) == 0
+    flags = "Assumed: --recipe megatron-core, --global-batch 1024, --seq-len 4096."
+    assert flags in " ".join(capsys.readouterr().out.split())
+
+
+COMMANDS = (
+    "estimate",
+    "plan",
+    "run --tokens 1e10",
+    "compare --vary recompute=none,full",
+    "explain",
+    "sensitivity",
+)
+
+
+def printed(text):
+    """Return the commands of a shown answer, whole though a terminal breaks them."""
+    return re.findall(r"^\s*(costmodel \S.*)$", re.sub(r"\x1b\[[0-9;]*m", "", text), flags=re.MULTILINE)
+
+
+def test_every_printed_command_runs_as_printed(files, capsys, monkeypatch):
+    """In a terminal of 80 columns, from the folder in which it was printed."""
+    monkeypatch.setattr("costmodel.cli.output._terminal_width", lambda: 80)
+    ran = 0
+    for file in files:
+        found = set()
+        for line in COMMANDS:
+            assert main([*line.split(), file, "16xH100"]) == 0, (line, capsys.readouterr().err)
+            shown = printed(capsys.readouterr().out)
+            assert shown, line
+            found |= {*shown}
+        for one in sorted(found):
+            assert main([*shlex.split(one)[1:], "-q"]) == 0, (one, capsys.readouterr().err)
+        capsys.readouterr()
+        ran += len(found)
+    assert ran > 40
+
+
+VALUES = {
+    **{"whole": "1", "number": "1", "price": "2.5", "switches": "fused_norm=false", "hardware": "tdp=600W"},
+    **{"bytes": "70GiB", "rate": "100GB/s", "time": "5min", "share": "10%", "choices": "pp=1"},
+    **{"layout": "tp2", "order": "tp cp dp pp", "truth": "true"},
+}
+"""A value of a flag, by kind of field."""
+NAMED = {
+    **{"model": "llama3-8b", "cluster": "a100", "recipe": "torchtitan", "precision": "fp16", "keep": "tp"},
+    **{"optimizer": "muon", "site": "", "slice": "", "frozen": "embedding", "lora_targets": "q,v"},
+    **{"pipeline_layout": "balanced", "days": "24h", "response_quantiles": "p50=10,p90=20"},
+}
+
+
+class Reached(Exception):
+    """What reads the file and the flags is through."""
+
+
+@pytest.mark.parametrize("name", ["estimate", "plan", "run", "compare", "explain"])
+def test_no_flag_is_refused_with_any_kind_of_file(name, files, monkeypatch):
+    def reached(*_, **__):
+        raise Reached
+
+    for call in ("estimate", "plan", "run", "vary"):
+        monkeypatch.setattr(f"costmodel.{call}", reached, raising=False)
+    flags = [one for one in root_command(name).params if one.name in FIELD and FIELD[one.name].group != "rl"]
+    assert len(flags) > 30
+    for file in files:
+        for one in flags:
+            field = FIELD[one.name]
+            value = NAMED.get(field.name, VALUES.get(field.kind, (*field.words, "")[0]))
+            if value:
+                words = [name, file, one.opts[0], *([] if one.is_flag else [value])]
+                with pytest.raises(Reached):
+                    assert main(words), words
+
+
+def root_command(name):
+    """Return a command of the command line as its parser has it."""
+    import typer
+
+    return typer.main.get_command(root).get_command(None, name)
