@@ -144,8 +144,7 @@ def with_file(state: State, name: str, content: bytes) -> tuple[State, str]:
     now = state.job
     kept = {key: now.fields.get(key, "") for key in _KEPT}
     job, found = read_upload(name, content, kept)
-    kept = now.fields if found.kind in ("hf", "model") else kept
-    texts = {**kept, **job.fields}
+    texts = {**(now.fields if found.kind in ("hf", "model") else kept), **job.fields}
     if job.model:
         texts.pop("model", None)
     model = job.model or ("" if "model" in job.fields else now.model)

@@ -48,7 +48,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse a flag of one value that is given twice, of which the parser would take the last in silence."""
-        given = self.make_parser(ctx).parse_args(args=[*args])[2]
+        given: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
         for one in given:
             is_single = one.param_type_name == "option" and not one.multiple and not one.is_flag
             if is_single and given.count(one) > 1:

@@ -109,7 +109,7 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
             return known[begun.pop()]
     names = {*known, *(alias for path in known.values() for alias in aliases_of(path))}
     if kind == "cluster":  # an accelerator means its reference machine
-        names |= {_SHORT.match(name)[0] for name, _ in profile_files("accelerator", folders)}
+        names |= {_SHORT.findall(name)[0] for name, _ in profile_files("accelerator", folders)}
     near = get_close_matches(wanted[:100], names, n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
     raise ProfileError(f"unknown {kind} {shown(text)}: {meant}(known: {listed_names(sorted(known))})")
