@@ -32,6 +32,8 @@ class Precision(BaseModel):
     """The weight gradient of each expert is a product of its own, where the other two passes are grouped."""
     norm_casts: bool
     """The norm before a linear layer writes its output already quantised."""
+    product_slowdown: float
+    """Time of a product over that of the library's kernel with the same matrix units. [-]"""
     source: str
 
 

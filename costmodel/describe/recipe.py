@@ -260,11 +260,11 @@ def usual_overhead(accelerator: Accelerator, recipe: str = "any") -> float:
     return next(shares[key] for key in share_keys(recipe, accelerator) if key in shares)
 
 
-def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
-    """Return the recipe as it runs on a device.
+def resolved_for(recipe: Recipe, accelerator: Accelerator, precision: str) -> Recipe:
+    """Return the recipe as it runs on a device in a precision.
 
     With its attention kernel in place of ``auto`` or ``torch``, the cores that move its collectives in place of
-    ``auto``, and its usual overhead where the recipe has none.
+    ``auto``, its usual overhead where the recipe has none, and gradients in fp16 where it keeps them so.
     """
     software = accelerator.software
     kernels = dict(zip(OPEN_KERNELS, (software.attention, software.torch_attention), strict=True))
@@ -275,6 +275,10 @@ def resolved_for(recipe: Recipe, accelerator: Accelerator) -> Recipe:
         recipe = recipe.replaced("collectives_on", accelerator.collectives_on)
     if recipe.host.overhead_fraction is None:
         recipe = recipe.replaced("overhead_fraction", usual_overhead(accelerator, recipe.name))
+    if recipe.dtypes.fp16_gradients and precision == "fp16":
+        recipe = recipe.replaced("grad_accum_dtype", "fp16").replaced("grad_reduce_dtype", "fp16")
+        # The step makes an fp32 copy of what it steps (Megatron-Core docs, dist_optimizer: 20 bytes, or 4 + 16/d).
+        recipe = recipe.replaced("adam_temporary_bytes", recipe.memory.adam_temporary_bytes + 4.0)
     return recipe
 
 

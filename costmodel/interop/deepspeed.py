@@ -63,6 +63,12 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
     if "train_micro_batch_size_per_gpu" not in auto:
         draft.put(micro_batch=1)
     _take_unpriced(said, draft)
+    if said["bf16"] and not said["zero_stage"]:
+        draft.warnings.append(
+            "zero_optimization.stage 0 with bf16: BF16_Optimizer shards its states as ZeRO-1 does and adds gradients up in "
+            "fp32 (runtime/bf16_optimizer.py): --zero-stage 1 --set zero_all_reduce=true --set grad_accum_dtype=fp32 "
+            "prices that, here nothing is sharded"
+        )
     if draft["recompute"] is None and said["recompute"] is None and said["recomputation"]:
         draft.warnings.append(
             "activation_checkpointing: says how, the training script says whether; priced as full "
@@ -173,6 +179,7 @@ def _switches(said: Values, draft: Draft) -> dict[str, Any]:
         "grad_reduce_dtype": said["reduce_dtype"],
         "grad_accum_dtype": said["accumulation_dtype"],
         "cp_method": "ulysses" if draft["cp"] > 1 else None,
+        "hpz_ranks": said["hpz_ranks"] if said["zero_stage"] == 3 and said["hpz_ranks"] > 1 else None,
     }
     return changed_switches({name: value for name, value in read.items() if value is not None}, base)
 
@@ -189,6 +196,7 @@ def emit_deepspeed(job: Job) -> str:
         "contiguous_gradients": True,
         "reduce_scatter": counts["zero_stage"] >= 1,
         "shard_group": counts["shard_group"] or None,
+        "hpz_ranks": recipe.overlap.hpz_ranks or None,
         "offload_optimizer": "cpu" if recipe.host.offload_optimizer else None,
         "bf16": job.precision.name == "bf16",
         "fp16": job.precision.name == "fp16",

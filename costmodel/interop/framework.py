@@ -116,7 +116,7 @@ def changed_switches(read: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
 def unsaid_switches(job: Job, imported: Imported) -> list[str]:
     """Return the recipe's switches that come back different from a configuration, as ``name = value``."""
     back = load_recipe(imported.job["recipe"]).switched(imported.job.get("switches") or {})
-    theirs = resolved_for(back, job.cluster.accelerator).switches
+    theirs = resolved_for(back, job.cluster.accelerator, job.precision.name).switches
     return [f"{name} = {value}" for name, value in job.switches.items() if theirs[name] != value]
 
 

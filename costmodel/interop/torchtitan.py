@@ -204,13 +204,19 @@ def _precision_of(said: Values, warnings: list[str]) -> str:
         if name not in _CONVERTERS and not name.startswith("quantize"):
             name = name.rsplit(".", 1)[-1]
         if name in _CONVERTERS:
-            return _CONVERTERS[name]
+            return _scaled(_CONVERTERS[name], said)
         experts_only = name.startswith(tuple(_KEYS.more["words"]["experts_only"]))
         what = "low precision of the experts alone has no price; priced in bf16"
         warnings.append(f"converter {name}: {what if experts_only else 'is not known, and not priced'}")
     if said["float8_linear"]:
-        return "fp8-current"
+        return _scaled("fp8-current", said)
     return "fp32" if said["param_dtype"] == "float32" else "bf16"
+
+
+def _scaled(precision: str, said: Values) -> str:
+    """Return 8 bits with a scale a row where torchao's recipe says so."""
+    by_row = precision == "fp8-current" and str(said["float8_recipe"]).startswith("rowwise")
+    return "fp8-rowwise" if by_row else precision
 
 
 def _switches_of(said: Values, draft: Draft) -> dict[str, Any]:

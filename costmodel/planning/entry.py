@@ -163,7 +163,7 @@ def estimate(
     seq_len : array_like of int
         Tokens a sequence. [-]
     precision : str
-        Of the GEMMs: bf16, fp16, fp8-delayed, fp8-current, fp8-block, mxfp8, mxfp4, nvfp4, int8.
+        Of the GEMMs: bf16, fp16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block, mxfp8, mxfp4, nvfp4, int8.
     recipe : str or Recipe
         Framework preset.
     switches : mapping, optional

@@ -215,7 +215,12 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     factor = placed.factors.of(operator.kind, accelerator.generation, bits_of(dtype))
 
     def product(rows: Array, columns: Array, depth: Array, **more: Any) -> Quantity:
-        return scaled(matmul_time(rows, columns, depth, **{**common, **more}), factor)
+        made = scaled(matmul_time(rows, columns, depth, **{**common, **more}), factor)
+        if not low or precision.product_slowdown == 1.0:
+            return made
+        return made.then(
+            "scaled_s", "product_slowdown * scaled_s", product_slowdown=precision.product_slowdown
+        )
 
     forward, backward = product(m, n, k), product(m, k, n)
     if not operator.has_weight:

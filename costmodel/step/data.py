@@ -368,16 +368,20 @@ def _sharded_part_lines(
     sums_on = on if placed.tuning.whole else on * (trained > 0)
     again = backward if overlap.fsdp_backward_prefetch else Window(placed, _NONE)
     least, size = _first_share(placed, block, part), np.asarray(params * gathered_bytes(placed))
+    near = split_group(part.shard, overlap.hpz_ranks)[0] if overlap.hpz_ranks else part.shard
     gathers = [
         window.send(
             name,
             "param_sync",
-            Message(f"param_all_gather.{label}", "all_gather", part.shard, size),
+            Message(f"param_all_gather.{label}", "all_gather", group, size),
             share=share,
             count=count,
             least_share=least,
         )
-        for label, window, share in (("forward", forward, on), ("backward", again, regather))
+        for label, group, window, share in (
+            ("forward", part.shard, forward, on),
+            ("backward", near, again, regather),
+        )
     ]
     reduced = np.asarray(trained * compression.gradient_bytes(placed))
     sums = [

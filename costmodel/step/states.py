@@ -163,7 +163,32 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         )
     if any_nonzero(shards):
         lines.append(_gathered_line(step, np.asarray(1.0 * shards)))
+        lines += _secondary_lines(step)
     return lines
+
+
+def _secondary_lines(step: Step) -> list[MemoryLine]:
+    """Return the copy of the parameters that neighbours share, for the gathers of the backward pass."""
+    placed, overlap = step.placed, step.placed.recipe.overlap
+    if not overlap.hpz_ranks or not overlap.fsdp_reshard_after_forward:
+        return []
+    gathers_again = placed.shards_parameters & ~stays_gathered(placed)
+    return [
+        _line(
+            f"state.{part}.parameters.secondary",
+            part="parameters",
+            formula="on * 2 * params / min(hpz_ranks, shards)",
+            terms={
+                "on": 1.0 * gathers_again[..., None],
+                "params": step.params.of(part),
+                "hpz_ranks": float(overlap.hpz_ranks),
+                "shards": placed.shard_ranks.of(part)[..., None],
+            },
+            source="ZeRO++ hpZ, arXiv:2306.10209, section 3.2: a secondary partition in 16 bits inside a node",
+        )
+        for part in DATA_PARTS
+        if any_nonzero(step.params.of(part))
+    ]
 
 
 def _optimizer_lines(step: Step, part: DataPart, shards: Array) -> list[MemoryLine]:

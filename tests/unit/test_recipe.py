@@ -204,7 +204,7 @@ def test_what_a_recipe_leaves_to_the_device():
         accelerator = load_accelerator(device)
 
         def found(name, said, accelerator=accelerator):
-            return resolved_for(plain.replaced(name, said), accelerator).switches[name]
+            return resolved_for(plain.replaced(name, said), accelerator, "bf16").switches[name]
 
         assert found("attention_kernel", "auto") == accelerator.software.attention
         assert found("attention_kernel", "torch") == accelerator.software.torch_attention

@@ -12,6 +12,7 @@ from round_jobs import (
     exposed_us,
     hidden_us,
     line,
+    memory,
     moved_us,
     near,
     price,
@@ -300,6 +301,39 @@ def test_parameters_gathered_after_the_backward_pass_before():
     backward = sum(us for name, us in exposed_us(est, *parts).items() if not name.endswith(".forward"))
     assert exposed_us(est, LAYER)[f"{LAYER}param_all_gather.backward"] == near(gather)
     assert exposed_us(est, LAYER)[f"{LAYER}grad_reduce_scatter"] == near(hidden_us(scatter, backward))
+
+
+def test_a_second_copy_of_parameters_inside_a_node():
+    """ZeRO++ hpZ: the forward gather crosses nodes, the backward one stays among four neighbours, or two of them."""
+    job = {"gpus": 8, "global_batch": 8, "zero_stage": 3}
+    for ranks, gather in [
+        (0, two_nodes_us(2 * LAYER_PARAMS)),
+        (4, ring_us(2 * LAYER_PARAMS, 4)),
+        (2, ring_us(2 * LAYER_PARAMS)),
+    ]:
+        est = price(**job, switches={**FSDP, "hpz_ranks": ranks})
+        sent = each_us(est, f"{LAYER}param_all_gather")
+        assert sent == near(
+            {
+                f"{LAYER}param_all_gather.forward": two_nodes_us(2 * LAYER_PARAMS),
+                f"{LAYER}param_all_gather.backward": gather,
+            }
+        )
+        held = {"state.dense.parameters.secondary": 2 * N / ranks} if ranks else {}
+        assert memory(est, "state.dense.parameters.secondary") == near(held)
+    # No more neighbours than shards; experts share theirs among their own ranks; nothing where nothing is gathered again.
+    wide = price(**job, switches={**FSDP, "hpz_ranks": 64})
+    assert memory(wide, "state.dense.parameters.secondary") == near(
+        {"state.dense.parameters.secondary": 2 * N / 8}
+    )
+    experts = price(MOE, **job, layout="ep2", switches={**FSDP, "hpz_ranks": 2})
+    held = 4 * 8 * 3 * 512 * 1024
+    assert memory(experts, "state.expert.parameters.secondary") == near(
+        {"state.expert.parameters.secondary": 2 * held / 2 / 2}
+    )
+    for switches in ({"fsdp_reshard_after_forward": False}, {"fsdp_pp_keeps_gathered": True}):
+        kept = price(**job, layout="pp2", switches={**FSDP, "hpz_ranks": 2, **switches})
+        assert not memory(kept, "state.dense.parameters.secondary")
 
 
 def test_sharded_parameters_that_hide_behind_nothing():

@@ -57,6 +57,21 @@ def test_dtypes_of_a_recipe():
     )
 
 
+def test_fp16_gradients_of_megatron():
+    """Two bytes where bf16 has four, and an fp32 copy of what the step takes: 4 + 16 / d bytes a parameter in all."""
+    est = price(precision="fp16", global_batch=2, gpus=2, seq_len=8)
+    assert states(est) == near(
+        {"parameters": 2 * N, "gradients": 2 * N, "optimizer.main_weights": 2 * N, "optimizer.moments": 4 * N}
+    )
+    (kept,) = memory(est, "state.optimizer.temporaries").values()
+    activations = sum(line.bytes.max() for line in est.bill.memory_lines if line.category == "activation")
+    assert kept + activations == near(4 * N / 2)
+    reduced = "dp.dense.grad_reduce_scatter"
+    assert each_us(est)[reduced] == near(each_us(price(**TWO))[reduced] - 2 * N / 2 / 1e5)
+    for changes in ({"switches": {"fp16_gradients": False}}, {"precision": "bf16"}):
+        assert states(price(**{"precision": "fp16", **TWO, **changes}))["gradients"] == near(4 * N)
+
+
 def test_states_on_the_host():
     assert states(price(switches={"offload_optimizer": True}, **TWO)) == near(
         {"parameters": 2 * N, "gradients": 4 * N}

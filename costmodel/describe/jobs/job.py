@@ -133,7 +133,7 @@ class Job:
 
     def switched(self, changes: Mapping[str, Any]) -> Job:
         """Return the job with some switches changed; ``auto`` kernels are chosen again."""
-        recipe = resolved_for(self.recipe.switched(changes), self.cluster.accelerator)
+        recipe = resolved_for(self.recipe.switched(changes), self.cluster.accelerator, self.precision.name)
         _check_optimizer(self.optimizer, recipe)
         return replace(self, recipe=recipe)
 
@@ -200,13 +200,13 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
     site = _site(read("site", given["site"])) if "site" in given else NO_SITE
     chunks = read("pipeline_layout", given["pipeline_layout"]) if "pipeline_layout" in given else ""
     seq_len = read_array("seq_len", given["seq_len"])
+    named = read("precision", given["precision"]) if "precision" in given else None
+    precision = precision_on(named, accelerator)
     job = Job(
         model=model,
         cluster=cluster,
-        recipe=resolved_for(recipe, accelerator),
-        precision=precision_on(
-            read("precision", given["precision"]) if "precision" in given else None, accelerator
-        ),
+        recipe=resolved_for(recipe, accelerator, precision.name),
+        precision=precision,
         optimizer=optimizer(read_given(given, "optimizer")),
         layout=layout,
         global_batch=read_array("global_batch", given["global_batch"]),

@@ -186,5 +186,5 @@ def _preset_of(job: Job) -> Recipe:
 
 def changed_switches(job: Job) -> dict[str, Any]:
     """Return the switches that differ from those of the recipe as it runs on this accelerator."""
-    plain = resolved_for(_preset_of(job), job.cluster.accelerator).switches
+    plain = resolved_for(_preset_of(job), job.cluster.accelerator, job.precision.name).switches
     return {name: value for name, value in job.switches.items() if plain[name] != value}
