@@ -65,7 +65,9 @@ def test_a_plan_for_an_old_release_has_nothing_that_came_later():
     best = old.best.job
     assert float(best.layout.sequence_parallel) == 0.0
     assert float(best.layout.cp) == 1.0
-    assert best.recipe == resolved_for(load_recipe("megatron-2021"), best.cluster.accelerator)
+    assert best.recipe == resolved_for(
+        load_recipe("megatron-2021"), best.cluster.accelerator, best.precision.name
+    )
 
 
 ALL = {
