@@ -100,7 +100,9 @@ def factors() -> Mapping[str, Factor]:
     """Return every factor by name."""
     path = files("costmodel") / "describe" / "data" / "factors.yaml"
     raw = read_mapping(path, example="launch: {center: 0, spread: 0.2, tail: 4, points: 3, source: runs}")
-    return {name: Factor(name=name, role=_role(name.partition(".")[0]), **said) for name, said in raw.items()}
+    return {
+        name: Factor(name=name, role=_role(name.partition(".")[0]), **stated) for name, stated in raw.items()
+    }
 
 
 def _role(name: str) -> Role:

@@ -83,11 +83,11 @@ class Framework:
         }
 
 
-def _tuples(said: Any) -> Any:
+def _tuples(stated: Any) -> Any:
     """Return what a file says with tuples in place of lists."""
-    if isinstance(said, dict):
-        return {key: _tuples(value) for key, value in said.items()}
-    return tuple(said) if isinstance(said, list) else said
+    if isinstance(stated, dict):
+        return {key: _tuples(value) for key, value in stated.items()}
+    return tuple(stated) if isinstance(stated, list) else stated
 
 
 def _records() -> dict[str, Framework]:

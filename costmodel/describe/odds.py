@@ -66,4 +66,4 @@ def odds() -> KnownOdds:
     """Return the shipped odds."""
     path = files("costmodel") / "describe" / "data" / "odds.yaml"
     raw = read_mapping(path, example="layouts: {run: 0.06}")
-    return KnownOdds({name: FitOdds(**said) for name, said in raw["fits"].items()}, raw["layouts"])
+    return KnownOdds({name: FitOdds(**stated) for name, stated in raw["fits"].items()}, raw["layouts"])

@@ -101,12 +101,12 @@ def _record(properties: Mapping[str, Any], required: Iterable[str] = ()) -> Sche
 
 def one_of_field(field: Field) -> Schema:
     """Return what a key of a job file takes."""
-    said: Schema = {"description": field.help}
+    stated: Schema = {"description": field.help}
     if isinstance(field.default, bool | int | float | str):
-        said["default"] = field.default
+        stated["default"] = field.default
     if field.kind == "name" and (known := _KNOWN_NAMES.get(field.name)):
-        said["examples"] = list(known())
-    return {"anyOf": _forms(field), **said}
+        stated["examples"] = list(known())
+    return {"anyOf": _forms(field), **stated}
 
 
 def _forms(field: Field) -> list[Schema]:
@@ -162,9 +162,9 @@ class _Documented(GenerateJsonSchema):
             return {"anyOf": [self.generate_inner(KernelBlocks.__pydantic_core_schema__), rules]}
         found = super().model_schema(schema)
         found.pop("title", None)
-        for name, said in _meanings_of(cls).items():
+        for name, stated in _meanings_of(cls).items():
             if name in found.get("properties", {}):
-                found["properties"][name].setdefault("description", said)
+                found["properties"][name].setdefault("description", stated)
         return found
 
 
@@ -203,7 +203,7 @@ def _model() -> Schema:
 
 
 def _recipe() -> Schema:
-    labels = {name: said for name, said in _schema_of(Recipe)["properties"].items() if name in LABELS}
+    labels = {name: stated for name, stated in _schema_of(Recipe)["properties"].items() if name in LABELS}
     labels["prints"] = _schema_of(Prints)
     labels["launches"] = {"type": "object", "description": labels["launches"].get("description", "")}
     labels["base"] = {"enum": list(list_recipes()), "description": "Recipe whose switches hold beside these."}

@@ -110,9 +110,11 @@ def load_site(path: str | Path) -> Site:
     held = raw.get("factors")
     if not isinstance(held, dict) or not held:
         raise DataError(f"site: {path}: factors: expected a mapping of factors")
-    for name, said in held.items():
-        _check_factor(f"site: {path}", name, said)
-    center, spread, tail, *prior = (tuple(float(said[key]) for said in held.values()) for key in _FACTOR_KEYS)
+    for name, stated in held.items():
+        _check_factor(f"site: {path}", name, stated)
+    center, spread, tail, *prior = (
+        tuple(float(stated[key]) for stated in held.values()) for key in _FACTOR_KEYS
+    )
     correlation = _correlation(str(path), raw.get("correlation"), len(held))
     belief = Belief(
         names=tuple(held), center=center, spread=spread, correlation=correlation, tail=tail, source=str(path)
@@ -121,14 +123,14 @@ def load_site(path: str | Path) -> Site:
     return Site(belief, str(path), before, tuple(raw.get("runs") or ()))
 
 
-def _check_factor(where: str, name: object, said: object) -> None:
+def _check_factor(where: str, name: object, stated: object) -> None:
     """Refuse what is no factor, or numbers that one cannot have."""
     if name not in factors():
         hint = f"{near_hint(str(name), factors())} calibrate again if it is of another version".strip()
         raise DataError(f"{where}: {shown(name)} is no factor; {hint}")
-    if not isinstance(said, dict) or set(said) != set(_FACTOR_KEYS):
+    if not isinstance(stated, dict) or set(stated) != set(_FACTOR_KEYS):
         raise DataError(f"{where}: {name}: expected {', '.join(_FACTOR_KEYS)}")
-    for key, value in said.items():
+    for key, value in stated.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         least = 0.0 if key in ("tail", "spread", "prior_spread") else -_MOST_SPREAD
         most = float("inf") if key == "tail" else _MOST_SPREAD
@@ -138,10 +140,10 @@ def _check_factor(where: str, name: object, said: object) -> None:
             )
 
 
-def _correlation(path: str, said: object, count: int) -> tuple[tuple[float, ...], ...]:
+def _correlation(path: str, stated: object, count: int) -> tuple[tuple[float, ...], ...]:
     """Return a correlation that samples can be drawn from."""
     try:
-        held = np.asarray(said, dtype=np.float64)
+        held = np.asarray(stated, dtype=np.float64)
     except (TypeError, ValueError):
         held = np.zeros(())
     sound = held.shape == (count, count) and np.isfinite(held).all()

@@ -14,7 +14,7 @@ from costmodel.describe.hardware.changed import changed_values, with_hardware
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.prices import given_price, with_price
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
-from costmodel.describe.jobs.job import BALANCED, EVEN, Job, deals_by_work, sliced_for
+from costmodel.describe.jobs.job import BALANCED, EVEN, Job, balances_stages, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
 from costmodel.estimates.frame import line_records, wide_columns
 from costmodel.estimates.mesh import mesh_of, mesh_records
@@ -108,7 +108,7 @@ def _dealt(job: Job) -> str | None:
     """Return how a job deals its layers to stages where that is not what happens by itself."""
     if job.balanced_stages:
         return BALANCED
-    return chunks_text(job.pipeline_layout) or (EVEN if deals_by_work(job.model, job.recipe) else None)
+    return chunks_text(job.pipeline_layout) or (EVEN if balances_stages(job.model, job.recipe) else None)
 
 
 def _of_profile(profile: Cluster, job: Job) -> Cluster:

@@ -131,7 +131,7 @@ def _estimated(row: Mapping[str, str], base: Mapping[str, Any], folder: Path) ->
 
 def _of_job_file(file: Path, base: Mapping[str, Any]) -> OwnRun:
     """Return a job file with what was measured."""
-    said = read_mapping(file, example="measured: {step_time: 5.2s}").get("measured")
-    time_s, memory, kind = read_measured(said, str(file))
+    stated = read_mapping(file, example="measured: {step_time: 5.2s}").get("measured")
+    time_s, memory, kind = read_measured(stated, str(file))
     est = estimate(**merge_jobs(base, read_job(file)))
     return OwnRun(file.stem, est, time_s, memory, kind)

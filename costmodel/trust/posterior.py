@@ -41,7 +41,7 @@ _NORMAL_TAIL = 1e9
 """Degrees of freedom from which Student's t is a normal distribution to nine digits. [-]"""
 
 _MOST_ROUNDS, _MOST_STEPS = 6, 100
-_SETTLED = 1e-4
+_TOLERANCE = 1e-4
 
 
 class Priors(NamedTuple):
@@ -86,8 +86,8 @@ def posterior(
     predicted, slopes = _line(model, at)
     residual = measured - predicted
     scaled = residual / (widening * scale)
-    told = _information(slopes, scaled, widening * scale, tail, at - priors.center, priors)
-    return Posterior(at, np.asarray(np.linalg.inv(told)), slopes, residual, scaled, widening)
+    information = _information(slopes, scaled, widening * scale, tail, at - priors.center, priors)
+    return Posterior(at, np.asarray(np.linalg.inv(information)), slopes, residual, scaled, widening)
 
 
 def _line(model: Model, at: Array) -> tuple[Array, Array]:
@@ -114,7 +114,7 @@ def _climbed(
         found, widening = _most_probable(slopes, target, priors, scale, tail, starts)
         step = found + priors.center - at
         at = found + priors.center
-        if np.max(np.abs(step), initial=0.0) < _SETTLED:
+        if np.max(np.abs(step), initial=0.0) < _TOLERANCE:
             break
     x, residual = at - priors.center, measured - model(at[None])[0]
     return _log_density(residual, priors, scale, tail, x, widening), at, widening
@@ -143,7 +143,7 @@ def _most_probable(
     slopes: Array, target: Array, priors: Priors, scale: Array, tail: float, starts: Sequence[Array]
 ) -> tuple[Array, float]:
     """Return the most probable x and the widening of a linear model."""
-    ends = [_settled(slopes, target, priors, scale, tail, start) for start in starts]
+    ends = [_reweighted(slopes, target, priors, scale, tail, start) for start in starts]
     return max(ends, key=lambda end: _log_density(target - slopes @ end[0], priors, scale, tail, *end))
 
 
@@ -168,16 +168,16 @@ def _alone(slopes: Array, target: Array) -> list[Array]:
     found = []
     for index, slope in enumerate(slopes.T):
         size = np.abs(slope)
-        if np.count_nonzero(size > _SETTLED) > 1:
-            rows = size > _SETTLED
-            asked = target[rows] / slope[rows]
-            order = np.argsort(asked)
+        if np.count_nonzero(size > _TOLERANCE) > 1:
+            rows = size > _TOLERANCE
+            wanted = target[rows] / slope[rows]
+            order = np.argsort(wanted)
             middle = np.searchsorted(np.cumsum(size[rows][order]), 0.5 * size[rows].sum())
-            found.append(np.where(np.arange(len(slopes.T)) == index, asked[order][middle], 0.0))
+            found.append(np.where(np.arange(len(slopes.T)) == index, wanted[order][middle], 0.0))
     return found
 
 
-def _settled(
+def _reweighted(
     slopes: Array, target: Array, priors: Priors, scale: Array, tail: float, start: Array
 ) -> tuple[Array, float]:
     """Reweight until nothing moves."""
@@ -189,7 +189,7 @@ def _settled(
         weighted = slopes * rows[:, None]
         new = np.asarray(np.linalg.solve(slopes.T @ weighted + np.diag(held), weighted.T @ target))
         widening = _widening(slopes, (target - slopes @ new) / scale, priors, scale, tail, widening)
-        if np.max(np.abs(new - x), initial=0.0) < 0.01 * _SETTLED:
+        if np.max(np.abs(new - x), initial=0.0) < 0.01 * _TOLERANCE:
             return new, widening
         x = new
     return x, widening
@@ -203,8 +203,8 @@ def _widening(
     if not fits.any():
         return 1.0
     taken = slopes[fits] / scale[fits][:, None]
-    told = taken.T @ taken * tail / (tail + 3.0)
-    used = np.trace(np.linalg.solve(told + np.diag(priors.scale**-2), told))
+    information = taken.T @ taken * tail / (tail + 3.0)
+    used = np.trace(np.linalg.solve(information + np.diag(priors.scale**-2), information))
     squares = float(np.sum(weight(residual[fits] / widening, tail) * residual[fits] ** 2))
     return float(np.sqrt((WIDENING_ROWS + squares) / (WIDENING_ROWS + max(fits.sum() - used, 0.0))))
 

@@ -35,7 +35,7 @@ WIDER = {
 releases. The published runs of all sources are likeliest with 2 (marginal likelihood of their residuals, sources
 alike; 1.5 and 3 come close). Nothing is believed less than it was shipped: what runs leave is cut to that."""
 
-TOLD = 0.01
+LEAST_CHANGE = 0.01
 """A factor whose spread the runs narrow by less, and whose center they move by less than so many prior spreads, is left
 as it is shipped: nothing was said of it. [-]"""
 
@@ -130,7 +130,7 @@ class _Part(NamedTuple):
                 before = max(factor.spread, _LEAST_SCALE)
             prior, spread = float(self.priors.center[index]), float(spreads[index])
             moved = abs(center - prior) / self.priors.scale[index]
-            if 1.0 - spread / before > TOLD or moved > TOLD:
+            if 1.0 - spread / before > LEAST_CHANGE or moved > LEAST_CHANGE:
                 yield index, FactorMove(name, factor.scales, prior, before, center, spread)
 
     def covariance(self) -> Array:
@@ -226,10 +226,10 @@ def fit_site(runs: Sequence[OwnRun], progress: Callable[[int, int], None] | None
     tails: list[float] = []
     blocks: list[Array] = []
     for what, part in parts.items():
-        told = list(part.moves())
-        kept = [index for index, _ in told]
-        moves += [move for _, move in told]
-        tails += [float("inf")] * len(told)
+        moved_factors = list(part.moves())
+        kept = [index for index, _ in moved_factors]
+        moves += [move for _, move in moved_factors]
+        tails += [float("inf")] * len(moved_factors)
         blocks.append(part.covariance()[np.ix_(kept, kept)])
         for move in _of_layouts(runs, part) if what == "time" else ():
             moves.append(move)
@@ -239,15 +239,15 @@ def fit_site(runs: Sequence[OwnRun], progress: Callable[[int, int], None] | None
     names, centers = [move.name for move in moves], [move.center for move in moves]
     belief = make_belief(names, centers, _diagonal(blocks), tails, "own runs")
     prior = {move.name: (move.prior_center, move.prior_spread) for move in moves}
-    site = Site(belief, "", prior, tuple(_said(run, fits) for run in runs))
+    site = Site(belief, "", prior, tuple(_run_record(run, fits) for run in runs))
     moves.sort(key=lambda move: -max(move.variance_explained, abs(move.moved)))
     return RunsCalibration(tuple(runs), site, tuple(moves), fits)
 
 
-def _said(run: OwnRun, fits: Sequence[RunFit]) -> dict[str, Any]:
+def _run_record(run: OwnRun, fits: Sequence[RunFit]) -> dict[str, Any]:
     """Return a run as the site file keeps it."""
     job = run.est.job
-    said: dict[str, Any] = {
+    stated: dict[str, Any] = {
         "name": run.name,
         "model": job.model.name,
         "cluster": job.cluster.name,
@@ -255,8 +255,8 @@ def _said(run: OwnRun, fits: Sequence[RunFit]) -> dict[str, Any]:
     }
     for name, value in (("step_time_s", run.time_s), ("memory_bytes", run.memory_bytes)):
         if np.isfinite(value):
-            said[name] = float(f"{value:.5g}")
-    return {**said, "fits": all(fit.fits for fit in fits if fit.run == run.name)}
+            stated[name] = float(f"{value:.5g}")
+    return {**stated, "fits": all(fit.fits for fit in fits if fit.run == run.name)}
 
 
 def _diagonal(blocks: Sequence[Array]) -> Array:
@@ -401,14 +401,14 @@ def _why(found: Posterior, row: int, names: Sequence[str], priors: Priors) -> st
     if abs(found.scaled[row]) < MISFIT:
         return ""
     ratio = float(np.exp(found.residual[row]))
-    said = f"measured is {ratio:.3g} times what all factors together allow for"
+    stated = f"measured is {ratio:.3g} times what all factors together allow for"
     for unit, factor in _UNITS.items():
         if abs(abs(np.log(ratio)) - np.log(factor)) < 0.4:
-            return f"{said}: a unit ({unit})?"
+            return f"{stated}: a unit ({unit})?"
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = found.residual[row] / found.slopes[row]
     spreads = np.where(found.slopes[row] != 0, np.abs(needed) / priors.scale, np.inf)
     nearest = int(np.argmin(spreads))
     if not np.isfinite(spreads[nearest]) or spreads[nearest] > 30:
-        return f"{said}: another job, batch or number of GPUs?"
-    return f"{said}; {names[nearest]} alone would have to be {spreads[nearest]:.0f} spreads off"
+        return f"{stated}: another job, batch or number of GPUs?"
+    return f"{stated}; {names[nearest]} alone would have to be {spreads[nearest]:.0f} spreads off"

@@ -81,27 +81,27 @@ def _entry(name: str, place: Place, blocks: Blocks, trail: tuple[Any, ...]) -> A
     return _over(lent, own, place)
 
 
-def _without_rules(said: Any, name: str, place: Place, blocks: Blocks, trail: tuple[Any, ...]) -> Any:
+def _without_rules(stated: Any, name: str, place: Place, blocks: Blocks, trail: tuple[Any, ...]) -> Any:
     """Return an entry with constants in place of its rule, or of those of its passes."""
-    if not isinstance(said, Mapping):
-        return said
-    if "like" not in said:
-        return {key: _without_rules(part, name, (*place, key), blocks, trail) for key, part in said.items()}
-    where, path = said["like"], ".".join(place)
-    if not all(isinstance(said.get(key), str) for key in LENT):
+    if not isinstance(stated, Mapping):
+        return stated
+    if "like" not in stated:
+        return {key: _without_rules(part, name, (*place, key), blocks, trail) for key, part in stated.items()}
+    where, path = stated["like"], ".".join(place)
+    if not all(isinstance(stated.get(key), str) for key in LENT):
         raise ValueError(
-            f"{path}: expected {{like: an entry or an accelerator, because: a reason}}; got {shown(said)}"
+            f"{path}: expected {{like: an entry or an accelerator, because: a reason}}; got {shown(stated)}"
         )
     for index in range(len(place)):
         other = (*place[:index], where, *place[index + 1 :])
         if other != place and _has(name, other, blocks):
-            return _changed(_part(name, other, blocks, trail), said, place)
+            return _changed(_part(name, other, blocks, trail), stated, place)
     found = _part(where, place, blocks, trail)
     if found is None:
         raise ValueError(
             f"{path}.like: expected an entry beside it, or an accelerator with {path}; got {where!r}"
         )
-    return _changed(found, said, place)
+    return _changed(found, stated, place)
 
 
 def _has(name: str, place: Place, blocks: Blocks) -> bool:

@@ -191,7 +191,7 @@ def read_profile(path: Path, kind: str, folders: Folders) -> dict[str, Any]:
         content["kernels"] = _kernels(content, path, folders)
     if isinstance(own := content.get("sources", {}), dict):
         cited = {key for _, key in citations(content)}
-        content["sources"] = {key: said for key, said in _common_sources().items() if key in cited} | own
+        content["sources"] = {key: stated for key, stated in _common_sources().items() if key in cited} | own
     return content
 
 
@@ -230,7 +230,7 @@ def _merged(path: Path, kind: str, folders: Folders) -> dict[str, Any]:
 def _common_sources() -> dict[str, dict[str, str]]:
     """Return the sources that several shipped profiles cite, by the key that stands for them in every profile."""
     rows = read_rows(Path(__file__).parents[1] / "data" / "sources.csv")
-    return {row.pop("key"): {key: said for key, said in row.items() if said} for row in rows}
+    return {row.pop("key"): {key: stated for key, stated in row.items() if stated} for row in rows}
 
 
 def citations(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
@@ -265,15 +265,15 @@ def _kernels(content: dict[str, Any], path: Path, folders: Folders) -> dict[str,
         device = content
         if name != path.stem:
             device = _merged(find_profile("accelerator", name, folders), "accelerator", folders)
-        said = _mapping(device.get("kernels"))
-        if not said.keys() & LENT:
-            return said
-        if not all(isinstance(said.get(key), str) for key in LENT) or not said.keys() <= {*LENT, *GROUPS}:
+        stated = _mapping(device.get("kernels"))
+        if not stated.keys() & LENT:
+            return stated
+        if not all(isinstance(stated.get(key), str) for key in LENT) or not stated.keys() <= {*LENT, *GROUPS}:
             raise ProfileError(
                 f"expected {{like: an accelerator, because: a reason}}, beside them at most what differs "
-                f"({', '.join(GROUPS)}); got {shown(said)}"
+                f"({', '.join(GROUPS)}); got {shown(stated)}"
             )
-        return {**said, "num_sms": _mapping(device.get("num_sms")).get("value")}
+        return {**stated, "num_sms": _mapping(device.get("num_sms")).get("value")}
 
     try:
         return written_out(path.stem, block)
@@ -287,8 +287,8 @@ def _software(path: Path, generation: str) -> dict[str, Any]:
     """Return what the shipped accelerators of a generation say of its software."""
     known: dict[str, dict[str, Any]] = {}
     for _, shipped in profile_files("accelerator", (shipped_folder(),)):
-        if said := _mapping(_glance(shipped, "software").get("software")):
-            known.setdefault(at_a_glance(shipped, "generation"), said)
+        if stated := _mapping(_glance(shipped, "software").get("software")):
+            known.setdefault(at_a_glance(shipped, "generation"), stated)
     if generation not in known:
         raise ProfileError(
             f"{path.name}: software: expected what the software of the new generation {generation!r} takes, such as "
@@ -323,8 +323,8 @@ def check_header(content: dict[str, Any], path: Path, kind: str | None = None) -
         raise ProfileError(f"{path.name}: profile: expected one of {', '.join(FOLDERS)}, got {found!r}")
     if kind is not None and found != kind:
         is_chip = (kind, found) == ("cluster", "accelerator")
-        beside = "; a cluster names it under accelerator:" if is_chip else ""
-        raise ProfileError(f"{path.name}: profile: expected {kind!r}, got {found!r}{beside}")
+        hint = "; a cluster names it under accelerator:" if is_chip else ""
+        raise ProfileError(f"{path.name}: profile: expected {kind!r}, got {found!r}{hint}")
     return found
 
 

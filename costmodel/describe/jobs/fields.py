@@ -109,8 +109,8 @@ class Field:
     @property
     def help(self) -> str:
         """The meaning as a sentence, with how it is written."""
-        said = f"{self.meaning[0].upper()}{self.meaning[1:]}"
-        return f"{said}: {self.hint}." if self.hint else f"{said}."
+        stated = f"{self.meaning[0].upper()}{self.meaning[1:]}"
+        return f"{stated}: {self.hint}." if self.hint else f"{stated}."
 
 
 _ALLOWED: dict[str, str] = {

@@ -214,7 +214,7 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         axis_order=read_given(given, "axis_order"),
         tokens=run_tokens(given),
         pipeline_layout=() if chunks in ("", EVEN, BALANCED) else parse_chunks(chunks),
-        balanced_stages=chunks == BALANCED or (chunks == "" and deals_by_work(model, recipe)),
+        balanced_stages=chunks == BALANCED or (chunks == "" and balances_stages(model, recipe)),
         tuning=_tuning(given),
         packing=make_packing(
             float(read_given(given, "packed_len")), float(read_given(given, "packed_spread")), seq_len
@@ -346,7 +346,7 @@ def check_job(job: Job, dp: int | None = None) -> None:
         )
 
 
-def deals_by_work(model: Model, recipe: Recipe) -> bool:
+def balances_stages(model: Model, recipe: Recipe) -> bool:
     """Tell whether layers are dealt by work where nobody names a pipeline layout.
 
     Multi-token prediction repeats the head on the last stage; nearly all published runs of such models make room for it

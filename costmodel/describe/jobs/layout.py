@@ -103,20 +103,20 @@ def make_layout(**choices: Unpack[LayoutKeywords]) -> Layout:
 def parse_layout(text: str) -> dict[str, int]:
     """Read ``"tp8 cp1 pp16 vp2"`` (any order, also ``tp=8`` and ``tp8pp4``) into degrees."""
     degrees: dict[str, int] = {}
-    said = shown(text)
+    stated = shown(text)
     for part in re.split(r"[\s,x·×]+", text.strip()):
         # No name of an axis has as many letters; without a bound a long word takes the square of its length.
         found = re.findall(r"([a-z]{1,30})[=:]?([0-9]+)", part.lower())
         if not found or "".join(axis + degree for axis, degree in found) != re.sub("[=:]", "", part.lower()):
             raise LayoutError(
-                f"layout: cannot read {shown(part or text)} in {said}; write it as 'tp8 cp1 pp16 vp2'"
+                f"layout: cannot read {shown(part or text)} in {stated}; write it as 'tp8 cp1 pp16 vp2'"
             )
         for axis, degree in found:
             if axis not in DEGREES:
                 hint = choices_hint(axis[:60], DEGREES)
-                raise LayoutError(f"layout: axis {shown(axis)} in {said} is unknown; {hint}")
+                raise LayoutError(f"layout: axis {shown(axis)} in {stated} is unknown; {hint}")
             if axis in degrees:
-                raise LayoutError(f"layout: {axis} is given twice in {said}")
+                raise LayoutError(f"layout: {axis} is given twice in {stated}")
             degrees[axis] = read(axis, degree)
     return degrees
 
@@ -183,12 +183,12 @@ def layout_problems(
 def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Problem:
     """Return the mask of layouts with a group that is no box of chips on the cluster's torus."""
     pod = cluster.tiers[0]
-    said = (
+    stated = (
         f"the groups of an axis do not lie along the sides of the {slice_text(pod.shape)} slice of {cluster.name}: "
         f"{' '.join(order)} fill them in this order, each with whole sides or a part of one that divides it"
     )
     if not pod.shape:
-        return Problem("not_along_the_torus", np.asarray(False), said)
+        return Problem("not_along_the_torus", np.asarray(False), stated)
     degrees = (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, layout.etp)
     tp, cp, pp, dp, ep, etp = np.broadcast_arrays(*degrees)
     fits = tp * cp * pp * dp % pod.size == 0
@@ -208,7 +208,7 @@ def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Pro
     )
     shards, replicas = split_group(mesh.grad, np.where(layout.shard_group > 0, layout.shard_group, np.inf))
     fits = fits & lies_in_boxes(mesh.groups().values()) & lies_in_boxes((shards, replicas))
-    return Problem("not_along_the_torus", ~fits, said)
+    return Problem("not_along_the_torus", ~fits, stated)
 
 
 def first_of(bad: NDArray[np.bool_], *arrays: ArrayLike) -> list[float]:

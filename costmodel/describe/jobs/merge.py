@@ -170,22 +170,22 @@ MEMORY_KINDS = ("max_allocated", "max_reserved", "nvidia-smi", "stated", "")
 """Ways of measuring memory, those of `costmodel.trust.published_runs.seen_by_kind`."""
 
 
-def read_measured(said: object, where: str) -> tuple[float, float, str]:
+def read_measured(stated: object, where: str) -> tuple[float, float, str]:
     """Return step time, memory and how it was measured; nan for what was not. [s], [B]"""
-    if not isinstance(said, Mapping) or not said:
+    if not isinstance(stated, Mapping) or not stated:
         raise DataError(
             f"{where}: measured: expected what was measured, such as {{step_time: 5.2s, memory: 61GiB}}"
         )
-    for key in said:
+    for key in stated:
         if key not in (*TIME, *MEMORY, "memory_kind"):
             raise DataError(
                 f"{where}: measured: {shown(key)} is unknown; expected step_time, memory, memory_kind"
             )
     try:
-        found = measured_of({str(key): str(value) for key, value in said.items()})
+        found = measured_of({str(key): str(value) for key, value in stated.items()})
     except CostModelError as error:
         raise DataError(f"{where}: measured: {error}") from None
-    if not {*said} & {*TIME, *MEMORY}:
+    if not {*stated} & {*TIME, *MEMORY}:
         raise DataError(f"{where}: measured: expected step_time or memory")
     return found
 

@@ -188,10 +188,10 @@ def require_alike(given: Mapping[str, Any]) -> None:
     try:
         np.broadcast_shapes(*shapes.values())
     except ValueError:
-        said = {name: "x".join(map(str, shape)) for name, shape in shapes.items() if shape}
+        stated = {name: "x".join(map(str, shape)) for name, shape in shapes.items() if shape}
         raise LayoutError(
-            f"{', '.join(said)}: expected lists of one length, value by value, got "
-            f"{', '.join(f'{length} of {name}' for name, length in said.items())}; costmodel.sweep takes every combination"
+            f"{', '.join(stated)}: expected lists of one length, value by value, got "
+            f"{', '.join(f'{length} of {name}' for name, length in stated.items())}; costmodel.sweep takes every combination"
         ) from None
 
 
@@ -273,8 +273,8 @@ def _read_order(field: Field, given: Any) -> tuple[str, ...]:
         raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
     is_text = all(isinstance(axis, str) for axis in axes)
     if not is_text or sorted(axes) != sorted(_AXES):
-        said = shown(" ".join(axes) if is_text else given)
-        raise LayoutError(f"{field.name}: {said} must name each of tp, cp, dp, pp once, innermost first")
+        stated = shown(" ".join(axes) if is_text else given)
+        raise LayoutError(f"{field.name}: {stated} must name each of tp, cp, dp, pp once, innermost first")
     return axes
 
 
@@ -330,8 +330,8 @@ def _pairs(field: Field, given: Any) -> list[tuple[Any, Any]]:
         name, _, value = (part.strip() for part in text.partition("="))
         is_empty_list = "=" in text and name in SWITCHES and SWITCHES[name].is_list
         if not name or not (value or is_empty_list) or (in_one and name in dict(found)):
-            said = shown(given if in_one else text)
-            raise LayoutError(f"{field.name}: expected {_PAIRS[field.kind]}; got {said}")
+            stated = shown(given if in_one else text)
+            raise LayoutError(f"{field.name}: expected {_PAIRS[field.kind]}; got {stated}")
         found.append((name, value))
     return found
 

@@ -81,6 +81,6 @@ def recipes_table() -> Listing:
 def _choices(name: str) -> str:
     """Return what a switch may be, as a text."""
     kind, words = SWITCHES[name].kind, ", ".join(SWITCHES[name].choices)
-    said = {"truth": "true or false", "whole": "whole number", "open number": "number, or null"}
-    said |= {"word": words, "words": f"some of {words}", "numbers": "numbers"}
-    return said.get(kind, "number")
+    stated = {"truth": "true or false", "whole": "whole number", "open number": "number, or null"}
+    stated |= {"word": words, "words": f"some of {words}", "numbers": "numbers"}
+    return stated.get(kind, "number")

@@ -10,7 +10,7 @@ from costmodel.describe.hardware.changed import changed_values
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import given_price
 from costmodel.describe.jobs.fields import DEGREES, FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
-from costmodel.describe.jobs.job import BALANCED, EVEN, Job, deals_by_work, spelled_out, usual_recipe
+from costmodel.describe.jobs.job import BALANCED, EVEN, Job, balances_stages, spelled_out, usual_recipe
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, plain_value
 from costmodel.describe.jobs.reading import read
@@ -24,9 +24,9 @@ ASSUMED = frozenset({"cluster", "recipe"})
 
 
 def short_form(
-    job: Job, files: Mapping[str, str] | None = None, said: frozenset[str] = frozenset()
+    job: Job, files: Mapping[str, str] | None = None, stated: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
-    """Return the keywords of `costmodel.estimate` that make a job of one layout, defaults left out but for those in `said`.
+    """Return the keywords of `costmodel.estimate` that make a job of one layout, defaults left out but for those in `stated`.
 
     `files` are paths of models and clusters that were read from files, by their names.
     """
@@ -59,20 +59,20 @@ def short_form(
     chosen = (name for name in names(LAYOUT_FIELDS) if name != "sequence_parallel" or layout.tp > 1)
     for name in chosen:
         is_usual = float(getattr(layout, name)) == float(getattr(plain, name))
-        if name not in DEGREES and (name in said or not is_usual):
+        if name not in DEGREES and (name in stated or not is_usual):
             found[name] = plain_value(name, getattr(layout, name))
     if job.pipeline_layout:
         found["pipeline_layout"] = chunks_text(job.pipeline_layout)
     elif job.balanced_stages and degrees["pp"] > 1:
         found["pipeline_layout"] = BALANCED
-    elif deals_by_work(job.model, job.recipe) and degrees["pp"] > 1:
+    elif balances_stages(job.model, job.recipe) and degrees["pp"] > 1:
         found["pipeline_layout"] = EVEN
     defaults = {"recipe": usual_recipe(job.cluster)}
     return {
         name: found[name]
         for name in names(JOB_FIELDS)
         if name in found and found[name] not in (None, "", {})
-        if name in said or found[name] != defaults.get(name, FIELD[name].default)
+        if name in stated or found[name] != defaults.get(name, FIELD[name].default)
     }
 
 
@@ -90,8 +90,8 @@ def command_text(
     `path` is a file that the command names, and `below` the keywords of a job that it says: flags say what differs from
     them; `words` are flags that say how the file is read.
     """
-    said = short_form(job, files) if below is None else _over(job, below, files)
-    flags = (word for name, value in said.items() for word in flags_of(name, value))
+    stated = short_form(job, files) if below is None else _over(job, below, files)
+    flags = (word for name, value in stated.items() for word in flags_of(name, value))
     return " ".join(map(shlex.quote, ["costmodel", command, *([path] if path else []), *words, *flags]))
 
 

@@ -55,8 +55,8 @@ def _family(name: str, rows: Mapping[str, Any]) -> Family:
     base = _family(row["like"], rows) if "like" in row else Family()
     parts = [part if isinstance(part, dict) else {part: None} for part in row.get("parts", ())]
     fields = {
-        field: said
-        for names, said in row.items()
+        field: stated
+        for names, stated in row.items()
         if names not in (*Family._fields, "like", "also")
         for field in names.split(", ")
     }
@@ -154,7 +154,7 @@ def _read_fields(keys: Keys, family: Family) -> dict[str, Any]:
         # A family's own function, or one that several share.
         part = getattr(huggingface_odd, name, None) or getattr(huggingface_layers, name)
         values |= part(keys, *rest, **named)
-    return values | {field: value_of(keys, said) for field, said in family.fields.items()}
+    return values | {field: value_of(keys, stated) for field, stated in family.fields.items()}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -181,8 +181,8 @@ def _family_of(keys: Keys) -> Family:
         return families()[kind]
     sizes = ", ".join(f"{field} {size:,}" for field, size in sizes_of(keys.raw).items())
     reason = by_name("refused").get(kind)
-    said = f": {reason}" if reason else f" is not supported; {choices_hint(kind, families())}"
-    raise keys.refuse(f"model_type {kind!r}{f' ({sizes})' if sizes else ''}{said}")
+    stated = f": {reason}" if reason else f" is not supported; {choices_hint(kind, families())}"
+    raise keys.refuse(f"model_type {kind!r}{f' ({sizes})' if sizes else ''}{stated}")
 
 
 def _launch_details(raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _launch_details(raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
 
     A key of an unexpected kind (a base for each layer) is passed over: it has no price, and no one setting to write.
     """
-    names = {field: said.split() for field, said in table("launch_details").items()}
+    names = {field: stated.split() for field, stated in table("launch_details").items()}
     # transformers 5 has all of a rotation in one table, one inside another where layers differ.
     rotation = raw.get("rope_parameters")
     tables = [rotation if isinstance(rotation, dict) else {}, raw]

@@ -17,17 +17,17 @@ _FULL = ("full_attention", "attention", "global")
 _WINDOWED = ("sliding_attention", "chunked_attention", "local")
 
 
-def value_of(keys: Keys, said: Any) -> Any:
+def value_of(keys: Keys, stated: Any) -> Any:
     """Return what an entry of ``huggingface.yaml`` means for a config; the table's head says how it is written."""
-    if isinstance(said, dict) and "if" in said:
-        return value_of(keys, said["then"] if value_of(keys, said["if"]) else said["else"])
-    if isinstance(said, dict) and "case" in said:
-        return value_of(keys, said.get(str(value_of(keys, said["case"])), said["else"]))
-    if isinstance(said, dict):
-        return {name: value_of(keys, each) for name, each in said.items()}
-    if not isinstance(said, str) or not re.search(r"[!|]", said):
-        return said
-    first, *rest = re.split(r" (\*|\+|//) ", said)
+    if isinstance(stated, dict) and "if" in stated:
+        return value_of(keys, stated["then"] if value_of(keys, stated["if"]) else stated["else"])
+    if isinstance(stated, dict) and "case" in stated:
+        return value_of(keys, stated.get(str(value_of(keys, stated["case"])), stated["else"]))
+    if isinstance(stated, dict):
+        return {name: value_of(keys, each) for name, each in stated.items()}
+    if not isinstance(stated, str) or not re.search(r"[!|]", stated):
+        return stated
+    first, *rest = re.split(r" (\*|\+|//) ", stated)
     value = _term(keys, first)
     for sign, text in zip(rest[::2], rest[1::2], strict=True):
         other = _term(keys, text)
@@ -288,7 +288,7 @@ def attention_layers(keys: Keys, kinds: Sequence[str], others: Sequence[str]) ->
     return [kind in _FULL for kind in kinds]
 
 
-def fields(keys: Keys, **said: Any) -> dict[str, Any]:
+def fields(keys: Keys, **stated: Any) -> dict[str, Any]:
     """Return more fields, among them those that a config has under a condition alone."""
-    found: dict[str, Any] = value_of(keys, said)
+    found: dict[str, Any] = value_of(keys, stated)
     return found

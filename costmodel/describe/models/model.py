@@ -233,19 +233,19 @@ class Model(BaseModel):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         """Refuse what a rule of ``describe/data/model_rules.csv`` says cannot be."""
-        said = dict(self)
-        said |= {name: self.attention == name for name in ("mha", "mqa", "mla")}
-        said |= {
+        stated = dict(self)
+        stated |= {name: self.attention == name for name in ("mha", "mqa", "mla")}
+        stated |= {
             "learned": self.position == "learned",
             "attention_letters": len(self.attention_pattern),
             "windowed_letters": self.attention_pattern.count("w"),
             "mlp_letters": len(self.mlp_pattern),
             "expert_letters": self.mlp_pattern.count("e"),
         }
-        numbers = {name: value for name, value in said.items() if isinstance(value, int | float)}
+        numbers = {name: value for name, value in stated.items() if isinstance(value, int | float)}
         for row in _RULES:
             if evaluate(row["broken"], numbers):
-                raise ValueError(row["sentence"].format(**said))
+                raise ValueError(row["sentence"].format(**stated))
         for problem in self._problems():
             raise ValueError(problem)
         return self

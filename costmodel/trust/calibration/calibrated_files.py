@@ -66,7 +66,7 @@ def cluster_texts(
 def _link_text(name: str, fitted: Fitted, measured: str) -> str:
     """Return the file of a fitted link."""
     tier = fitted.tier
-    told = [
+    determined = [
         f"{key} ±{one.spread:.0%}" for key, one in fitted.confidence.items() if one.variance_explained >= 0.5
     ]
     kept = [key for key, one in fitted.confidence.items() if one.variance_explained < 0.5]
@@ -77,7 +77,7 @@ def _link_text(name: str, fitted: Fitted, measured: str) -> str:
         tier.link,
         f"nccl-tests: {measured}",
         {"fabric": "written by costmodel observed calibrate fabric"},
-        notes=f"Told by the sweeps: {', '.join(told) or 'nothing'}. "
+        notes=f"Told by the sweeps: {', '.join(determined) or 'nothing'}. "
         f"Mostly as in {tier.link}: {', '.join(kept) or 'nothing'}.",
         latency={"value": quantity_text("_s", tier.latency_s), "source": "calibration"},
         base_latency={"value": quantity_text("_s", tier.base_latency_s), "source": "calibration"},

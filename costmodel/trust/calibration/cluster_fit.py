@@ -101,8 +101,8 @@ def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> F
     if network and len(cluster.tiers) < 2:
         raise DataError(f"{place}: {nodes} nodes, but {cluster.name} has no network")
     times = sweep.in_place_time_s if in_place else sweep.time_s
-    told = np.isfinite(times)
-    if not told.any():
+    timed = np.isfinite(times)
+    if not timed.any():
         raise DataError(f"{place}: no in-place times; leave out --in-place")
     return FabricRun(
         f"{sweep.name}{' in-place' if in_place else ''}",
@@ -111,8 +111,8 @@ def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> F
         cluster.tiers[0].link,
         network,
         _forced(sweep, cluster.tiers[0], inside, several=network is not None),
-        sweep.size_bytes[told],
-        times[told],
+        sweep.size_bytes[timed],
+        times[timed],
     )
 
 
@@ -197,9 +197,9 @@ def _fit_tier(
     ranks = max((float(run.group.members[0]) for run in runs if run.primitive == "all_reduce"), default=0.0)
     if not network and tier.reduction_bandwidth_bytes_per_s and ranks >= known.nvls_min_ranks:
         names += NVLS
-    told = known._asdict() | {key: getattr(tier, key) for key in BASE_FIELDS}
+    constants = known._asdict() | {key: getattr(tier, key) for key in BASE_FIELDS}
     assumed = {**START} if network else {**START, **INNER_START}
-    start = {name: told[name] if told[name] > 0 and not blank else assumed[name] for name in names}
+    start = {name: constants[name] if constants[name] > 0 and not blank else assumed[name] for name in names}
     measured = np.concatenate([run.time_s for run in runs])
     size = np.concatenate([run.size_bytes for run in runs])
     ratio = measured / np.concatenate([price(run, tier) for run in runs])

@@ -109,8 +109,8 @@ def fit_pulled(
     covariance = np.linalg.inv(found.jac[: len(measured)].T @ found.jac[: len(measured)] + prior)
     r = found.fun[: len(measured)]
     variance = float(np.sum(r * r / np.sqrt(1.0 + r * r))) / max(len(measured) - len(x0), 1)
-    told = 1.0 - np.clip(np.diag(covariance) * np.diag(prior), 0.0, 1.0)
-    return PulledFit(np.exp(found.x), np.sqrt(np.diag(covariance) * variance), told, float(found.cost))
+    explained = 1.0 - np.clip(np.diag(covariance) * np.diag(prior), 0.0, 1.0)
+    return PulledFit(np.exp(found.x), np.sqrt(np.diag(covariance) * variance), explained, float(found.cost))
 
 
 def thirds(rows: int, seed: int) -> NDArray[np.int64]:

@@ -85,8 +85,8 @@ _WORDS_OF_PASSES = {
 
 def pass_of_range(name: str) -> str:
     """Return the pass that a range's name tells, "" where it tells none or more than one."""
-    told = [each for each, words in _WORDS_OF_PASSES.items() if re.search(words, name, re.IGNORECASE)]
-    return told[0] if len(told) == 1 or told[:1] == ["backward_weight"] else ""
+    named_passes = [each for each, words in _WORDS_OF_PASSES.items() if re.search(words, name, re.IGNORECASE)]
+    return named_passes[0] if len(named_passes) == 1 or named_passes[:1] == ["backward_weight"] else ""
 
 
 class Labels(NamedTuple):
@@ -140,9 +140,9 @@ def _pass_at_launch(work: Activities, recording: Recording) -> Whole:
     order = issued[np.argsort(work.launch_ns[issued], kind="stable")]
     times, threads = work.launch_ns[order], work.thread[order]
     here = np.zeros(order.size, dtype=np.int64)
-    told = [(one, pass_of_range(one.name)) for one in recording.ranges]
-    told = [(one, runs_in) for one, runs_in in told if runs_in]
-    if recording.backward and not told:
+    named_passes = [(one, pass_of_range(one.name)) for one in recording.ranges]
+    named_passes = [(one, runs_in) for one, runs_in in named_passes if runs_in]
+    if recording.backward and not named_passes:
         here[:] = _ANY_PASS.index("forward")
     for thread, (starts, ends) in recording.backward.items():
         of_thread = np.flatnonzero(threads == thread)
@@ -151,7 +151,7 @@ def _pass_at_launch(work: Activities, recording: Recording) -> Whole:
         for low, high in zip(opens.tolist(), closes.tolist(), strict=True):
             here[of_thread[low:high]] = _ANY_PASS.index("backward")
     # Ranges come in order of their start, the longer first: the innermost is painted last.
-    for one, runs_in in told:
+    for one, runs_in in named_passes:
         low, high = np.searchsorted(times, (one.start_ns, one.end_ns), side="left")
         here[low:high] = _ANY_PASS.index(runs_in)
     found[order] = here
