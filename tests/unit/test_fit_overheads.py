@@ -197,3 +197,17 @@ def test_a_machine_of_more_than_two_thousand_gpus_has_a_wider_band():
     at_scale = error_bands().time["any-large"]
     assert large.low == min(small.low, at_scale.low)
     assert large.high == max(small.high, at_scale.high)
+
+
+def test_the_nearest_share_is_the_recipes_then_its_generations_its_stacks_and_its_kinds():
+    for is_gpu, own_stack, kinds in (
+        (True, True, ["other-stacks", "gpu"]),
+        (True, False, ["gpu"]),
+        (False, True, ["other"]),
+    ):
+        device = SimpleNamespace(is_gpu=is_gpu, generation="new", has_own_stack=own_stack)
+        assert share_keys("core", device) == [
+            ("core", "new"),
+            ("any", "new"),
+            *(("any", kind) for kind in kinds),
+        ]

@@ -26,7 +26,13 @@ def test_every_counted_type_is_refused_with_a_reason_and_names_only_types_that_e
 
 
 def test_of_a_type_without_a_row_layers_and_widths_are_read():
-    whisper = {"model_type": "whisper", "d_model": 512, "decoder_layers": 6, "vocab_size": 51865}
+    whisper = {
+        "model_type": "whisper",
+        "d_model": 512,
+        "vocab_size": 51865,
+        "num_hidden_layers": 6,
+        "decoder_layers": 4,
+    }
     assert size_of(whisper, "x").shape == {
         **{"name": "whisper", "model_type": "whisper"},
         **{"num_layers": 6, "hidden_size": 512, "vocab_size": 51865},

@@ -417,3 +417,20 @@ def test_static_graphs_leave_the_experts_out():
     assert each_us(est, "compute.layer.host.forward") == near(
         {"compute.layer.host.forward": 900 * (2 + 2 + 3 + 2) - total_us(est, "forward", *layer)}
     )
+
+
+def test_schedule_nodes_of_an_overlapped_exchange_are_issued_apart():
+    """1.6 launches for each one of a layer with experts; its kernels stay as many."""
+    job = {
+        "model": "mixtral-8x7b",
+        "gpus": 64,
+        "layout": "tp2 pp2 ep8 vp2",
+        "global_batch": 256,
+        "seq_len": 4096,
+    }
+    held = []
+    for overlap in (False, True):
+        est = cm.estimate(**job, switches={"ep_overlap": overlap})
+        (line,) = [one for one in est.bill.time_lines if one.name == "compute.layer.host.forward"]
+        held.append([float(line.terms[name]) for name in ("launches", "kernels")])
+    assert held[1] == pytest.approx([1.6 * held[0][0], held[0][1]])
