@@ -19,6 +19,8 @@ from round_jobs import (
     weight_us,
 )
 
+import costmodel as cm
+
 # Four ranks of 1,024 tokens, two experts each; every token visits two of eight.
 FOUR = {"gpus": 4, "layout": "ep4", "global_batch": 4}
 # Logits that take less than the gradients of a layer.
