@@ -106,7 +106,7 @@ def list_names(given: Mapping[str, Any]) -> Reply:
     """Name what a field may be."""
     what = str(given.get("what") or "")
     if what not in _LISTS:
-        raise cm.CostModelError(f"what: {what!r} is no list; {choices_hint(what, _LISTS)}")
+        raise cm.CostModelError(f"what: {what[:60]!r} is no list; {choices_hint(what, _LISTS)}")
     found = list(_LISTS[what]())
     return Reply(f"{len(found)} {what}.", {what: found})
 

@@ -44,18 +44,12 @@ PROGRAMS = {
 """Name of each test program (before ``_perf``) and of its collective here."""
 
 _UNPRICED = ("scatter", "gather", "hypercube", "alltoallv", "all_to_allv")
-# What launchers and people put before a line: quotes, mpirun's rank, srun -l, kubectl's time, pods, Ray's actor.
-_LAUNCHER_PREFIX = re.compile(
-    r"^\s*(?:>\s|\[\d+,\d+\](?:<\w+>)?:?\s?|\d+:\s(?=\s*(?:#|\d|\[\d+,))"
-    # mpirun --timestamp-output, and syslog with its host and program.
-    r"|(?:[A-Z][a-z]{2}\s+)?[A-Z][a-z]{2}\s+\d{1,2}\s\d\d:\d\d:\d\d"
-    r"(?:\s\d{4}(?=\[|<\w+>:)(?:<\w+>:)?|\s[\w.-]+\s[\w./-]+(?:\[\d+\])?:\s)"
-    r"|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)\s|\[pod/[^\]]+\]\s|\((?:[^()]*\b(?:pid|rank)=[^()]*)\)\s)"
+_PRINTED = re.compile(
+    r"#\s*(?:nThread|nccl-tests|Using|Rank|size|Collective|Out of|Avg|\([A-Za-z]+\)|$)"
+    r"|(?<![\w.-])\d+\s+\d+\s+(?:float|half|bfloat16|bf16|fp\d|u?int\d*|u?char|double|f8)"
 )
-# A host before a line of nccl-tests: pdsh's, dsh's, docker compose's.
-_HOST_PREFIX = re.compile(
-    r"^\s*([A-Za-z][\w.-]*)(?::|\s*\|)\s(?=\s*(?:#\s|#$|\[\d+,\d+\]|\d+\s+\d+\s+(?:float|half|bfloat16|u?int\d*|double|f8)))"
-)
+"""Where what the tests print begins in a line; before it stands what a launcher adds (rank, host, time, pod)."""
+_HOST_PREFIX = re.compile(r"\s*([A-Za-z][\w.-]*)(?::|\s*\|)\s")
 _RANK_LINE = re.compile(
     r"^#\s*Rank\s+(\d+)(?:\s+Group\s+\d+)?\s+Pid\s+\d+ on\s+(\S+)\s+device\s+(\d+)\s+\[\w[\w:.]*\]\s*(.*)$"
 )
@@ -195,26 +189,21 @@ def read_log_text(text: str, file: str, *, collective: str = "", ranks: int = 0,
 def _streams(text: str) -> dict[str, list[tuple[int, str]]]:
     """Return numbered lines without their prefixes; tests that run beside each other apart, by their host."""
     found: dict[str, list[tuple[int, str]]] = {"": []}
+    before = ""
     for number, raw in enumerate(text.splitlines(), start=1):
-        line = _without_launcher(uncoloured(raw))
-        host = _HOST_PREFIX.match(line)
-        rest = _without_launcher(line[host.end() :]) if host else line
+        line = uncoloured(raw)
+        if printed := _PRINTED.search(line):
+            before = line[: printed.start()].strip()
+        # A torn row stands behind what stood before the others.
+        line = line.strip()
+        rest = line[line.find(before) + len(before) :] if before in line else line
+        host = _HOST_PREFIX.match(f"{before} ") if rest != line else None
         found.setdefault(host[1] if host else "", []).append((number, rest))
     if len(found) == 2:
         # One host's lines, and lines without a host that belong to the same run.
         both = sorted(line for lines in found.values() for line in lines)
         return {"": both}
     return found
-
-
-def _without_launcher(line: str) -> str:
-    """Return a line without what launchers put before it, of several one after the other."""
-    for _ in range(4):
-        shorter = _LAUNCHER_PREFIX.sub("", line)
-        if shorter == line:
-            break
-        line = shorter
-    return line
 
 
 def _tells(line: str) -> bool:
