@@ -1,5 +1,6 @@
 """Version and distribution name, where every part of the package may read them."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -16,4 +17,4 @@ def install_command(extra: str) -> str:
     checkout = Path(__file__).resolve().parents[2]
     here = (checkout / "pyproject.toml").is_file()
     target = f"-e '{checkout}[{extra}]'" if here else f"'{DISTRIBUTION}[{extra}]'"
-    return f"{sys.executable or 'python'} -m pip install {target}"
+    return f"{shlex.quote(sys.executable or 'python')} -m pip install {target}"

@@ -19,7 +19,7 @@ from costmodel.interop.framework import FrameworkConfigError, Imported, known_mo
 from costmodel.interop.interpolation import resolved
 from costmodel.interop.keys import Flags, Values, flag_of, key_table, matches, unknown_keys
 from costmodel.interop.megatron_job import MEGATRON, read_flags
-from costmodel.interop.text_file import TextFile, parse_yaml
+from costmodel.interop.text_file import TextFile, parse_yaml, table_in
 from costmodel.interop.tuning import take_bridge_tuning
 
 _NEGATED: Mapping[str, str] = MEGATRON.more["negated"]
@@ -52,8 +52,8 @@ def read_arguments(file: TextFile, given: Mapping[str, Any]) -> Imported:
 def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a configuration of NeMo 1: ``model`` and ``trainer``."""
     raw = resolved(_yaml(file))
-    model, trainer = _table(raw, "model"), _table(raw, "trainer")
-    optimizer = _table(model, "optim")
+    model, trainer = table_in(raw, "model"), table_in(raw, "trainer")
+    optimizer = table_in(model, "optim")
     sharded = str(optimizer.get("name", "")).startswith(("distributed_fused", "mcore_distributed"))
     precision = str(trainer.get("precision", model.get("precision", "")))
     flat = dict(model) | {
@@ -68,12 +68,12 @@ def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
             flat[flag] = trainer[key]
     if model.get("fp8"):
         flat["fp8"] = "e4m3" if model.get("fp8_e4m3") else "hybrid"
-    flat.setdefault("encoder_seq_length", _table(model, "data").get("seq_length"))
+    flat.setdefault("encoder_seq_length", table_in(model, "data").get("seq_length"))
     if flat.pop("fsdp", False):
         flat["use_megatron_fsdp"] = True
         by_gradients = flat.get("fsdp_sharding_strategy", "full") == "grad"
         flat["data_parallel_sharding_strategy"] = "optim_grads" if by_gradients else "optim_grads_params"
-    draft = of_configuration(flat, _table(model, "tokenizer"), file, given)
+    draft = of_configuration(flat, table_in(model, "tokenizer"), file, given)
     draft.ignored += _beside("nemo", {**raw, "optim": optimizer})
     return draft.answer()
 
@@ -81,10 +81,10 @@ def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
 def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a configuration of neuronx-distributed-training: NeMo's model beside a ``distributed_strategy``."""
     raw = resolved(_yaml(file))
-    model, trainer, data = dict(_table(raw, "model")), _table(raw, "trainer"), _table(raw, "data")
-    layout, precision = dict(_table(raw, "distributed_strategy")), _table(raw, "precision")
-    experts = _table(model, "moe")
-    if aligned := sorted(set(_table(raw, "model_alignment_strategy")) - {"sft"}):
+    model, trainer, data = dict(table_in(raw, "model")), table_in(raw, "trainer"), table_in(raw, "data")
+    layout, precision = dict(table_in(raw, "distributed_strategy")), table_in(raw, "precision")
+    experts = table_in(model, "moe")
+    if aligned := sorted(set(table_in(raw, "model_alignment_strategy")) - {"sft"}):
         raise FrameworkConfigError(f"model_alignment_strategy.{aligned[0]}: is not supported (sft is)")
     kinds = MEGATRON.more["neuronx"]["precisions"]
     kind = str(precision.get("type", "mixed_precision"))
@@ -108,13 +108,19 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
         "add_bias_linear": model.get("has_bias") is not False,
         "num_moe_experts": experts.get("num_experts"),
         "moe_router_topk": experts.get("top_k"),
+        "moe_expert_capacity_factor": None if experts.get("dropless") else experts.get("capacity_factor"),
         "moe_layer_freq": experts.get("frequency", 1) if experts else None,
         **layout,
     }
+    if raw.get("model_source") == "hf":  # its modeling files drop nothing
+        flat = {"attention_dropout": 0.0, "hidden_dropout": 0.0, **flat}
     asked = {"recipe": "neuronx-distributed", **given}
-    draft = of_configuration(flat, _table(data, "tokenizer"), file, asked)
-    draft.ignored += _beside("neuronx", {**raw, "moe": experts, "optim": _table(model, "optim")})
-    draft.put_optimizer(str(_table(model, "optim").get("name", "adamw")).removesuffix("_fp32OptState"))
+    draft = of_configuration(flat, table_in(data, "tokenizer"), file, asked)
+    # What its files have no key for is the recipe's, and not Megatron-LM's default.
+    kept = {"dropout", "moe_capacity_factor", *(given.get("switches") or {})}
+    draft.job["switches"] = {name: value for name, value in draft["switches"].items() if name in kept}
+    draft.ignored += _beside("neuronx", {**raw, "moe": experts, "optim": table_in(model, "optim")})
+    draft.put_optimizer(str(table_in(model, "optim").get("name", "adamw")).removesuffix("_fp32OptState"))
     if kind == "bf16SR":
         draft.put_switches({"master_weights_bytes": 0})
     elif kind == "autocast":
@@ -134,7 +140,7 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
 def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read ``run_config.yaml`` of Megatron-Bridge, which NeMo 2 writes beside its checkpoints too."""
     raw = _yaml(file)
-    flat = dict(_table(raw, "model"))
+    flat = dict(table_in(raw, "model"))
     if "num_layers" not in flat:
         raise FrameworkConfigError(
             "model.num_layers: is not in the file, which changes a recipe that it does not name; "
@@ -142,19 +148,19 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
         )
     for name in MEGATRON.more["bridge"]["run_config"].split():
         for part, field in (key.split(".") for key in MEGATRON.more["bridge"]["keys"][name][1:]):
-            if (value := _table(raw, part).get(field)) is not None:
+            if (value := table_in(raw, part).get(field)) is not None:
                 flat[MEGATRON.key(name)] = value
-    mixed, inside = raw.get("mixed_precision"), _table(raw, "mixed_precision")
+    mixed, inside = raw.get("mixed_precision"), table_in(raw, "mixed_precision")
     named = mixed if isinstance(mixed, str) else next((k for k in ("bf16", "fp16") if inside.get(k)), "")
     flat["bf16"], flat["fp16"] = "bf16" in named or bool(flat.get("bf16")), "fp16" in named
     # The precision's own word goes over that of `ddp` (training/mixed_precision.py:122); a name says fp32 but for fp16.
-    reduces = inside.get("grad_reduce_in_fp32", _table(raw, "ddp").get("grad_reduce_in_fp32", True))
+    reduces = inside.get("grad_reduce_in_fp32", table_in(raw, "ddp").get("grad_reduce_in_fp32", True))
     flat["grad_reduce_in_bf16"] = reduces is False and (bool(inside) or not isinstance(mixed, str))
     flat["fp8"] = inside.get("fp8") or flat.get("fp8")
     flat["fp8_recipe"] = (inside.get("fp8_recipe") or flat.get("fp8_recipe")) if flat["fp8"] else None
     flat["num_query_groups"] = flat.get("num_query_groups") or None
-    draft = of_configuration(flat, _table(raw, "tokenizer"), file, given)
-    take_bridge_tuning(_table(raw, "peft"), draft)
+    draft = of_configuration(flat, table_in(raw, "tokenizer"), file, given)
+    take_bridge_tuning(table_in(raw, "peft"), draft)
     draft.ignored += _beside("megatron-bridge", raw)
     return draft.answer()
 
@@ -162,7 +168,7 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
 def read_primus(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read an experiment of Primus on Megatron: a module's overrides over the model that it names."""
     raw = _yaml(file)
-    modules = [part for part in _table(raw, "modules").values() if isinstance(part, dict)]
+    modules = [part for part in table_in(raw, "modules").values() if isinstance(part, dict)]
     chosen = next((part for part in modules if isinstance(part.get("overrides"), dict)), {})
     framework = str(chosen.get("framework", ""))
     if framework != "megatron":
@@ -190,9 +196,9 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a configuration of GPT-NeoX."""
     raw = {key.replace("-", "_"): value for key, value in _yaml(file).items()}
     flat: dict[str, Any] = dict(raw)
-    flat["zero_stage"] = _table(raw, "zero_optimization").get("stage", 0)
+    flat["zero_stage"] = table_in(raw, "zero_optimization").get("stage", 0)
     for name, word in (("fp16", "fp16"), ("bf16", "bfloat16")):
-        flat[name] = bool(_table(raw, name).get("enabled")) or raw.get("precision") == word
+        flat[name] = bool(table_in(raw, name).get("enabled")) or raw.get("precision") == word
     if raw.get("checkpoint_activations"):
         flat["recompute_granularity"], flat["recompute_method"] = "full", "uniform"
     flat["share_embeddings_and_output_weights"] = not raw.get("no_weight_tying", False)
@@ -220,7 +226,7 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
         part: raw[part] for part in ("fp16", "bf16", "zero_optimization", "optimizer") if part in raw
     }
     draft.ignored += Values(key_table("deepspeed"), engine).unread()
-    draft.put_optimizer(str(_table(raw, "optimizer").get("type") or "adam"))
+    draft.put_optimizer(str(table_in(raw, "optimizer").get("type") or "adam"))
     model = draft["model"]
     if raw.get("gpt_j_residual") and isinstance(model, Model):
         # Attention and MLP side by side, each behind a norm of its own unless they share one.
@@ -330,11 +336,6 @@ def _yaml(file: TextFile) -> dict[str, Any]:
 
     raw = parse_yaml(file.text, file.name)
     return {key: worded(value) for key, value in raw.items()}
-
-
-def _table(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = raw.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _stem(file: TextFile) -> str:

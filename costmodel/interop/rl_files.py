@@ -21,7 +21,7 @@ from costmodel.interop.megatron_job import MEGATRON
 from costmodel.interop.read_megatron import followed_script, split_words
 from costmodel.interop.read_megatron_yaml import of_configuration
 from costmodel.interop.shell_words import is_unknown, missing_in, without_marks
-from costmodel.interop.text_file import TextFile, parse_yaml, read_text
+from costmodel.interop.text_file import TextFile, parse_yaml, read_text, table_in
 
 _NEMO, _VERL = key_table("nemo-rl"), key_table("verl")
 _FSDP_RECIPE = "torchtitan"
@@ -121,8 +121,8 @@ def _nemo_training(said: Values, file: TextFile, given: Mapping[str, Any], draft
         if said["cpu_offload"]:
             draft.put_switches({"offload_optimizer": True, "offload_parameters": True})
         return
-    optimizer, fp8 = _inside(table, "optimizer"), _inside(table, "fp8_cfg")
-    flat = {**table, **_inside(table, "distributed_data_parallel_config")}
+    optimizer, fp8 = table_in(table, "optimizer"), table_in(table, "fp8_cfg")
+    flat = {**table, **table_in(table, "distributed_data_parallel_config")}
     flat |= {
         "grad_reduce_in_bf16": flat.get("grad_reduce_in_fp32") is False,
         "use_distributed_optimizer": optimizer.get("use_distributed_optimizer", True),
@@ -222,8 +222,8 @@ def _verl_training(
         draft.put_switches({"offload_optimizer": True} if said["optimizer_on_host"] else {})
         return
     table = said["megatron"]
-    over = _inside(table, "override_transformer_config")
-    flat = {**table, **over, **_inside(table, "override_ddp_config")}
+    over = table_in(table, "override_transformer_config")
+    flat = {**table, **over, **table_in(table, "override_ddp_config")}
     flat |= {
         "bf16": True,
         "use_distributed_optimizer": True,
@@ -265,7 +265,7 @@ def _verl_settings(file: TextFile, given: Mapping[str, Any], notes: list[str]) -
                 raise FrameworkConfigError(f"verl: {key}: expected a table above it, got {shown(inside)}")
             here = inside
         here[last] = _hydra_value(text)
-    actor = _inside(_inside(raw, "actor_rollout_ref"), "actor")
+    actor = table_in(table_in(raw, "actor_rollout_ref"), "actor")
     strategy = actor.get("strategy")
     named = any("megatron" in word for word in words if word.lstrip("-").startswith("config-name"))
     return raw, strategy == "megatron" or (strategy is None and (named or "megatron" in actor))
@@ -401,8 +401,3 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         under = merged.get(key)
         merged[key] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return merged
-
-
-def _inside(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = raw.get(key)
-    return value if isinstance(value, dict) else {}

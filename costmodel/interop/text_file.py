@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,6 +102,12 @@ def shown(text: str, *, most: int = 300) -> str:
     """
     plain = _CONTROL.sub("", " ".join(_COLOUR.sub("", text).split()))
     return plain if len(plain) <= most else plain[: most - 1] + "…"
+
+
+def table_in(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a table inside another, an empty one where there is none."""
+    value = raw.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Any]:
