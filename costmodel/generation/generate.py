@@ -42,7 +42,7 @@ _MEMORY_FRACTION = 0.9
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked of a deployment."""
+    """What a deployment has to answer."""
 
     gpus: int  # All GPUs; they hold as many replicas as fit. [-]
     # Tokens of prompts and of answers, on average. [-]
@@ -57,7 +57,7 @@ class Workload:
         return self.prompt_len + self.response_len
 
     def running(self, served: Deployment, split: Split) -> Array:
-        """Return sequences that run together on a replica: what is asked, as far as their whole length fits. [-]"""
+        """Return sequences that run together on a replica: what is wanted, as far as their whole length fits. [-]"""
         fitting = np.floor(largest_batch(served, split, self.longest))
         wanted = np.inf if self.batch is None else self.batch / (self.gpus / split.gpus)
         return np.asarray(np.minimum(fitting, np.minimum(wanted, self.max_running)))
@@ -148,7 +148,7 @@ class Generation(Answer):
 
     @property
     def warnings(self) -> list[str]:
-        """Plain words about what was asked and is not so."""
+        """Plain words about what was given and is not so."""
         found = []
         if self.work.batch is not None and self.running < self.work.batch * (1.0 - 1e-9):
             found.append(
@@ -200,7 +200,7 @@ def generate(
     model_or_job: str | Path | Model | None = None,
     machine: str | Cluster | None = None,
     /,
-    **asked: Unpack[GenerateKeywords],
+    **fields: Unpack[GenerateKeywords],
 ) -> Generation:
     """Price a batch of prompts that an inference engine answers.
 
@@ -249,7 +249,7 @@ def generate(
     >>> found.running, 0.004 < found.itl_s < 0.012
     (64.0, True)
     """
-    file, given = file_and_keywords(model_or_job, machine, asked, who="generate")
+    file, given = file_and_keywords(model_or_job, machine, fields, who="generate")
     given = keywords(given, GENERATE_FIELDS, who="generate")
     if file:
         # A job file's layout is that of training.

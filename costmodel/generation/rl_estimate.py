@@ -253,16 +253,16 @@ def step_period(job: RLJob, generation_s: float, training_s: float, spans: Spans
 def _warnings(found: RLEstimate) -> list[str]:
     """Return a sentence for everything that costs much more than it needs to, or does not fit."""
     job, step_s = found.job, found.step_time_s
-    said: list[str] = []
+    warnings: list[str] = []
     if job.generates and found.places < 1.0:
-        said.append(
+        warnings.append(
             f"The generating half does not fit: {format_bytes(found.memory['generation_weights'])} of weights leave no room for "
             f"one answer in {job.served.memory_fraction:.0%} of the GPU; split it over more GPUs (generation_layout)."
         )
-    said += [f"Training: {warning}" for warning in found.training.warnings]
+    warnings += [f"Training: {warning}" for warning in found.training.warnings]
     if found.training.fits and not found.fits and (not job.generates or found.places >= 1.0):
         resident = found.memory.get("resident_optimizer")
-        said.append(
+        warnings.append(
             f"Training with its critic does not fit: {format_bytes(found.memory['training'])} a GPU."
             if resident is None or found.memory["training"] > job.cluster.accelerator.memory_bytes
             else f"The engine's {job.served.memory_fraction:.0%} of the GPU leave no room for {format_bytes(resident)} of "
@@ -270,36 +270,36 @@ def _warnings(found: RLEstimate) -> list[str]:
         )
     whole = job.lengths.after(job.prompt_len)
     if not job.packs and whole.longest / whole.mean > _PADDED:
-        said.append(
+        warnings.append(
             f"Answers are padded to {whole.longest:,.0f} tokens, {whole.longest / whole.mean:.1f} times their mean: training and "
             "log-probs compute the padding too; batching: packing leaves it out."
         )
     refit_s = sum(phase.seconds for phase in found.phases if phase.name == "refit")
     if refit_s > _LONG_REFIT * step_s:
         others = "reshard or bucketed" if not job.colocated else "ipc"
-        said.append(
+        warnings.append(
             f"Refit by {job.refit} takes {format_seconds(refit_s)}, {refit_s / step_s:.0%} of the step: "
             f"{others} takes a fraction of it."
         )
     if not job.generates:
-        return said
+        return warnings
     if not job.served.cuda_graphs:
-        said.append(
+        warnings.append(
             "The engine issues every kernel (no CUDA graphs): decode steps of few sequences wait for the host."
         )
     spans = found.spans
     few = spans.steps[spans.batch < _FEW * float(np.max(spans.batch))].sum() / spans.steps.sum()
     if few > _TAIL and (job.colocated or not job.lag):
-        said.append(
+        warnings.append(
             f"In {few:.0%} of the decode steps less than an eighth of the answers still run: the step waits for the longest. "
             "A lag, a lower max_response_len or more prompts a step hide that."
         )
     if found.waiting_s > _WAITS * step_s:
-        said.append(
+        warnings.append(
             f"The {job.train_gpus:,} GPUs that train wait {format_seconds(found.waiting_s)} of each step for answers "
             f"({found.waiting_s / step_s:.0%}): more generation_gpus or a longer lag would help."
         )
-    return said
+    return warnings
 
 
 def estimate_rl_job(job: RLJob) -> RLEstimate:
@@ -352,5 +352,5 @@ def estimate_rl(**job: Unpack[RLKeywords]) -> RLEstimate:
     >>> found.fits, bool(60 < found.step_time_s < 130)
     (True, True)
     """
-    asked: Mapping[str, Any] = job
-    return estimate_rl_job(rl_job_of(asked, who="estimate_rl"))
+    fields: Mapping[str, Any] = job
+    return estimate_rl_job(rl_job_of(fields, who="estimate_rl"))

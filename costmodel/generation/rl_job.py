@@ -85,9 +85,9 @@ class RLJob:
         return (self.generation_gpus or self.gpus) / float(self.split.gpus)
 
 
-def rl_job_of(asked: Mapping[str, Any], *, who: str) -> RLJob:
+def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
     """Check and complete a job of reinforcement learning given under the names of the table."""
-    given = spelled_out(keywords(asked, (*JOB_FIELDS, *RL_FIELDS), who=who))
+    given = spelled_out(keywords(fields, (*JOB_FIELDS, *RL_FIELDS), who=who))
     if "global_batch" in given:
         raise CostModelError(
             "global_batch: follows from prompts, samples_per_prompt and optimizer_steps; leave it out"

@@ -421,7 +421,7 @@ def vary(values: Sequence[str], **job: Unpack[JobKeywords]) -> dict[str, Estimat
     ['tp=2 dp_overlap=none', 'tp=4 dp_overlap=none']
     """
     given = keywords(job, JOB_FIELDS, who="vary")
-    return {label: estimate(**asked) for label, asked in varied_jobs(given, values)}
+    return {label: estimate(**fields) for label, fields in varied_jobs(given, values)}
 
 
 def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:

@@ -110,10 +110,10 @@ def slider_grid(est: Estimate) -> SliderGrid:
         bill = price(_dealt(job, _picked(layout, alike))).bill
         step[alike], memory[alike] = bill.step_time_s(), bill.memory_bytes()
         if bill.host_lines:
-            if (said := "what goes to the host does not fit its memory") not in reasons:
-                reasons = (*reasons, said)
+            if (text := "what goes to the host does not fit its memory") not in reasons:
+                reasons = (*reasons, text)
             too_much = np.broadcast_to(bill.host_memory_bytes() > job.cluster.host.memory_bytes, alike.sum())
-            reason[np.flatnonzero(alike)[too_much]] = reasons.index(said) + 1
+            reason[np.flatnonzero(alike)[too_much]] = reasons.index(text) + 1
         by_part: dict[str, list[Array]] = {part: [np.zeros(int(alike.sum()))] for part in PARTS}
         for line in bill.time_lines:
             by_part[_part_of(line)].append(line.exposed_seconds)
@@ -178,18 +178,18 @@ def _dealt(job: Job, layout: Layout) -> Job:
 def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
     """Return why each layout cannot run, 0 where it can."""
     reason = np.zeros(layout.gpus.size, dtype=np.uint8)
-    said: list[str] = []
+    texts: list[str] = []
 
     def rule(text: str, bad: NDArray[np.bool_]) -> None:
-        said.append(text)
-        reason[(reason == 0) & np.broadcast_to(bad, reason.shape)] = len(said)
+        texts.append(text)
+        reason[(reason == 0) & np.broadcast_to(bad, reason.shape)] = len(texts)
 
     for problem in layout_problems(layout, job.model, job.global_batch, job.seq_len):
         rule(REASONS.get(problem.code, problem.code.replace("_", " ")), problem.bad)
     micro_batches = layout.micro_batches(job.global_batch)
     stopped = (layout.pp > 1) & ~valid(layout.schedule, layout.pp, micro_batches, layout.vp)
     rule(REASONS["schedule_cannot_run"], np.asarray(stopped))
-    return reason, tuple(said)
+    return reason, tuple(texts)
 
 
 def _picked(layout: Layout, mask: NDArray[np.bool_]) -> Layout:

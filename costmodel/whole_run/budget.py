@@ -223,7 +223,7 @@ def serving(
 
 
 @shows(BUDGET_FIELDS)
-def budget(**asked: Unpack[RunKeywords]) -> Budget:
+def budget(**fields: Unpack[RunKeywords]) -> Budget:
     """Say what model to train on how many tokens for a budget.
 
     Parameters
@@ -270,7 +270,7 @@ def budget(**asked: Unpack[RunKeywords]) -> Budget:
     CostModelError
         One line that names what is missing or wrong.
     """
-    given = read_all(keywords(asked, BUDGET_FIELDS, who="budget"))
+    given = read_all(keywords(fields, BUDGET_FIELDS, who="budget"))
     values = {field.name: given.get(field.name, field.default) for field in BUDGET_FIELDS}
     cluster = load_cluster(values["cluster"]) if isinstance(values["cluster"], str) else values["cluster"]
     cluster = with_price(cluster, values["price_usd_per_gpu_hour"])

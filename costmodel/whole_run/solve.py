@@ -23,9 +23,9 @@ _PROBE_TOKENS = 1e12
 """Days and dollars are in proportion to tokens, so any number tells how far a budget reaches."""
 
 
-def run(*, changes: Mapping[str, Any] | None = None, **asked: Unpack[RunKeywords]) -> TrainingRun:
+def run(*, changes: Mapping[str, Any] | None = None, **fields: Unpack[RunKeywords]) -> TrainingRun:
     """Price a whole training run of the layout that is named; see `costmodel.planning.entry.run`."""
-    given = keywords(asked, (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"]), who="run")
+    given = keywords(fields, (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"]), who="run")
     tokens, dollars, days = (
         read(name, given.pop(name)) if name in given else None for name in ("tokens", "dollars", "days")
     )

@@ -190,9 +190,9 @@ class Watch(Answer):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return one row."""
-        told = self.to_dict()
-        low, high = told.pop("band_s")
-        plain = {name: value for name, value in told.items() if not isinstance(value, dict)}
+        record = self.to_dict()
+        low, high = record.pop("band_s")
+        plain = {name: value for name, value in record.items() if not isinstance(value, dict)}
         return {name: [value] for name, value in {**plain, "low_s": low, "high_s": high}.items()}
 
 
@@ -203,14 +203,14 @@ def _watched(times: StepTimes, est: Estimate, run_options: Mapping[str, Any]) ->
 
 
 @shows((*JOB_FIELDS, *RUN_FIELDS))
-def watch(log: str | Path | Iterable[str | Path], **asked: Unpack[RunKeywords]) -> Watch:
+def watch(log: str | Path | Iterable[str | Path], **fields: Unpack[RunKeywords]) -> Watch:
     """Hold the steps of a training log against the estimate of its job.
 
     Parameters
     ----------
     log : path or paths
         What the framework printed; several are the pieces that it was rotated into, the oldest first.
-    **asked
+    **fields
         The job as for `costmodel.estimate`, and of `costmodel.run` what prices the rest of the run.
 
     Raises
@@ -218,15 +218,15 @@ def watch(log: str | Path | Iterable[str | Path], **asked: Unpack[RunKeywords]) 
     CostModelError
         If the job or the log cannot be read, or the log is of another job.
     """
-    est, options = _asked(asked)
+    est, options = _job_and_options(fields)
     return _watched(step_times(log, est), est, options)
 
 
 class Watcher:
     """Looks at a log again and again as it grows, through rotation and truncation."""
 
-    def __init__(self, log: str | Path, **asked: Unpack[RunKeywords]) -> None:
-        self._est, self._options = _asked(asked)
+    def __init__(self, log: str | Path, **fields: Unpack[RunKeywords]) -> None:
+        self._est, self._options = _job_and_options(fields)
         band_of(self._est)
         self._follower = LogFollower(log)
 
@@ -245,7 +245,7 @@ class Watcher:
         return _watched(times, self._est, self._options)
 
 
-def _asked(asked: Any) -> tuple[Estimate, dict[str, Any]]:
+def _job_and_options(fields: Any) -> tuple[Estimate, dict[str, Any]]:
     """Return the job of the keywords, and the options of its run."""
-    job, options = split_options(keywords(asked, (*JOB_FIELDS, *RUN_FIELDS), who="watch"))
+    job, options = split_options(keywords(fields, (*JOB_FIELDS, *RUN_FIELDS), who="watch"))
     return estimate(**job), options

@@ -567,7 +567,7 @@ def test_small_buckets_of_ddp_lose_to_one_message_and_the_warning_says_so():
         "recipe": "pytorch-ddp",
         "global_batch": 64,
     }
-    job |= {"seq_len": 2048, "recompute": "full"}
+    job |= {"seq_len": 2048, "recompute": "full", "tp": 1}
 
     def step_s(**switches):
         return float(cm.estimate(**job, switches=switches).step_time_s)
@@ -616,6 +616,7 @@ def test_streamed_averages_show_what_outlasts_the_steps_beside_them():
         "gpus": 8192,
         "global_batch": 8192,
         "seq_len": 8192,
+        "tp": 1,
     }
     for sharding in ({"zero_stage": 1, "shard_group": 4096}, {"zero_stage": 3, "shard_group": 4096}):
         for slower, steps in ((1, 0), (1, 1), (3000, 1), (3000, 3)):
