@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+TO_P90 = 1.2816
+"""Standard deviations of a normal distribution to its p90."""
 MIDDLE = (0.3, 0.7)
 """Between these shares a headline is near enough to the median that nothing need be said. [-]"""
 

@@ -179,7 +179,7 @@ def mesh(
     """,
     fields=GENERATE_FIELDS,
 )
-def generate(given: Mapping[str, Any]) -> Any:
+def generate(target: Target, given: Mapping[str, Any]) -> None:
     """Price inference: time a token, tokens/s/GPU, the batch that fits, dollars per million tokens.
 
     Where no layout of a replica is named, the one that yields the most tokens a second is found. Of a job file it
@@ -190,4 +190,6 @@ def generate(given: Mapping[str, Any]) -> Any:
     # A job file's layout is that of training.
     asked: dict[str, Any] = merged_job({**given, "layout": None}) | {"layout": given.get("layout")}
     taken: Any = {name: asked.get(name) for name in names(GENERATE_FIELDS)}
-    return cm.generate(**taken)
+    found = cm.generate(**taken)
+    every_line = command_with("generate", given, GENERATE_FIELDS, "--format", "json")
+    target.show(shortened(result_of(found), found, every_line))

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from costmodel.base.grid import Grid, columns
+from costmodel.base.percentiles import TO_P90
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.factors import ROLES
 from costmodel.reporting.cells import cell, facts_of, say, table_of
@@ -26,8 +27,6 @@ FAR_OFF = 1.3
 INPUTS_FIRST = "check the job first (global batch, sequence length, GPUs, layout, recompute)"
 _DOUBTED = 0.08
 """Median error of own memories from which the page asks how they were measured. [-]"""
-_WITHIN = 1.2816
-"""Standard deviations of a normal distribution to its p90."""
 
 
 # --- a fabric ---
@@ -197,9 +196,9 @@ def runs_grids(found: RunsCalibration) -> list[Grid]:
 
 
 def _range(move: FactorMove, center: float, spread: float) -> str:
-    low, middle, high = np.exp([center - _WITHIN * spread, center, center + _WITHIN * spread])
+    low, middle, high = np.exp([center - TO_P90 * spread, center, center + TO_P90 * spread])
     if ROLES[move.name.partition(".")[0]].each_layout:
-        return f"±{_WITHIN * spread:.1%}"
+        return f"±{TO_P90 * spread:.1%}"
     return f"{low:.3f} to {high:.3f} ({middle:.3f})"
 
 

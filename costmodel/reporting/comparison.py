@@ -80,8 +80,9 @@ def compare_summary(comparison: Comparison, *, start: str = "") -> Summary:
     if all(each is not None for each in spent):
         own["Days >"] = lambda job: cell(spent[job], "days:,.1f")
         own["Dollars >"] = lambda job: cell(spent[job], "dollars:$") or "no price"
+    refused = "" if ests[0].fits else f"{comparison.labels[0]} does not fit. "
     note = f"the {len(ests) - len(listed)} slowest: --details" if len(listed) < len(ests) else ""
-    jobs = table_of("jobs", listed, own, title=compare_remarks(comparison)[best - 1], note=note)
+    jobs = table_of("jobs", listed, own, title=refused + compare_remarks(comparison)[best - 1], note=note)
     lines = [*comparison.largest("time", best)[:5], *comparison.largest("memory", best)[:2]]
     rows = [
         [

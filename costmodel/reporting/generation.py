@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import exp
 from typing import TYPE_CHECKING, Any
 
+from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
+from costmodel.base.percentiles import TO_P90
 from costmodel.base.units import format_seconds
 from costmodel.base.words import plural
 from costmodel.describe.hardware.prices import price_text
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from costmodel.planning.rl_plan import RLPlan
     from costmodel.whole_run.rl_run import RLRun
 
-_LINES = 8
+_LINES = 6
 """Largest lines that a terminal shows; `--format json` has all, with their formulas."""
 _FILLS = {"generation": "tp", "training": "math"}
 _POOLS = {"generation": "that generate", "training": "that train"}
@@ -32,10 +35,19 @@ def generation_grids(found: Generation) -> list[Grid]:
     degrees = " ".join(f"{name}{degree:.0f}" for name, degree in found.split._asdict().items() if degree > 1)
     chosen = f", the best of {found.considered:,}" if found.considered > 1 else ""
     usd = found.usd_per_million_tokens
-    price = f"${usd:,.3g} per million generated tokens, at {price_text(found.served.cluster)}" if usd else ""
+    price = (
+        f"{_dollars(usd)} per million generated tokens, at {price_text(found.served.cluster)}" if usd else ""
+    )
+    low, high = (exp(side * TO_P90 * found.served.engine.spread) for side in (-1.0, 1.0))
+    ends = f"{format_seconds(found.itl_s * low)} to {format_seconds(found.itl_s * high)} a token"
+    if usd:
+        ends += f", {_dollars(usd * low)} to {_dollars(usd * high)}"
+    ends += f" (80% of measured steps within; {found.served.engine.basis})"
     title = "{served.model.name} on {work.gpus:plural GPU} of {served.cluster.accelerator.name}: "
     title = say(title + "{tokens_per_s_per_gpu:,.0f} tokens/s/GPU", found)
-    head = facts_grid("generation", found, title, degrees=degrees or "tp1", chosen=chosen, price=price)
+    head = facts_grid(
+        "generation", found, title, degrees=degrees or "tp1", chosen=chosen, price=price, range=ends
+    )
     lines = sorted(found.bill.time_lines, key=lambda line: -float(line.exposed_seconds))
     own = {
         "Largest lines of a token": lambda line: line.name.removeprefix("decode."),
@@ -44,6 +56,15 @@ def generation_grids(found: Generation) -> list[Grid]:
     }
     shown = [line for line in lines[:_LINES] if float(line.exposed_seconds) > 0]
     return [head, table_of("decode", shown, own)]
+
+
+def generation_summary(found: Generation) -> Summary:
+    """Return all of it: its tables are short."""
+    return Summary(generation_grids(found), warnings(found))
+
+
+def _dollars(usd: float) -> str:
+    return f"${usd:,.2f}" if usd >= 1.0 else f"${usd:#.3g}"
 
 
 def warnings(found: Generation | RLEstimate) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_count, format_seconds
+from costmodel.base.units import format_count, format_seconds
 from costmodel.base.words import chance_text, plural
 from costmodel.describe.factors import factors
 from costmodel.describe.hardware.cluster import Cluster
@@ -27,7 +27,7 @@ from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE, Odds
 from costmodel.reporting.cells import Form, cell, figures_from, say, table_of
 from costmodel.reporting.comparison import dollars_of
-from costmodel.reporting.summaries import answer_text, job_rows, largest_memory, spent_text
+from costmodel.reporting.summaries import answer_text, job_rows, spent_text
 from costmodel.reporting.tables import breakdown_text, off_middle
 from costmodel.reporting.training_runs import AT_LISTS, dollars_at_lists, dollars_text, percentiles_text
 from costmodel.step.anatomy.adapters import job_flops_per_token
@@ -81,10 +81,8 @@ def _single_summary(plan: Plan) -> Summary:
     """Return the plan of one machine in twenty lines."""
     best, choices = plan.best, plan.columns(1)["choices"][0]
     layout, *job = job_rows(best, plan.assumed)
-    held = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest_memory(best)[:3])
     tokens = "" if best.job.tokens is None else spent_text(best, best.job.tokens)
-    below = {"time": breakdown_text(best), "memory": held, "tokens": tokens}
-    rows = [layout, ("set", choices), *job, *below.items()]
+    rows = [layout, ("set", choices), *job, ("time", breakdown_text(best)), ("tokens", tokens)]
     remarks = [yours_text(plan), simplest(plan)]
     if bound_by_port(best):
         remarks.append("Bound by the NIC: a port is busy for the whole step.")
@@ -135,7 +133,7 @@ def _odds_text(found: Odds, chosen: Sequence[int]) -> str:
     every = "both" if len(chosen) == 2 else f"all {len(chosen)}"
     return (
         f"{chance} Benchmark {every}: expected loss vs. the true optimum drops from {found.regret([0]):.1%} to "
-        f"{found.regret_after(chosen):.1%}; tune micro-batch, virtual stages, recompute and ZeRO in each benchmark."
+        f"{found.regret_after(chosen):.1%}."
     )
 
 
