@@ -2,7 +2,7 @@
 
 The schedule engine runs the orders with the durations of the bill. The bill charges the pipeline by a closed form;
 where the simulation takes longer, its clock is scaled to fit, where it takes less, stages stand still until the bill
-lets them go on. What runs once a step follows. So the last slice ends when the bill says, and `StepTimeline.scale`
+lets them go on. What runs once a step follows. So the last slice ends when the bill says, and `Trace.scale`
 tells how far both are apart.
 
 References
@@ -83,10 +83,11 @@ class MemoryPoint(NamedTuple):
     held_bytes: float
 
 
-@dataclass(frozen=True)
-class StepTimeline:
-    """One step of one layout; slices of one track never overlap."""
+@dataclass(frozen=True, repr=False)
+class Trace(Answer):
+    """One step of one layout laid out in time; slices of one track never overlap."""
 
+    job: Job
     slices: tuple[Slice, ...]
     memory: tuple[MemoryPoint, ...]
     """In order of time, by stage."""
@@ -119,9 +120,71 @@ class StepTimeline:
             peaks[point.stage] = max(peaks[point.stage], point.held_bytes)
         return peaks
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the trace-event object of the step.
 
-def step_timeline(est: Estimate) -> StepTimeline:
-    """Lay one step of one layout out in time."""
+        Returns
+        -------
+        trace : dict
+            ``traceEvents``: names of processes and threads, a slice an event with the stage as process
+            and the stream as thread, and a counter of memory a stage. ``otherData``: the job, the step
+            time, and how far simulation and bill are apart.
+        """
+        events: list[dict[str, Any]] = []
+
+        def label(what: str, stage: int, thread: int, name: str, index: int) -> None:
+            event = {"ph": "M", "pid": stage, "tid": thread}
+            events.append({**event, "name": f"{what}_name", "args": {"name": name}})
+            events.append({**event, "name": f"{what}_sort_index", "args": {"sort_index": index}})
+
+        used = {(piece.stage, piece.stream) for piece in self.slices}
+        for stage in range(self.stages):
+            label("process", stage, 0, f"stage {stage}", stage)
+            for thread, stream in enumerate(STREAMS):
+                if (stage, stream) in used:
+                    label("thread", stage, thread, stream, thread)
+        events += [_event(piece) for piece in self.slices]
+        for stage, time_s, held_bytes in self.memory:
+            gib = {"GiB": held_bytes / 2**30}
+            events.append({"ph": "C", "name": "memory", "pid": stage, "ts": 1e6 * time_s, "args": gib})
+        job, devices = self.job, f"{self.job.cluster.accelerator.called}s"
+        about = {
+            "job": f"{job.model.name} on {float(job.layout.gpus):.0f} {devices} of {job.cluster.name}, recipe {job.recipe.name}",
+            "schedule": self.schedule,
+            "step_time_s": self.step_time_s,
+            "pipeline_on_bill_s": self.pipeline_s,
+            "pipeline_simulated_s": self.simulated_s,
+            "clock_scale": self.scale,
+        }
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+    def to_json(self) -> str:
+        """Return the trace as compact JSON, as viewers read it."""
+        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":"))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return all slices as columns."""
+        return columns_of([piece._asdict() for piece in self.slices])
+
+
+def trace(est: Estimate) -> Trace:
+    """Simulate one step with the durations of its bill; the last slice ends at its step time.
+
+    Parameters
+    ----------
+    est : Estimate
+        Of one layout.
+
+    Returns
+    -------
+    Trace
+        ``.to_json()`` is what ui.perfetto.dev opens.
+
+    Raises
+    ------
+    CostModelError
+        If the estimate holds many layouts.
+    """
     est.require_single("trace")
     layout = est.priced.placed.layout
     stages, chunks, m = int(layout.pp), int(layout.pp * layout.vp), int(est.priced.placed.micro_batches)
@@ -148,7 +211,8 @@ def step_timeline(est: Estimate) -> StepTimeline:
     slices = _task_slices(tasks, run, part_times(est.priced), fold_of(est.priced), scale)
     slices += _message_slices(tasks, run, scale)
     slices += _once_slices(after, stages, pipeline_s, step_s)
-    return StepTimeline(
+    return Trace(
+        job=est.job,
         slices=tuple(slices),
         memory=tuple(_memory(est, tasks, run.orders.tasks_per_stage)),
         task_s=tuple((run.timeline.busy_s() * scale).tolist()),
@@ -269,81 +333,6 @@ def _memory(est: Estimate, tasks: Iterable[Task], tasks_per_stage: int) -> list[
             held += change * float(each[stage])
             points.append(MemoryPoint(stage, time, held))
     return points
-
-
-@dataclass(frozen=True, repr=False)
-class Trace(Answer):
-    """One step of a job laid out in time."""
-
-    job: Job
-    timeline: StepTimeline
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the trace-event object of the step.
-
-        Returns
-        -------
-        trace : dict
-            ``traceEvents``: names of processes and threads, a slice an event with the stage as process
-            and the stream as thread, and a counter of memory a stage. ``otherData``: the job, the step
-            time, and how far simulation and bill are apart.
-        """
-        events: list[dict[str, Any]] = []
-
-        def label(what: str, stage: int, thread: int, name: str, index: int) -> None:
-            event = {"ph": "M", "pid": stage, "tid": thread}
-            events.append({**event, "name": f"{what}_name", "args": {"name": name}})
-            events.append({**event, "name": f"{what}_sort_index", "args": {"sort_index": index}})
-
-        used = {(piece.stage, piece.stream) for piece in self.timeline.slices}
-        for stage in range(self.timeline.stages):
-            label("process", stage, 0, f"stage {stage}", stage)
-            for thread, stream in enumerate(STREAMS):
-                if (stage, stream) in used:
-                    label("thread", stage, thread, stream, thread)
-        events += [_event(piece) for piece in self.timeline.slices]
-        for stage, time_s, held_bytes in self.timeline.memory:
-            gib = {"GiB": held_bytes / 2**30}
-            events.append({"ph": "C", "name": "memory", "pid": stage, "ts": 1e6 * time_s, "args": gib})
-        job, devices = self.job, f"{self.job.cluster.accelerator.called}s"
-        about = {
-            "job": f"{job.model.name} on {float(job.layout.gpus):.0f} {devices} of {job.cluster.name}, recipe {job.recipe.name}",
-            "schedule": self.timeline.schedule,
-            "step_time_s": self.timeline.step_time_s,
-            "pipeline_on_bill_s": self.timeline.pipeline_s,
-            "pipeline_simulated_s": self.timeline.simulated_s,
-            "clock_scale": self.timeline.scale,
-        }
-        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
-
-    def to_json(self) -> str:
-        """Return the trace as compact JSON, as viewers read it."""
-        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":"))
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return all slices as columns."""
-        return columns_of([piece._asdict() for piece in self.timeline.slices])
-
-
-def trace(est: Estimate) -> Trace:
-    """Simulate one step with the durations of its bill; the last slice ends at its step time.
-
-    Parameters
-    ----------
-    est : Estimate
-        Of one layout.
-
-    Returns
-    -------
-    Trace
-        ``.to_json()`` is what ui.perfetto.dev opens.
-
-    Raises
-    ------
-    CostModelError
-        If the estimate holds many layouts.
-    """
-    return Trace(est.job, step_timeline(est))
 
 
 def _event(piece: Slice) -> dict[str, Any]:

@@ -62,9 +62,8 @@ def tree_grids(found: StepTree, *, least_share: float = 0.0) -> list[Grid]:
     return [table_of("tree", rows, strong=frozenset({0}), note=note)]
 
 
-def trace_grids(trace: Trace) -> list[Grid]:
+def trace_grids(line: Trace) -> list[Grid]:
     """Return a row a stage: time in tasks, idle time and most memory."""
-    line = trace.timeline
     stages = [
         {"stage": stage, "busy_s": busy, "idle_s": idle, "share": idle / line.step_time_s, "held": held}
         for stage, (busy, idle, held) in enumerate(

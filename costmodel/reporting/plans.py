@@ -11,7 +11,6 @@ from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_count, format_seconds
 from costmodel.base.words import chance_text, plural
-from costmodel.describe.factors import factors
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, layout_text
@@ -34,6 +33,8 @@ from costmodel.step.anatomy.adapters import job_flops_per_token
 
 _FRONT_ROWS = 12
 _ALWAYS = ("tp", "pp", "dp")
+_POLICY = ("ZeRO", "Schedule", "Recompute")
+_SETTINGS = ("Cluster", "Precision", "Batch >", "Non-default settings", "GPUs >")
 _SHOWN = 0.002
 """Share of a step by which its simulation differs from its bill that is worth a column. [-]"""
 
@@ -61,7 +62,7 @@ def plan_grids(
         rows = [[name, f"{gain:.1%}"] for name, gain in gains]
         titles = columns("Constraint", "Step time saved >")
         grids.append(Grid("Gain from lifting each constraint", titles, rows))
-    return [*grids, trials_grid(plan)]
+    return [*grids, try_grid(plan, in_full=True)]
 
 
 def plan_summary(plan: Plan, *, count: int | None = None, commands: bool = False) -> Summary:
@@ -90,7 +91,7 @@ def _single_summary(plan: Plan) -> Summary:
     return Summary([shown, try_grid(plan)], [remark for remark in remarks if remark])
 
 
-def try_grid(plan: Plan) -> Grid:
+def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
     """Return three parallel layouts to benchmark: the best, then those that lower the expected loss most."""
     found = plan.odds
     chosen = found.chosen()
@@ -114,12 +115,15 @@ def try_grid(plan: Plan) -> Grid:
         "Fits >": lambda row: chance_text(table["fits_probability"][row]),
         "Within 2% >": lambda row: chance_text(trials[row].best_probability),
     }
-    if len(set(table["recompute"])) > 1:
+    if in_full:
+        own |= {name: shared[name] for name in (*_SETTINGS, *_POLICY) if name in shared}
+    elif len(set(table["recompute"])) > 1:
         own["Recompute"] = shared["Recompute"]
     note = _odds_text(found, chosen)
     rests_on = found.rests_on()
     if rests_on is not None:
-        note += f" All rely on {rests_on.switch}: without it the best takes {rests_on.slower:.0%} longer."
+        note += f" All rely on {rests_on.switch}: without it the best takes {rests_on.slower:.0%} longer"
+        note += "." if rests_on.in_band else "; verify first that it runs."
     several = "Three to try" if len(chosen) == 3 else "To try"
     title = f"{several}, of {plan.num_fit:,} layouts that fit ({plan.num_priced:,} priced)"
     return table_of("to try", range(len(chosen)), own, title=title, note=note)
@@ -270,34 +274,6 @@ def _price_of(cluster: Cluster) -> str:
 
 
 # --- tables of layouts ---
-
-
-def trials_grid(plan: Plan) -> Grid:
-    """Return the few layouts worth a trial, and what measuring them would settle."""
-    found, trials = plan.odds, list(zip(plan.odds.trials(), plan.trials(), strict=True))
-    chosen = found.chosen()
-    table = plan.shown_columns(found.rows[chosen])
-
-    def decides(row: int) -> str:
-        trial = trials[row][0]
-        return factors()[trial.settles].scales if trial.settles else "parallel layout" if row else ""
-
-    own = _row_cells(plan, table) | {
-        "Step >": lambda row: cell(trials[row][1][0], "step_time_s:s4"),
-        "p10 / p50 / p90": lambda row: say("{low_s:s3} / {middle_s:s3} / {high_s:s3}", trials[row][0]),
-        "Best >": lambda row: f"{trials[row][0].best_probability:.0%}",
-        "Regret >": lambda row: f"{trials[row][0].regret:.1%}",
-        "Fits >": lambda row: f"{table['fits_probability'][row]:.0%}",
-        "Main difference from #1": decides,
-    }
-    note = f"{_odds_text(found, chosen)} {len(found.cost)} common samples of {len(found.rows)} layouts"
-    rests_on = found.rests_on()
-    if rests_on is not None and not rests_on.in_band:
-        note += (
-            f"; all rely on {rests_on.switch}, without which the best takes {rests_on.slower:.0%} longer: "
-            "verify first that it runs"
-        )
-    return table_of("layouts", range(len(trials)), own, title="Try these", note=note)
 
 
 def _row_cells(plan: Plan, table: Table) -> Cells:

@@ -430,7 +430,7 @@ def test_a_search_tells_how_far_it_is_and_ends_with_its_answer(ask):
     job = {"model": "llama3-8b", "gpus": "8", "global_batch": "64", "seq_len": "8k", "plan.fix": "pp=1"}
     lines = [json.loads(line) for line in ask(f"plan?{urlencode(job)}")[2].splitlines()]
     assert all(0 < line["done"] <= line["total"] for line in lines[:-1])
-    assert "Try these" in lines[-1]["body"]
+    assert " to try, of " in lines[-1]["body"]
     wrong = json.loads(ask(f"plan?{urlencode({**job, 'plan.fix': 'pp=7'})}")[2].splitlines()[-1])
     assert "error" in wrong
 

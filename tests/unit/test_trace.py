@@ -8,7 +8,7 @@ import pytest
 from famous_jobs import JOBS, famous
 
 import costmodel as cm
-from costmodel.estimates.trace import step_timeline
+from costmodel.estimates.trace import trace
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import schedule_code
 
@@ -44,7 +44,7 @@ CASES["experts"] = lambda: cm.estimate(
 @pytest.fixture(params=CASES)
 def priced(request):
     est = CASES[request.param]()
-    return est, step_timeline(est)
+    return est, trace(est)
 
 
 def test_slices_of_a_track_never_overlap(priced):
@@ -95,7 +95,7 @@ def test_memory_peaks_at_the_bill(priced):
 
 
 def test_every_micro_batch_goes_forward_and_back_on_every_stage():
-    timeline = step_timeline(famous("llama3-405b"))
+    timeline = trace(famous("llama3-405b"))
     seen = defaultdict(set)
     for piece in timeline.slices:
         if piece.stream == "compute" and piece.micro_batch >= 0:
@@ -105,7 +105,7 @@ def test_every_micro_batch_goes_forward_and_back_on_every_stage():
 
 
 def test_backward_follows_forward_and_the_stage_after():
-    timeline = step_timeline(of_schedule("1f1b"))
+    timeline = trace(of_schedule("1f1b"))
     when = {
         (piece.stage, piece.kind, piece.micro_batch): piece
         for piece in timeline.slices
@@ -118,7 +118,7 @@ def test_backward_follows_forward_and_the_stage_after():
 
 
 def test_what_is_hidden_is_drawn_beside_compute():
-    timeline = step_timeline(famous("fsdp"))
+    timeline = trace(famous("fsdp"))
     hidden = [piece for piece in timeline.slices if piece.name.endswith("(hidden)")]
     assert hidden
     assert all(piece.stream == "dp" and piece.end_s <= timeline.pipeline_s * (1 + 1e-9) for piece in hidden)

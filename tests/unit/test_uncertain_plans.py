@@ -183,7 +183,7 @@ def test_a_plan_says_which_to_try(plan):
     assert [one["best_probability"] for one in said["layouts"]] == chances
     assert said["layouts"][0]["command"].startswith("costmodel estimate")
     assert said["regret_after_trials"] == found.regret_after(columns)
-    assert plan.grids()[-1].title == "Try these"
+    assert " to try, of " in plan.grids()[-1].title
 
 
 def test_every_row_of_a_plan_says_how_surely_it_fits(plan):

@@ -7,7 +7,7 @@ from round_jobs import price
 
 import costmodel as cm
 from costmodel.estimates.pipeline_run import run_pipeline
-from costmodel.estimates.trace import STREAMS, step_timeline, trace
+from costmodel.estimates.trace import STREAMS, trace
 
 JOB = {"model": "llama2-7b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batch": 64, "seq_len": 4096}
 
@@ -29,7 +29,7 @@ def on_step(timeline, stage):
 
 
 def test_what_runs_once_a_step_stands_behind_the_pipeline_in_order(est, line):
-    timeline = step_timeline(est)
+    timeline = trace(est)
     for stage in (0, 1):
         shown = [one for one in on_step(timeline, stage) if not one.name.endswith("(hidden)")]
         assert [(one.name, one.stream, one.kind) for one in shown[:4]] == [
@@ -49,7 +49,7 @@ def test_what_runs_once_a_step_stands_behind_the_pipeline_in_order(est, line):
 
 
 def test_what_is_hidden_of_data_parallelism_ends_with_the_backward_passes_or_begins_the_step(est, line):
-    timeline = step_timeline(est)
+    timeline = trace(est)
     hidden = {one.name: one for one in on_step(timeline, 1) if one.name.endswith("(hidden)")}
     gather, reduce = line["dp.dense.param_all_gather"], line["dp.dense.grad_reduce_scatter"]
     assert list(hidden) == ["dp.dense.param_all_gather (hidden)", "dp.dense.grad_reduce_scatter (hidden)"]
@@ -63,7 +63,7 @@ def test_what_is_hidden_of_data_parallelism_ends_with_the_backward_passes_or_beg
 
 def test_messages_are_sent_by_the_stage_that_another_waits_for(est, line):
     """Forward by the first stage, backward by the last, as long as the bill's message, after their tasks."""
-    timeline = step_timeline(est)
+    timeline = trace(est)
     message_s = float(line["pp.send_recv"].each_s)
     for stage, way in ((0, "forward"), (1, "backward")):
         sent = [one for one in timeline.slices if one.stage == stage and one.stream == "pp"]
@@ -81,7 +81,7 @@ def test_messages_are_sent_by_the_stage_that_another_waits_for(est, line):
 
 def test_a_task_is_its_compute_and_behind_it_what_nothing_hides(est):
     """Tensor parallelism's slice ends the task; on the bill it is as long as all of its lines of that pass."""
-    timeline = step_timeline(est)
+    timeline = trace(est)
     lines = [each for block in est.priced.step.block_lines for each in block]
     assert {each.axis for each in lines} == {"compute", "tp"}
     for stage, held in ((0, 16), (1, 16)):
@@ -118,7 +118,7 @@ def test_a_task_is_its_compute_and_behind_it_what_nothing_hides(est):
 
 
 def test_the_clock_and_what_idles(est):
-    timeline = step_timeline(est)
+    timeline = trace(est)
     once = [one for one in on_step(timeline, 0) if not one.name.endswith("(hidden)")]
     assert timeline.pipeline_s == pytest.approx(
         timeline.step_time_s - sum(one.end_s - one.start_s for one in once)
@@ -146,7 +146,7 @@ def test_events_of_the_file(est):
     written = json.loads(found.to_json())
     events = written["traceEvents"]
     drawn = [event for event in events if event["ph"] == "X"]
-    for event, piece in zip(drawn, found.timeline.slices, strict=True):
+    for event, piece in zip(drawn, found.slices, strict=True):
         assert (event["pid"], STREAMS[event["tid"]], event["name"]) == (piece.stage, piece.stream, piece.name)
         assert (event["ts"], event["dur"]) == pytest.approx(
             (1e6 * piece.start_s, 1e6 * (piece.end_s - piece.start_s))
@@ -154,7 +154,7 @@ def test_events_of_the_file(est):
         assert event["args"]["bill_s"] == piece.busy_s
         assert ("micro_batch" in event["args"]) == (piece.micro_batch >= 0)
     threads = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert threads == {piece.stream for piece in found.timeline.slices}
+    assert threads == {piece.stream for piece in found.slices}
     held = [event["args"]["GiB"] for event in events if event["ph"] == "C"]
     assert max(held) * 2**30 == pytest.approx(float(est.memory_bytes_per_gpu))
     about = written["otherData"]
