@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import costmodel as cm
-from costmodel.app.asked import (
+from costmodel.app.state import FIGURES, State, query_of
+from costmodel.app.texts import (
     MODEL_FILE,
     Texts,
     command,
@@ -20,7 +21,6 @@ from costmodel.app.asked import (
     run_keywords,
     texts_of,
 )
-from costmodel.app.state import FIGURES, State, query_of
 from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import one_line
 from costmodel.base.grid import Grid, columns, html_table

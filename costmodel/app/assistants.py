@@ -19,7 +19,7 @@ _ABOUT = (
     "Prices distributed LLM training analytically: every second and byte is a line with a formula. Numbers may be written "
     "as 32k or 15T. Predictions carry an error band; `estimate` says what was assumed."
 )
-_TOLD_EVERY_S = 0.1
+_PROGRESS_EVERY_S = 0.1
 
 
 class _StoppedError(Exception):
@@ -93,7 +93,7 @@ async def _asked(tool: Tool, given: dict[str, Any], context: Any) -> Reply:
     try:
         reported = 0
         while not search.done():
-            await asyncio.wait([search], timeout=_TOLD_EVERY_S)
+            await asyncio.wait([search], timeout=_PROGRESS_EVERY_S)
             if at[0] > reported:
                 reported = at[0]
                 await context.session.report_progress(reported, at[1], "layouts priced")

@@ -81,9 +81,9 @@
     draw("figure", found.figure, found.label);
     if (view() === "overview") others(found.point);
     byId("warnings").classList.add("old");
-    const told = found.head ? await ask("warnings") : { html: "" };
+    const warned = found.head ? await ask("warnings") : { html: "" };
     if (mine !== asked) return;
-    byId("warnings").innerHTML = told.html || "";
+    byId("warnings").innerHTML = warned.html || "";
     byId("warnings").classList.remove("old");
   }
 

@@ -21,8 +21,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from costmodel.app import answers
-from costmodel.app.asked import MODEL_FILE, SEARCH_FIELDS, WHOLE_RUN_FIELDS, field_of
 from costmodel.app.state import FIGURES, FIRST, VIEWS, State, query_of, state_of
+from costmodel.app.texts import MODEL_FILE, SEARCH_FIELDS, WHOLE_RUN_FIELDS, field_of
 from costmodel.base.errors import CostModelError, one_line
 from costmodel.base.files import close_files
 from costmodel.describe.hardware.hardware import load_cluster
@@ -30,7 +30,7 @@ from costmodel.describe.jobs.fields import JOB_FIELDS, known_words, names
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
-_TOLD_EVERY_S = 0.1
+_PROGRESS_EVERY_S = 0.1
 
 Record = dict[str, Any]
 
@@ -230,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
 
         def progress(done: int, total: int) -> None:
             nonlocal last
-            if time.monotonic() - last >= _TOLD_EVERY_S:
+            if time.monotonic() - last >= _PROGRESS_EVERY_S:
                 last = time.monotonic()
                 tell({"done": done, "total": total})  # fails, and so ends the search, where nobody reads
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, urlencode
 
-from costmodel.app.asked import SEARCH_FIELDS, WHOLE_RUN_FIELDS, Texts, known_fields
+from costmodel.app.texts import SEARCH_FIELDS, WHOLE_RUN_FIELDS, Texts, known_fields
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import spelled_out
@@ -43,7 +43,7 @@ _LONGEST_MODEL = 100_000
 
 @dataclass(frozen=True)
 class State:
-    """What somebody looks at: two jobs, what a plan and a whole run are told beside them, the view and its open line."""
+    """What somebody looks at: two jobs, what a plan and a whole run take besides, the view and its open line."""
 
     jobs: tuple[Texts, Texts] = field(default_factory=lambda: (Texts(), Texts()))
     search: Mapping[str, str] = field(default_factory=dict)

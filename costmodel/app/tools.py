@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import costmodel as cm
-from costmodel.app.asked import text_of
+from costmodel.app.texts import text_of
 from costmodel.base.errors import choices_hint
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, PLAN_FIELDS, RUN_FIELDS, Field, names
 from costmodel.describe.jobs.job import Job

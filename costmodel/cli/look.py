@@ -221,7 +221,7 @@ def profile(
     plot: str,
     figure: str,
 ) -> None:
-    """Add up a profiler's trace of real steps: by class, stream and step, and beside the bill of a job.
+    """Add up a profiler's trace of real steps: by class, stream and step, and against the bill of a job.
 
     A job, by --job or by its flags, is laid beside it group by group, the largest difference first. Kernels are told
     by their names; those that no family has are listed.

@@ -252,8 +252,7 @@ def _axis(panel: Panel, axis: str) -> dict[str, Any]:
 
 def _reach(panel: Panel, axis: str) -> tuple[float, float]:
     """Return between which places an axis shows all that is drawn."""
-    held = [np.ravel(_extent(mark, axis)).astype(float) for mark in panel.marks if not isinstance(mark, Band)]
-    values = np.concatenate(held)
+    values = np.concatenate([np.ravel(_extent(mark, axis)).astype(float) for mark in panel.marks])
     values = values[np.isfinite(values)]
     if axis in panel.log:
         values = np.log10(values[values > 0])
@@ -296,7 +295,7 @@ def _mark(mark: Mark) -> dict[str, Any]:
     elif isinstance(mark, Cells):
         record |= {"shades": SHADES, "has_texts": mark.has_texts}
         record["numbers"] = np.nan_to_num(mark.numbers, nan=-1.0).astype(int).tolist()
-    elif not isinstance(mark, Band):
+    else:
         record |= {"colour": mark.colour} | ({"size": mark.size} if isinstance(mark, Dots) else {})
     return record
 

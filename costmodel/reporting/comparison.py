@@ -182,7 +182,7 @@ def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
 
     own = {
         "  of calendar time": lambda pair: format_days(*(pair[1].days * at for at in _ends(pair[1]))),
-        "  beside the median": lambda pair: (apart[pairs.index(pair)] or "near it") if any(apart) else "",
+        "  vs. the median": lambda pair: (apart[pairs.index(pair)] or "near it") if any(apart) else "",
         "done by, p10 mean p90": lambda pair: (
             ", ".join(_dates(start, [pair[1].days * at for at in (pair[1].low, 1.0, pair[1].high)]))
             if start

@@ -22,7 +22,7 @@ def profile_grids(found: TraceProfile) -> list[Grid]:
     """Return the bill beside the trace where there is one, then what the trace holds."""
     grids = [_headline(found)]
     if found.beside is not None:
-        grids.append(_beside_grid(found.beside))
+        grids.append(_against_grid(found.beside))
     if found.learnt is not None and found.learnt.measured:
         factors = {
             "Seen >": lambda row: f"{np.exp(row.seen):.3f} ± {row.scale:.1%}",
@@ -37,7 +37,7 @@ def profile_grids(found: TraceProfile) -> list[Grid]:
     grids += [classes._replace(rows=[*classes.rows, *copies]), _streams_grid(found)]
     if found.told_by:
         by = {"ranges": "by ranges of the host", "repetition": "by kernels that recur"}[found.told_by]
-        grids.append(_first_rows("profile steps", found.steps, title=f"Steps, told apart {by}"))
+        grids.append(_first_rows("profile steps", found.steps, title=f"Steps, recognised {by}"))
     unknown = [family for family in found.families if family.does == "unknown"]
     if unknown:
         grids.append(_first_rows("profile unknown", unknown, {"Kernel": lambda row: _short(row.family)}))
@@ -71,14 +71,14 @@ def _streams_grid(found: TraceProfile) -> Grid:
 
     others = [stream.stream for stream in found.streams if stream.overlap_s][:4]
     cells = cells_of("profile streams") | {f"Beside {other} >": overlap(other) for other in others}
-    return grid_of("Streams, and how long each runs beside another", found.streams, cells)
+    return grid_of("Streams, and how long each overlaps with another", found.streams, cells)
 
 
 def _signed(seconds: float) -> str:
     return ("−" if seconds < 0 else "+") + format_seconds(abs(seconds))
 
 
-def _beside_grid(beside: AgainstBill) -> Grid:
+def _against_grid(beside: AgainstBill) -> Grid:
     own = {
         "Difference >": lambda row: _signed(row.difference_s),
         "Off >": lambda row: f"{row.bill_s / row.trace_s - 1:+.0%}" if row.trace_s and row.bill_s else "",
@@ -89,8 +89,8 @@ def _beside_grid(beside: AgainstBill) -> Grid:
     part = "One step"
     if beside.window.scales:
         part = f"{beside.window.layers:,.0f} of {beside.window.of_layers:,.0f} passes through a layer"
-    title = f"{part} beside the bill of {beside.job}"
-    return table_of("profile beside", beside.groups, own, title=title, sums=[step])
+    title = f"{part} against the bill of {beside.job}"
+    return table_of("profile against", beside.groups, own, title=title, sums=[step])
 
 
 def profile_remarks(found: TraceProfile, most: int = 6) -> list[str]:

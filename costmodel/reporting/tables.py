@@ -219,7 +219,7 @@ def hidden_text(est: Estimate) -> str:
     if not shares:
         return ""
     axes = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if name != "all")
-    return f"{shares['all']:.0%} hidden beside compute" + (f" ({axes})" if len(shares) > 2 else "")
+    return f"{shares['all']:.0%} overlapped with compute" + (f" ({axes})" if len(shares) > 2 else "")
 
 
 def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:

@@ -231,7 +231,7 @@ def runs_grids(found: Runs) -> list[Grid]:
         "layout": lambda run: job_text(run.est),
         "memory": lambda run: memory_text(run.est),
         "  p10 / p50 / p90": lambda run: percentiles_text(run, "days"),
-        "  beside the median": lambda run: (off_middle(run) or "near it") if apart else "",
+        "  vs. the median": lambda run: (off_middle(run) or "near it") if apart else "",
         "dollars": dollars_text,
         "  of dollars": lambda run: percentiles_text(run, "dollars"),
         AT_LISTS: dollars_at_lists,

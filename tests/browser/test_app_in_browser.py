@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 import costmodel as cm
-from costmodel.app.asked import Texts, job_keywords
 from costmodel.app.state import FIGURES, VIEWS
+from costmodel.app.texts import Texts, job_keywords
 from costmodel.base.units import format_seconds
 from costmodel.cli import main
 from costmodel.interop.answer import model_yaml

@@ -55,7 +55,7 @@ def test_the_days_of_a_run_and_a_comparison_are_medians_too():
     assert "of the runs drawn" not in dict(run.grids()[0].rows)["calendar time"]
     both = cm.runs(run, run, labels=["a", "b"])
     assert both.columns()["headline_place"] == [run.headline_place] * 2
-    assert "  beside the median" not in [row[0] for row in both.grids()[0].rows]
+    assert "  vs. the median" not in [row[0] for row in both.grids()[0].rows]
     compared = cm.compare(run.est, run.est)
     first = compared.spent[0]
     assert first.low < 1.0 < first.middle < first.high

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.app import serve
 from costmodel.app.answers import bill_csv, explained, job_yaml, plan, view, with_file
-from costmodel.app.asked import (
+from costmodel.app.state import FIGURES, VIEWS, State, _packed, query_of, state_of
+from costmodel.app.texts import (
     SEARCH_FIELDS,
     WHOLE_RUN_FIELDS,
     Texts,
@@ -30,7 +31,6 @@ from costmodel.app.asked import (
     run_keywords,
     texts_of,
 )
-from costmodel.app.state import FIGURES, VIEWS, State, _packed, query_of, state_of
 from costmodel.base.errors import one_line
 from costmodel.base.units import format_bytes
 from costmodel.cli import main

@@ -622,7 +622,7 @@ def test_the_command_prints_tables_and_draws(tmp_path, capsys):
     job.write_text("\n".join(f"{name}: {value}" for name, value in SMALL.items()))
     assert main(["observed", "profile", str(trace), "--job", str(job)]) == 0
     printed = capsys.readouterr().out
-    assert "4 of 32 passes through a layer beside the bill of llama3-8b" in printed
+    assert "4 of 32 passes through a layer against the bill of llama3-8b" in printed
     assert "--set attention_kernel=flash3" in printed
     assert (
         main(

@@ -5,10 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from costmodel.base.answer import Listing
 from costmodel.base.errors import CostModelError
-from costmodel.reporting import training_runs
-from costmodel.reporting.lists import list_grids
 from costmodel.whole_run import budget
 
 
@@ -44,53 +41,6 @@ def bought(**changes):
         "solved": (),
     }
     return SimpleNamespace(**{**said, **changes})
-
-
-def cells(grid):
-    return {str(row[0]): [str(cell) for cell in row[1:]] for row in grid.rows}
-
-
-def test_what_a_budget_buys_by_rule(monkeypatch):
-    """Twenty tokens a parameter are whole, five have two digits; what is too large to serve says so."""
-    monkeypatch.setattr(training_runs, "_budget_head", lambda found: None)
-    _, choices = training_runs.budget_grids(bought())
-    assert [[str(cell) for cell in row] for row in choices.rows] == [
-        ["a", "2.0 B", "40.0 B", "20", "2.500", "$1,000", "$500", "$1,500"],
-        ["a", "2.0 B", "10.0 B", "5", "2.500", "$1,000", "too large", "–"],
-    ]
-    assert [column.title for column in choices.columns][-2:] == ["Serving", "Together"]
-    _, unserved = training_runs.budget_grids(
-        bought(served_tokens=0.0, choices=(purchase(tokens=5.5e9, serve_usd=0.0),))
-    )
-    assert [[str(cell) for cell in row] for row in unserved.rows] == [
-        ["a", "2.0 B", "5.50 B", "2.8", "2.500", "$1,000"]
-    ]
-
-
-def test_what_a_budget_is():
-    """Rows of money, hours, training, percentiles and serving; what was not asked is not said."""
-    within = {
-        "dollars": {"p10": 900.0, "p50": 1000.0, "p90": 1100.0},
-        "days": {"p10": 9.0, "p50": 10.0, "p90": 12.5},
-        "training_flops": {"p10": 6.5e20, "p50": 7.2e20, "p90": 8e20},
-    }
-    headline, _ = training_runs.budget_grids(bought(spread=within))
-    assert headline.title == "A budget on h100"
-    said = {name: cells for name, (cells,) in cells(headline).items()}
-    assert said["budget"] == "$1,000 at $2.00 a GPU-hour"
-    assert said["GPU-hours"] == "500 on 8 GPUs in 10.0 days"
-    assert said["training"] == ("7.2e+20 FLOP: MFU 40% in bf16, 90% of the time in steps that count")
-    assert said["p10 / p50 / p90"].startswith(
-        "$900 / $1,000 / $1,100 and 9.0 / 10.0 / 12.5 days for this training, or 6.5e+20 / 7.2e+20 / 8e+20 FLOP for this"
-    )
-    assert said["serving"] == "1.00 B tokens at a context of 8,192 tokens"
-    del within["days"]
-    for changes in ({"gpus": None}, {"days": None}):
-        few, _ = training_runs.budget_grids(bought(spread=within, served_tokens=0.0, **changes))
-        said = {name: cells for name, (cells,) in cells(few).items()}
-        assert said["GPU-hours"] == "500"
-        assert said["p10 / p50 / p90"].startswith("$900 / $1,000 / $1,100 for this training, or")
-        assert "serving" not in said
 
 
 def test_what_a_budget_tells_in_percentiles():
@@ -142,39 +92,3 @@ def test_what_a_budget_tells_in_percentiles():
 def test_a_budget_is_money_or_people_and_days(given, said):
     with pytest.raises(CostModelError, match=said):
         budget.budget(**given)
-
-
-def test_lists_of_every_kind():
-    table = {
-        "name": ["dense", "experts"],
-        "num_params": [8e9, 6.71e11],
-        "num_active_params": [8e9, 3.7e10],
-        "num_layers": [32, 61],
-        "hidden_size": [4096, 7168],
-        "num_heads": [32, 128],
-        "num_kv_heads": [8, 128],
-        "attention": ["gqa", "mla"],
-        "num_experts": [0, 256],
-    }
-    (models,) = list_grids(Listing("models", table))
-    assert [list(row) for row in models.rows] == [
-        ["dense", "8,000,000,000", "", "32", "4096", "32/8", "gqa", ""],
-        ["experts", "671,000,000,000", "37,000,000,000", "61", "7168", "128/128", "mla", "256"],
-    ]
-    (recipes,) = list_grids(Listing("recipes", {"name": ["a"], "description": ["b"]}))
-    assert (recipes.title, len(recipes.columns), recipes.rows) == ("Recipes", 2, [("a", "b")])
-    (profiles,) = list_grids(Listing("profiles", {"k": ["link"], "n": ["x"], "o": [""], "t": ["X"]}))
-    assert profiles.title == "Hardware profiles"
-    assert [column.title for column in profiles.columns] == ["Kind", "Name", "Or", "Title"]
-    assert profiles.rows == [("link", "x", "", "X")]
-    assert [column.title for column in recipes.columns] == ["Recipe", "Description"]
-    assert [(column.title, column.number) for column in models.columns] == [
-        ("Model", False),
-        ("Parameters", True),
-        ("Active", True),
-        ("Layers", True),
-        ("Hidden", True),
-        ("Heads/KV", True),
-        ("Attention", False),
-        ("Experts", True),
-    ]

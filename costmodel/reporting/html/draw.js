@@ -79,10 +79,6 @@ const drawChart = (() => {
     const x = along(panel.x, left, right), y = along(panel.y, top + height, top);
     const grid = { stroke: "var(--faint, #ddd)" };
     const bounds = { x: left, y: top, width: Math.max(right - left, 1), height };
-    for (const band of panel.marks.filter((mark) => mark.kind === "band")) {
-      add(svg, "rect", { x: x(band.start), y: top, width: x(band.end) - x(band.start), height, fill: band.colour });
-      add(svg, "text", { x: x(band.start) + 4, y: top + 14, fill: "#1b1b1b" }, band.text);
-    }
     let end = -Infinity;
     for (const [at, text] of panel.x.ticks || linearTicks(panel.x.ends, bounds.width / 80)) {
       const place = x(at), half = widthOf(text) / 2;
@@ -163,7 +159,7 @@ const drawChart = (() => {
         }));
       },
     };
-    for (const mark of panel.marks) if (draws[mark.kind]) draws[mark.kind](mark);
+    for (const mark of panel.marks) draws[mark.kind](mark);
     return top + height + 34 + 14 * titles.length;
   }
 

@@ -36,10 +36,10 @@ MODEL_FILE = "model.yaml"
 """What commands call a model that is no preset; the page gives it out under this name."""
 
 SEARCH_FIELDS = tuple(f for f in PLAN_FIELDS if f.turned or f.group == "search")
-"""What a plan is told beside a job: values to try, and constraints."""
+"""What a plan takes besides a job: values to try, and constraints."""
 
 WHOLE_RUN_FIELDS = (FIELD["dollars"], FIELD["days"], *RUN_FIELDS)
-"""What a whole run is told beside a job: how far to train where no tokens are named, failures, prices."""
+"""What a whole run takes besides a job: how far to train where no tokens are named, failures, prices."""
 
 _HELD_BY_JOB = tuple(f.name for f in PLAN_FIELDS if f not in SEARCH_FIELDS)
 _PAIRS = ("switches", "choices", "hardware")
@@ -66,13 +66,13 @@ def _values(job: Texts) -> dict[str, Any]:
     return {name: _read(name, text) for name, text in job.named().items()}
 
 
-def plan_keywords(job: Texts, asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keywords of `costmodel.plan`: a job whose layout is free, and what is asked on top.
+def plan_keywords(job: Texts, search: Mapping[str, str]) -> dict[str, Any]:
+    """Return the keywords of `costmodel.plan`: a job whose layout is free, and what the search takes.
 
-    `asked` has texts by field: values to try, constraints, and what replaces a field of the job.
+    `search` has texts by field: values to try, constraints, and what replaces a field of the job.
     """
     above: dict[str, Any] = {}
-    for name, text in asked.items():
+    for name, text in search.items():
         if text.strip():
             several = FIELD[name].several or FIELD[name].turned
             above[name] = text.strip() if several else _read(name, text)
@@ -80,9 +80,9 @@ def plan_keywords(job: Texts, asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 def run_keywords(job: Texts, run: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keywords of `costmodel.run`: a job, and what a whole run is told beside it."""
-    beside = {name: _read(name, text) for name, text in run.items() if text.strip()}
-    return merge_jobs({}, {**_with_model(_values(job), job), **beside})
+    """Return the keywords of `costmodel.run`: a job, and what a whole run takes besides."""
+    extra = {name: _read(name, text) for name, text in run.items() if text.strip()}
+    return merge_jobs({}, {**_with_model(_values(job), job), **extra})
 
 
 def _with_model(given: Mapping[str, Any], job: Texts) -> dict[str, Any]:
