@@ -313,10 +313,11 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
     given = {**question.given, **dict.fromkeys(_DEGREES, (1.0,))}
     given |= {knob: read_codes(knob, value) for knob, value in named.items()}
     product = float(np.prod([given[axis][0] for axis in ("tp", "cp", "pp")]))
-    if dp is not None and product * dp != float(job.layout.gpus):
-        return (
-            f"impossible: tp·cp·pp·dp = {product * dp:.0f}, but there are {float(job.layout.gpus):.0f} GPUs"
-        )
+    gpus = float(job.layout.gpus)
+    if given.get("shard_group", (0.0,))[0] * product == gpus * given["cp"][0]:
+        given["shard_group"] = (0.0,)  # a group of all is none
+    if dp is not None and product * dp != gpus:
+        return f"impossible: tp·cp·pp·dp = {product * dp:.0f}, but there are {gpus:.0f} GPUs"
     asked = replace(question, jobs=(job,), given=given, tp_in_domain=False)
     limitless = replace(asked, max_memory_bytes=np.inf, headroom=0.0)
     roomy = replace(job.cluster.accelerator, memory_bytes=np.inf)
