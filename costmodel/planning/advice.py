@@ -15,8 +15,8 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout, parse_layout, require_possible
 from costmodel.describe.jobs.layout_text import difference_text, layout_text, value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes
-from costmodel.describe.odds import RISK, odds
-from costmodel.estimates.estimate import Estimate
+from costmodel.describe.odds import RISK
+from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.warnings import accumulation
 from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.planning.best import Columns
@@ -29,6 +29,7 @@ from costmodel.planning.no_layout import (
     job_with,
     lacking_factor,
     leanest_of,
+    needed,
 )
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question, layout_of, space_of
@@ -335,18 +336,20 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
 
 
 def _too_large(question: Question, job: Job, leanest: Columns) -> str:
-    """Say that the leanest form of a layout exceeds the device, or leaves less of it free than was asked for."""
-    device, need_bytes = job.cluster.accelerator.memory_bytes, float(leanest["memory_bytes"][0])
-    needs = f"its leanest form ({layout_text(layout_of(leanest, 0))}) needs {format_bytes(need_bytes)}"
-    if need_bytes > device:
-        return f"does not fit: {needs} of {format_bytes(device)}"
+    """Say that the leanest form of a layout exceeds GPU or host, or fits less surely than was asked for."""
+    est = estimate_job(replace(job, layout=layout_of(leanest, 0)))
+    need_bytes, device = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
+    needs = f"its leanest form ({layout_text(est.job.layout)}) needs {needed(est)}"
+    if not est.fits:
+        return f"does not fit: {needs}"
     if question.max_memory_bytes < need_bytes:
         return f"{needs}, more than max_memory {format_bytes(question.max_memory_bytes)}"
-    fits = float(odds().fits_with(job.recipe.name).probability(need_bytes, device))
-    asked = f"headroom {question.headroom:.1%}" if question.headroom else f"{question.spared(job):.1%}"
+    asked = (
+        f"headroom {question.headroom:.1%}" if question.headroom else f"{1.0 - question.accepted_risk:.0%}"
+    )
     return (
-        f"{needs} and would leave {1.0 - need_bytes / device:.1%} of {format_bytes(device)} free, which fits with "
-        f"{fits:.0%}; you asked for {asked}"
+        f"{needs} and would leave {1.0 - need_bytes / device:.1%} of the GPU free, which fits with "
+        f"{float(est.fits_probability):.0%}; you asked for {asked}"
     )
 
 

@@ -17,9 +17,9 @@ from costmodel.base.words import plural
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import layout_text, value_text
-from costmodel.describe.odds import odds
 from costmodel.describe.optimizers import optimizer
 from costmodel.describe.recipe import switch_text
+from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.planning.best import Columns
 from costmodel.planning.search import Question, Tally, layout_of, priced_parts, space_of
 from costmodel.planning.space import REASONS, Slab
@@ -46,20 +46,19 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
             f"plan: no layout fits: what goes to the host never fits its {format_bytes(job.cluster.host.memory_bytes)}; "
             "offload_optimizer=false, a smaller offload_activations or more GPUs would need less of it"
         )
+    est = estimate_job(replace(job, layout=layout))
     # The leanest has the smallest micro-batch, which goes without saying where a line is short.
     leanest = layout_text(layout).replace("micro-batch 1, ", "")
-    start = (
-        f"plan: no layout fits: the leanest ({leanest}) needs {format_bytes(least)} of {format_bytes(limit)}"
-    )
+    start = f"plan: no layout fits: the leanest ({leanest}) needs {needed(est, limit)}"
     if least <= device:
         if question.max_memory_bytes <= device * (1.0 - question.spared(job)):
             return f"{start}, which max_memory allows; max_memory = {format_bytes(least)} would do"
         free = max(0.0, 1.0 - least / device)
         if question.headroom is not None:
             return f"{start}, which headroom allows; headroom = {free:.1%} would do"
-        risk = 1.0 - float(odds().fits_with(job.recipe.name).probability(least, device))
+        risk = 1.0 - float(est.fits_probability)
         would = f"risk = {ceil(100.0 * risk)}%" if risk < 0.995 else f"headroom = {free:.1%}"
-        return f"{start}, which risk allows, and fits {format_bytes(device)} with {1.0 - risk:.0%}; {would} would do"
+        return f"{start}, which risk allows, and fits with {1.0 - risk:.0%}; {would} would do"
     # A file names more than its reader meant to hold: the change that costs least may be to any of it.
     freed = []
     for knob in question.given:
@@ -222,6 +221,13 @@ def _more_gpus(question: Question, job: Job) -> Iterator[Cure]:
 def _with(question: Question, job: Job, **changed: float) -> Columns | None:
     """Return the best layout with another batch or number of GPUs, if there is one."""
     return feasible(replace(question, jobs=(job_with(job, **changed),)))
+
+
+def needed(est: Estimate, limit_bytes: float | None = None) -> str:
+    """Say what memory a layout needs of a GPU's, or of a limit, and of the host's where it sends anything there."""
+    need = f"{format_bytes(float(est.memory_bytes_per_gpu))} of {format_bytes(limit_bytes or est.memory_capacity_bytes)}"
+    host = f", its host {format_bytes(float(est.host_memory_bytes))} of {format_bytes(est.host_memory_capacity_bytes)}"
+    return need + (host if est.host_memory_bytes else "")
 
 
 def feasible(question: Question) -> Columns | None:

@@ -23,7 +23,6 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
 from costmodel.interop.assertions.tables import ASSERTIONS, Table
 from costmodel.interop.assertions.tables import table_of as asserted_by
-from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import schedule_code, valid
 from costmodel.step.placed_job import stage_split
@@ -62,7 +61,6 @@ REASONS = {
     "sequence_parallel_without_tp": "sequence parallelism without tp",
     "not_along_the_torus": "groups that do not lie along the sides of the slice",
     "tp_beyond_domain": "tp leaves the scale-up domain",
-    "experts_beyond_domain": "ep leaves the scale-up domain without a dispatcher that knows nodes",
     "schedule_cannot_run": "the schedule cannot run these stages and micro-batches",
     "sharding_not_divisible": "shard_group without sharding, or not a part of dp·cp",
     "choice_not_started": "experts that the other dispatcher is not for",
@@ -212,7 +210,7 @@ def build_space(
     alive = np.ones(np.broadcast_shapes(*(held.shape for held in mesh.values())), dtype=bool)
     considered = alive.size * len(schedule) * per_run
     rules = _placement_rules(job, gpus, mesh, tp_in_domain)
-    for code, bad in [*rules, *(_launch_rules(job, mesh) if launchable else ())]:
+    for code, bad in rules:
         out = alive & bad
         rejected[code] += int(out.sum()) * len(schedule) * per_run
         alive &= ~out
@@ -313,17 +311,6 @@ def _placement_rules(
     return rules
 
 
-def _launch_rules(job: Job, mesh: Mapping[str, Array]) -> list[tuple[str, Mask]]:
-    """Return what nobody runs, with the mask of it.
-
-    Plain all-to-all over InfiniBand by ranks is what DeepEP's node-aware dispatch was made to replace.
-    """
-    domain = float(job.cluster.tiers[0].size)
-    if not DISPATCHERS[job.recipe.moe.moe_dispatcher].dispatch:
-        return []
-    return [("experts_beyond_domain", (mesh["ep"] > 1) & (mesh["ep"] * mesh["etp"] > domain))]
-
-
 def _schedule_rules(
     job: Job, schedule: Array, vp: Array, pp: Array, micro_batches: Array
 ) -> list[tuple[str, Mask]]:
@@ -333,18 +320,20 @@ def _schedule_rules(
     runs &= (schedule == schedule_code("none")) == (pp == 1)
     return [
         ("vp_without_pp", (vp > 1) & (pp == 1)),
-        ("too_many_stages", (pp * vp > job.model.num_layers) & (vp > 1)),
         ("vp_not_divisible", ~_even_chunks(job, pp, vp)),
         ("schedule_cannot_run", ~runs),
     ]
 
 
 def _even_chunks(job: Job, pp: Array, vp: Array) -> Mask:
-    """Where all chunks of a rank hold as many layers: ranks that interleave wait for each other's larger ones."""
+    """Where all chunks of a rank hold as many layers: ranks that interleave wait for each other's larger ones.
+
+    Embedding and head may take the places of layers, up to all of a chunk.
+    """
     layers, memory = job.model.num_layers, job.recipe.memory
     if not job.balanced_stages:
         places = layers + int(memory.embedding_as_layer) + int(memory.head_as_layer)
-        return np.asarray(np.ceil(places / pp) % vp == 0)
+        return np.asarray((vp == 1) | ((np.ceil(places / pp) % vp == 0) & (pp * vp <= places)))
     schedule = np.asarray(float(schedule_code("interleaved")))
     split = stage_split(replace(job, layout=replace(job.layout, pp=pp, vp=vp, schedule=schedule)))
     places = layers + np.asarray(split.embedding) + np.asarray(split.head)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from round_jobs import CLUSTER, MOE, QUIET, SMALL, TABLE_PARAMS, cluster_file, model_file, near
+from test_host_memory import host
 
 import costmodel as cm
 from costmodel.base.errors import LayoutError, NoLayoutError
@@ -247,6 +248,18 @@ def test_gpu_and_host_fit_together_at_the_accepted_risk():
     ]
     named = plan(gpus=1, global_batch=1, headroom=0.0).question
     assert named.fits(part, named.jobs[0]).all()
+
+
+def test_a_host_too_full_is_named_with_its_memory():
+    """What takes twice the host, and all but 2 % of it: a probit of (log 1.02 - 0.0303) / 0.0712 is 44 %."""
+    asked = {"gpus": 1, "global_batch": 1, "headroom": None, "offload_optimizer": True}
+    held_bytes = float(plan(**asked).best.host_memory_bytes)
+    for share, said in (
+        (0.5, "what goes to the host never fits"),
+        (1.02, r", its host .*, which risk allows, and fits with 44%; risk = 56% would do"),
+    ):
+        with pytest.raises(NoLayoutError, match=said):
+            plan(**asked, cluster=host(f"{held_bytes * share} B"))
 
 
 def test_offloading_is_one_more_choice():
