@@ -16,6 +16,7 @@ approve:
 	.venv/bin/python tools/pages/readme_tables.py $(RUNS)
 	.venv/bin/python tools/pages/profile_table.py
 	.venv/bin/python tools/pages/readme_plans.py
+	$(if $(RUNS),.venv/bin/python tools/pages/published_layouts.py $(RUNS))
 	.venv/bin/python tools/pages/machines_table.py
 	.venv/bin/python tools/pages/new_models.py
 	.venv/bin/python tools/pages/concepts.py

@@ -328,7 +328,7 @@ def _schedule_rules(
 def _even_chunks(job: Job, pp: Array, vp: Array) -> Mask:
     """Where all chunks of a rank hold as many layers: ranks that interleave wait for each other's larger ones.
 
-    Embedding and head may take the places of layers, up to all of a chunk.
+    Embedding and head may take the places of layers, up to all of a chunk each.
     """
     layers, memory = job.model.num_layers, job.recipe.memory
     if not job.balanced_stages:
@@ -337,4 +337,4 @@ def _even_chunks(job: Job, pp: Array, vp: Array) -> Mask:
     schedule = np.asarray(float(schedule_code("interleaved")))
     split = stage_split(replace(job, layout=replace(job.layout, pp=pp, vp=vp, schedule=schedule)))
     places = layers + np.asarray(split.embedding) + np.asarray(split.head)
-    return np.asarray((vp == 1) | (places % (pp * vp) == 0))
+    return np.asarray((vp == 1) | ((places % (pp * vp) == 0) & (pp * vp <= layers + 2)))
