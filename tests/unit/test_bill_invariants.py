@@ -15,7 +15,7 @@ from costmodel.describe.recipe import list_recipes
 from costmodel.estimates.estimate import estimate
 
 EXACT = 1e-12
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=24, deadline=None)
 FIGURES = ("step_time_s", "memory_bytes_per_gpu", "mfu", "mfu_causal", "hfu", "tokens_per_s_per_gpu")
 
 
@@ -198,6 +198,7 @@ def test_the_layouts_drawn_here_are_possible(drawn):
     assert is_possible(job_of(*drawn))
 
 
+@FEW
 @given(jobs())
 def test_no_port_is_busy_for_longer_than_the_step(drawn):
     """What is called hidden hides beside something: no tier carries more than the step lasts."""

@@ -19,7 +19,7 @@ def step_s(job) -> float:
     return float(estimate_job(job, every_stage=False).step_time_s)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(jobs(), st.sampled_from([1.1, 2.0, 4.0]), st.data())
 def test_better_hardware_is_never_slower(drawn, factor, data):
     question, layout = drawn
@@ -35,7 +35,7 @@ def test_better_hardware_is_never_slower(drawn, factor, data):
         assert step_s(better.job) <= before * (1 + 1e-9), better.name
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(jobs())
 def test_more_tokens_are_never_faster(drawn):
     question, layout = drawn

@@ -348,7 +348,8 @@ def test_a_field_means_the_same_as_a_flag_in_a_file_and_in_python(tmp_path, caps
             assert printed(str(file)) == expected
             assert cm.estimate(**others, **{key: text}).to_dict()["inputs"] == expected
         file.write_text(json.dumps(others))
-        for flag in FIELD[name].flags:
+        # All flags of a field are names of one option.
+        for flag in {FIELD[name].flags[0], FIELD[name].flags[-1]}:
             assert printed(str(file), flag, text) == expected
 
 
