@@ -73,6 +73,20 @@ def test_a_message_is_priced_once_and_its_lines_share_a_tier():
     assert messages.collective("all_gather", size, senders._replace(ranks=senders.ranks * 2.0)) is not first
 
 
+def test_another_bill_remembers_the_same_layouts_on_the_same_fabric():
+    senders, size, plain = group(), np.repeat([1e6, 2e6], 60), ("nvls-sharp", "collnet-chain")
+    first = Messages(TIERS, plain).collective("all_reduce", size, senders)
+    copied = senders._replace(ranks=senders.ranks.copy(), members=tuple(m.copy() for m in senders.members))
+    assert Messages(TIERS, plain).collective("all_reduce", size.copy(), copied) is first
+    slower = load_cluster("dgx-a100-hdr").tiers
+    for tiers, without, ranks in ((slower, plain, 1.0), (TIERS, (*plain, "nvls"), 1.0), (TIERS, plain, 2.0)):
+        other = senders._replace(ranks=senders.ranks * ranks)
+        alone = collective_time("all_reduce", size, other, tiers, without=without)
+        assert not np.array_equal(alone.time_s, first.time_s)
+        ours = Messages(tiers, without).collective("all_reduce", size, other)
+        np.testing.assert_array_equal(ours.time_s, alone.time_s)
+
+
 def test_few_layouts_are_priced_as_they_are():
     few = group(10)
     size = np.full(10, 1e6)
