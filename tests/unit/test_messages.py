@@ -79,7 +79,11 @@ def test_another_bill_remembers_the_same_layouts_on_the_same_fabric():
     copied = senders._replace(ranks=senders.ranks.copy(), members=tuple(m.copy() for m in senders.members))
     assert Messages(TIERS, plain).collective("all_reduce", size.copy(), copied) is first
     slower = load_cluster("dgx-a100-hdr").tiers
-    for tiers, without, ranks in ((slower, plain, 1.0), (TIERS, (*plain, "nvls", "tree"), 1.0), (TIERS, plain, 2.0)):
+    for tiers, without, ranks in (
+        (slower, plain, 1.0),
+        (TIERS, (*plain, "nvls", "tree"), 1.0),
+        (TIERS, plain, 2.0),
+    ):
         other = senders._replace(ranks=senders.ranks * ranks)
         alone = collective_time("all_reduce", size, other, tiers, without=without)
         assert not np.array_equal(alone.time_s, first.time_s)
