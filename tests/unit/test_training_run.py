@@ -46,8 +46,9 @@ def test_a_layout_that_may_well_not_fit_is_warned_of_with_the_flag(monkeypatch, 
         assert warned[0].startswith(
             f"Warning: this layout is only {chance:.0%} likely to fit; costmodel plan --risk 10%"
         )
-        monkeypatch.setattr(cm.Estimate, "is_planned", True)
-        assert any("the planner's layout is only" in text for text in training_runs.run_remarks(price()))
+        planned = price()
+        planned.est.is_planned = True
+        assert any("the planner's layout is only" in text for text in training_runs.run_remarks(planned))
 
 
 def test_days_are_steps_times_the_bill():
