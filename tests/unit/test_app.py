@@ -447,7 +447,7 @@ def test_a_search_ends_when_nobody_reads_it(address, monkeypatch):
             raise
 
     monkeypatch.setitem(serve._SEARCHES, "plan", endless)
-    monkeypatch.setattr(serve, "_TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(serve, "_PROGRESS_EVERY_S", 0.0)
     with urllib.request.urlopen(f"{address}plan", timeout=60) as reply:
         assert reply.readline() == b'{"done": 1, "total": 2}\n'
     assert ended.wait(30)
