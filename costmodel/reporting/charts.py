@@ -265,15 +265,12 @@ def _reach(panel: Panel, axis: str) -> tuple[float, float]:
 
 
 def _extent(mark: Any, axis: str) -> Any:
-    """Return the places on an axis between which a mark lies."""
+    """Return the places on an axis between which a mark lies; bars on that across them, the other has a range."""
     if isinstance(mark, Cells):
         return 0, mark.numbers.shape["yx".index(axis)]
     if not isinstance(mark, Bars):
         return getattr(mark, axis)
-    if mark.stands == (axis == "x"):
-        return np.asarray(mark.at)[:, None] + np.asarray([-0.5, 0.5])
-    starts = np.asarray(mark.starts if len(mark.starts) else [0.0])
-    return [0.0, *starts, *(starts + np.asarray(mark.lengths))]
+    return np.asarray(mark.at)[:, None] + np.asarray([-0.5, 0.5])
 
 
 def _mark(mark: Mark) -> dict[str, Any]:

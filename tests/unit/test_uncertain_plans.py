@@ -39,7 +39,8 @@ def test_the_best_regret_and_the_set_of_a_small_table():
     assert found.best.mean(axis=0).tolist() == [0.5, 0.25, 0.25]
     assert found.regret([0]) == pytest.approx((0.0 + 0.0 + 0.2 + 0.5) / 4)
     assert found.regret([0, 1]) == pytest.approx((0.0 + 0.0 + 0.0 + 0.4) / 4)
-    assert found.chosen() == [0, 2, 1]  # with the third 0.2 / 4 is lost, with the second 0.4 / 4
+    assert found.chosen(2) == [0, 2]  # with the third 0.2 / 4 is lost, with the second 0.4 / 4
+    assert found.chosen() == [0, 1, 2]
     assert found.holds([0, 1]) == 0.75
     assert [trial.best_probability for trial in found.trials()] == [0.5, 0.25, 0.25]
 
@@ -48,7 +49,7 @@ def test_trials_are_different_parallel_layouts_the_pick_first():
     """Of four candidates the second has the pick's parallel layout: its trial is the pick's, and the best of both counts."""
     cost = np.asarray([[1.2, 1.0, 1.1, 1.3], [1.2, 1.4, 1.5, 1.0]])
     found = odds_of(cost, parallel=("tp1", "tp1", "tp2", "tp4"))
-    assert found.chosen() == [0, 3, 2]
+    assert found.chosen() == [0, 2, 3]
     assert found.chosen(2) == [0, 3]
     assert found.tuned([0]) == [0, 1]
     assert found.regret([0]) == pytest.approx(0.2)
