@@ -10,7 +10,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.cli import main
 from costmodel.reporting.cells import say
-from costmodel.reporting.charts import page_record
+from costmodel.reporting.charts import Chart, Dots, Panel, page_record
 from costmodel.reporting.html.page import report
 from costmodel.reporting.pictures import memory_chart
 
@@ -116,6 +116,21 @@ def test_axes_hold_all_that_is_drawn(page):
                     assert low <= min(ends) <= max(ends) <= high * 1.001, name
                 if mark["kind"] == "cells":
                     assert [bottom, top] == [0, len(mark["numbers"])]
+
+
+def test_an_axis_without_a_range_reaches_a_little_further_than_what_is_drawn():
+    """4 % of 2 on either side; of two decades 0.08 of one."""
+    marks = [Dots(x=[1.0, 3.0], y=[10.0, 1000.0])]
+    (panel,) = page_record(Chart(title="", panels=[Panel(marks=marks, log="y")]))["panels"]
+    assert panel["x"]["ends"] == pytest.approx([0.92, 3.08])
+    assert panel["y"]["ends"] == pytest.approx([8.3176, 1202.3], rel=1e-4)
+    assert panel["y"]["ticks"] == [
+        [10, "10"],
+        [20, "20"],
+        [50, "50"],
+        *([each, f"{each}"] for each in (100, 200, 500)),
+        [1000, "1k"],
+    ]
 
 
 def test_the_bars_of_memory_are_its_parts_stage_by_stage():
