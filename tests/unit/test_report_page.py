@@ -124,13 +124,7 @@ def test_an_axis_without_a_range_reaches_a_little_further_than_what_is_drawn():
     (panel,) = page_record(Chart(title="", panels=[Panel(marks=marks, log="y")]))["panels"]
     assert panel["x"]["ends"] == pytest.approx([0.92, 3.08])
     assert panel["y"]["ends"] == pytest.approx([8.3176, 1202.3], rel=1e-4)
-    assert panel["y"]["ticks"] == [
-        [10, "10"],
-        [20, "20"],
-        [50, "50"],
-        *([each, f"{each}"] for each in (100, 200, 500)),
-        [1000, "1k"],
-    ]
+    assert [text for _, text in panel["y"]["ticks"]] == ["10", "20", "50", "100", "200", "500", "1k"]
 
 
 def test_the_bars_of_memory_are_its_parts_stage_by_stage():
