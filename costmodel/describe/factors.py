@@ -247,10 +247,7 @@ def factors_of(job: Any) -> tuple[str, ...]:
 
 
 def kin_of(accelerator: Accelerator, names: Iterable[str]) -> dict[str, str]:
-    """Return the factors of an accelerator's inherited kernels, each with that of the generation they were measured on.
-
-    Where a profile inherits its kernels, the constants are the parent's: whatever these are off by, both are.
-    """
+    """Return the factors of an accelerator's inherited kernels, each with that of the generation they were measured on."""
     if not accelerator.kernels_of or accelerator.kernels_of == accelerator.generation:
         return {}
     found = {}

@@ -222,10 +222,7 @@ def _log_density(
 
 
 def _information(slopes: Array, scaled: Array, scale: Array, tail: float, x: Array, priors: Priors) -> Array:
-    """Return the information about x: Fisher's of Student's t at a residual of none, less further out.
-
-    Without a measurement it is that of the prior.
-    """
+    """Return the information about x: Fisher's of Student's t at a residual of none, less further out."""
     rows = weight(scaled, tail) * tail / (tail + 3.0) / scale**2
     tails = np.minimum(priors.tail, _NORMAL_TAIL)
     at_center = tails / (tails + 1.0)

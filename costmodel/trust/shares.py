@@ -78,10 +78,7 @@ Shares = Mapping[tuple[str, str], Share]
 
 
 def fitted_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with a time of `Validation.judged`, with what their fit needs.
-
-    `needed` is the logarithm of one plus the share with which the prediction would be what was measured.
-    """
+    """Return the runs with a time of `Validation.judged`, with what their fit needs."""
     runs = runs.dropna(subset=["time_error"])
     devices = {name: load_accelerator(name) for name in set(runs.accelerator)}
     fixed_s = runs.predicted_step_time_s - runs.predicted_unexplained_s - runs.predicted_shared_s

@@ -311,10 +311,7 @@ class Validation(Answer):
         }
 
     def sweeps(self, least: int = 6) -> pd.DataFrame:
-        """Return rank correlation and regret for every group of layouts of one job.
-
-        A group has one source, model, number of GPUs and batch, and at least `least` layouts.
-        """
+        """Return rank correlation and regret for every group of layouts of one job."""
         found = []
         for key, group in self._timed.groupby(list(_ONE_JOB)):
             if len(group) >= least:

@@ -13,11 +13,7 @@ from costmodel.describe.hardware.hardware import load_cluster
 def with_price(
     cluster: Cluster, given: float | Mapping[str, float] | None, *, among: Iterable[str] = ()
 ) -> Cluster:
-    """Return a cluster at the price that the user gave, as it is where none was given for it. [USD/h]
-
-    A mapping has prices by names, aliases or files of clusters; `among` are names of the question's other clusters,
-    which it may name too.
-    """
+    """Return a cluster at the price that the user gave, as it is where none was given for it. [USD/h]"""
     usd = None if isinstance(given, Mapping) else given
     if isinstance(given, Mapping):
         own = {cluster.name, *among}

@@ -121,10 +121,7 @@ def _called(known: Mapping[str, Path], met: Callable[[str], bool]) -> set[str]:
 
 
 def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: Folders) -> Path | None:
-    """Return the cluster that an accelerator of that name, or that begins so, means; none where it is no such name.
-
-    That is the one that has it, or of several the vendor's reference machine; else the choice is the user's.
-    """
+    """Return the cluster that an accelerator of that name, or that begins so, means; none where it is no such name."""
     accelerators = dict(profile_files("accelerator", folders))
 
     def same(name: str) -> bool:

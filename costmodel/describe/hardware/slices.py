@@ -31,10 +31,7 @@ def parse_slice(text: object) -> tuple[int, ...]:
 
 
 def sliced(cluster: Cluster, gpus: float, shape: tuple[int, ...] = ()) -> Cluster:
-    """Return the cluster with the slices of a job of so many chips, its `default_slice` where no shape is given.
-
-    Clusters without a torus are returned as they are.
-    """
+    """Return the cluster with the slices of a job of so many chips, its `default_slice` where no shape is given."""
     pod = cluster.tiers[0]
     if not pod.shape and not shape:
         return cluster
@@ -62,10 +59,7 @@ def fits(shape: tuple[int, ...], pod: tuple[int, ...]) -> bool:
 
 
 def default_slice(pod: Tier, chips: int) -> tuple[int, ...]:
-    """Return the slice of a job that names none: with all ends joined if there is one, then most like a cube.
-
-    A job of more chips than the largest slice has takes the largest that divide it.
-    """
+    """Return the slice of a job that names none: with all ends joined if there is one, then most like a cube."""
     for size in range(min(chips, prod(pod.shape)), 0, -1):
         if chips % size:
             continue

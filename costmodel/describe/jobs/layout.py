@@ -39,10 +39,7 @@ _CHOSEN = (FIELD["gpus"], *(field for field in LAYOUT_FIELDS if field.name != "d
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Degrees and per-layout choices, as arrays that broadcast together; ``fields.csv`` says what each is. [-]
-
-    `recompute` and `schedule` are places in the words of their fields, `sequence_parallel` is 0 or 1.
-    """
+    """Degrees and per-layout choices, as arrays that broadcast together; ``fields.csv`` says what each is. [-]"""
 
     gpus: Array
     tp: Array

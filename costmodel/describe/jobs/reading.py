@@ -39,10 +39,7 @@ ARRAYS = ("gpus", "global_batch", "seq_len", *(name for name in names(LAYOUT_FIE
 def keywords(
     given: Mapping[Any, Any], fields: Iterable[Field], *, who: str, thing: str = "field"
 ) -> dict[str, Any]:
-    """Return what is given under the names of the table: aliases replaced, what is None left out, values unread.
-
-    `who` asks, for the message: a command, or the path of a file; `thing` is what a name is.
-    """
+    """Return what is given under the names of the table: aliases replaced, what is None left out, values unread."""
     held = tuple(fields)
     known = {*names(held)}
     found: dict[str, Any] = {}

@@ -28,11 +28,7 @@ def cluster_texts(
     *,
     profile_path: ProfilePath = None,
 ) -> dict[Path, str]:
-    """Return the files of a new profile, links first, then the cluster at `path`, with the links beside it.
-
-    `base` is the name or file of the cluster to inherit from; every outer tier of the same link takes the fitted one.
-    `sources` says what was measured of each tier, for people.
-    """
+    """Return the files of a new profile, links first, then the cluster at `path`, with the links beside it."""
     if path.suffix not in _YAML:
         raise ProfileError(f"{path}: expected a file that ends in .yaml")
     folders, inherit = disk.search_folders(profile_path), base

@@ -137,10 +137,7 @@ def _check_gpu(sweep: LogSweep, cluster: Cluster) -> None:
 
 
 def fit_cluster(runs: Sequence[FabricRun], cluster: Cluster, *, max_error: float = MAX_ERROR) -> ClusterFit:
-    """Fit the tiers that the runs cross, starting from those of the cluster, and judge the fit.
-
-    A mean relative error above `max_error` is a problem. [-]
-    """
+    """Fit the tiers that the runs cross, starting from those of the cluster, and judge the fit."""
     if not runs:
         raise DataError("calibrate: no sweeps to fit")
     tiers = _fit_tiers(runs, cluster.tiers)

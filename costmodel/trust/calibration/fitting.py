@@ -45,11 +45,7 @@ def fit(
     *,
     outlier_scale: float = 0.06,
 ) -> tuple[Parameters, float]:
-    """Fit the parameters in `bounds` so that `predict` gives `measured`; return them and the cost.
-
-    The cost is the mean of the soft-L1 loss of the logarithmic error, in units of
-    `outlier_scale` squared.
-    """
+    """Fit the parameters in `bounds` so that `predict` gives `measured`; return them and the cost."""
     names, ranges = list(bounds), list(bounds.values())
     by_factors = np.asarray([bound.log for bound in ranges])
 

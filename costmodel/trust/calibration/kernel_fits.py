@@ -235,11 +235,7 @@ class _Attention(NamedTuple):
 def fit_attention(
     rows: Rows, accelerator: Accelerator, backward_ratio: float | None = None, kernel: str = "cudnn"
 ) -> KernelFit[AttentionConstants]:
-    """Fit one accelerator and kernel, with every tile.
-
-    With a `backward_ratio` (backward over forward share of the peak) both passes share their
-    constants: needed where only their sum was timed.
-    """
+    """Fit one accelerator and kernel, with every tile."""
     bounds = attention_bounds(rows, 0)
     if backward_ratio is None:
         bounds |= attention_bounds(rows, 1)

@@ -90,10 +90,7 @@ def pass_of_range(name: str) -> str:
 
 
 class Labels(NamedTuple):
-    """What each activity does: an index into `names`.
-
-    A name is the class, with the pass behind a dot where it is known; engines' copies are called `memcpy` and `memset`.
-    """
+    """What each activity does: an index into `names`."""
 
     names: tuple[str, ...]
     which: Whole

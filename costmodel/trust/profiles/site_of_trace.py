@@ -87,10 +87,7 @@ def site_of_trace(est: Estimate, beside: AgainstBill, file: str) -> SiteOfTrace:
 
 
 def _log_ratio(groups: list[GroupTime]) -> tuple[float, float]:
-    """Return the logarithm of trace over bill of some groups together, and what it may be off by.
-
-    Groups that disagree say less of the factor they share: its scale is their spread, each as its seconds.
-    """
+    """Return the logarithm of trace over bill of some groups together, and what it may be off by."""
     took = np.array([one.alone_s for one in groups])
     priced = np.array([one.bill_s for one in groups])
     center = float(np.log(took.sum() / priced.sum()))
