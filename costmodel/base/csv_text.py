@@ -15,12 +15,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def to_csv(table: Mapping[str, Sequence[Any]]) -> str:
-    """Return columns of equal length as CSV with one header row.
-
-    >>> print(to_csv({"name": ["a"], "step_time_s": [0.1], "fits": [True], "days": [float("nan")]}), end="")
-    name,step_time_s,fits,days
-    a,0.1,true,
-    """
+    """Return columns of equal length as CSV with one header row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)

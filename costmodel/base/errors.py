@@ -51,11 +51,7 @@ class DataError(CostModelError):
 
 
 def near_hint(given: str, allowed: Iterable[str]) -> str:
-    """Ask whether one of the nearest right names was meant; empty where none is near.
-
-    >>> near_hint("h10", ["h100", "mi300x"])
-    "did you mean 'h100'?"
-    """
+    """Ask whether one of the nearest right names was meant; empty where none is near."""
     near = get_close_matches(given[:_LONGEST_NAME], sorted(allowed), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
 
@@ -84,11 +80,7 @@ _SHORT = _Short()
 
 
 def shown(value: object) -> str:
-    """Return a value as an error message shows it: quoted where it is a text, and never long.
-
-    >>> shown("many"), len(shown("x" * 5000)) < 80
-    ("'many'", True)
-    """
+    """Return a value as an error message shows it: quoted where it is a text, and never long."""
     plain = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
     return " ".join(_SHORT.repr(plain).split())
 
@@ -97,21 +89,13 @@ _LONGEST_LINE = 300
 
 
 def one_line(message: str) -> str:
-    r"""Return a message as one line of at most 300 characters, without what would steer a terminal.
-
-    >>> one_line("Error: a\n b" + chr(27)), len(one_line("x" * 5000))
-    ('Error: a b', 300)
-    """
+    r"""Return a message as one line of at most 300 characters, without what would steer a terminal."""
     line = " ".join("".join(c if c.isprintable() else " " for c in message[: 4 * _LONGEST_LINE]).split())
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 2]} …"
 
 
 def listed_names(names: Sequence[str]) -> str:
-    """Return names with commas between them, cut where a line gets too long to read.
-
-    >>> listed_names(["a", "b"]), len(listed_names(["x" * 50] * 5))
-    ('a, b', 105)
-    """
+    """Return names with commas between them, cut where a line gets too long to read."""
     text = ", ".join(names)
     if len(text) <= _LONGEST_LIST:
         return text
@@ -119,11 +103,7 @@ def listed_names(names: Sequence[str]) -> str:
 
 
 def choices_hint(given: str, allowed: Iterable[str]) -> str:
-    """Return the end of a message: the nearest right names first, then where it helps, all.
-
-    >>> choices_hint("h10", ["h100", "a100", "v100"])
-    "did you mean 'h100' or 'v100' or 'a100'? (known: a100, h100, v100)"
-    """
+    """Return the end of a message: the nearest right names first, then where it helps, all."""
     known = sorted(allowed)
     near = get_close_matches(str(given)[:_LONGEST_NAME], known, n=3, cutoff=0.5)
     listed = listed_names(known)

@@ -34,11 +34,7 @@ class Grid(NamedTuple):
 
 
 def columns(*titles: str) -> tuple[Column, ...]:
-    """Make columns; a title that ends in ``>`` is one of numbers.
-
-    >>> columns("Line", "Time >")
-    (Column(title='Line', number=False), Column(title='Time', number=True))
-    """
+    """Make columns; a title that ends in ``>`` is one of numbers."""
     return tuple(Column(title.removesuffix(">").strip(), title.endswith(">")) for title in titles)
 
 

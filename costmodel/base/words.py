@@ -14,13 +14,7 @@ _WORD = re.compile(r"\bGPU(s?)\b")
 
 
 def called(text: str, device: str) -> str:
-    """Return a text about GPUs with the word that people use for the devices of other hardware.
-
-    >>> called("16 GPUs, 79 GiB a GPU, a GPU-hour, tokens/s/GPU, GPUDirect", "chip")
-    '16 chips, 79 GiB a chip, a chip-hour, tokens/s/chip, GPUDirect'
-    >>> called("A GPU of eight", "NPU"), called("a GPU", "GPU")
-    ('An NPU of eight', 'a GPU')
-    """
+    """Return a text about GPUs with the word that people use for the devices of other hardware."""
     if device == DEVICE:
         return text
     if device[0] in "AEFHILMNORSX" and device.isupper():  # read letter by letter
@@ -30,13 +24,7 @@ def called(text: str, device: str) -> str:
 
 @contextmanager
 def errors_called(device: str) -> Iterator[None]:
-    """Let the errors raised inside speak of the devices of a job as people who use them do.
-
-    >>> with errors_called("chip"):
-    ...     raise CostModelError("gpus: 6 do not divide 8 GPUs")
-    Traceback (most recent call last):
-    costmodel.base.errors.CostModelError: gpus: 6 do not divide 8 chips
-    """
+    """Let the errors raised inside speak of the devices of a job as people who use them do."""
     try:
         yield
     except CostModelError as error:
@@ -45,21 +33,13 @@ def errors_called(device: str) -> Iterator[None]:
 
 
 def common_device(words: Iterable[str]) -> str:
-    """Return what devices are called where all are called alike, else what texts call them.
-
-    >>> common_device(["chip", "chip"]), common_device(["chip", "GPU"])
-    ('chip', 'GPU')
-    """
+    """Return what devices are called where all are called alike, else what texts call them."""
     found = set(words)
     return found.pop() if len(found) == 1 else DEVICE
 
 
 def plural(count: float, noun: str, *, several: str = "", form: str = ",.0f") -> str:
-    """Return a count with its noun, in the plural unless it is one.
-
-    >>> plural(1, "GPU"), plural(16384, "GPU"), plural(0, "spare node")
-    ('1 GPU', '16,384 GPUs', '0 spare nodes')
-    """
+    """Return a count with its noun, in the plural unless it is one."""
     return f"{count:{form}} {noun if count == 1 else several or noun + 's'}"
 
 
@@ -73,23 +53,13 @@ def chance_text(share: float) -> str:
 
 
 def ordinal(number: int) -> str:
-    """Return the number of a place.
-
-    >>> [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 21, 103)]
-    ['1st', '2nd', '3rd', '4th', '11th', '12th', '21st', '103rd']
-    """
+    """Return the number of a place."""
     teen = number % 100 in (11, 12, 13)
     return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def wanted(message: str) -> str:
-    """Return in plain words what a message of pydantic's says a value should be.
-
-    >>> wanted("Input should be a valid integer, unable to parse string as an integer")
-    'a whole number'
-    >>> wanted("Input should be greater than 0"), wanted("Input should be 'none' or 'all'")
-    ('a number greater than 0', "'none' or 'all'")
-    """
+    """Return in plain words what a message of pydantic's says a value should be."""
     text = (
         message.removeprefix("Input should be ")
         .replace("a valid ", "a ")
@@ -103,10 +73,6 @@ def wanted(message: str) -> str:
 
 
 def rule(message: str) -> str:
-    """Return what a message of pydantic's says is wrong: what is expected, or the sentence of a check of our own.
-
-    >>> rule("Input should be less than 2"), rule("Value error, a: needs b")
-    ('expected a number less than 2', 'a: needs b')
-    """
+    """Return what a message of pydantic's says is wrong: what is expected, or the sentence of a check of our own."""
     own = message.removeprefix("Value error, ")
     return own if own != message else f"expected {wanted(message)}"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
-from costmodel.base.percentiles import place_of
+from costmodel.base.numbers import place_of
 from costmodel.describe.factors import Factors, draw, factors, factors_of, kin_of, quantile
 from costmodel.estimates.frame import ColumnDoc
 from costmodel.estimates.priced_job import PricedJob

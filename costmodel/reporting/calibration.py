@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from costmodel.base.grid import Grid, columns
-from costmodel.base.percentiles import TO_P90
+from costmodel.base.numbers import TO_P90
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.factors import ROLES
 from costmodel.reporting.cells import cell, facts_of, say, table_of

@@ -9,7 +9,7 @@ from math import ceil
 from costmodel.base.answer import Summary
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns
-from costmodel.base.percentiles import off_middle_text
+from costmodel.base.numbers import off_middle_text
 from costmodel.base.units import format_bytes, format_days, format_seconds
 from costmodel.base.words import chance_text, plural
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
-from costmodel.base.percentiles import TO_P90
+from costmodel.base.numbers import TO_P90
 from costmodel.base.units import format_seconds
 from costmodel.base.words import plural
 from costmodel.describe.hardware.prices import price_text

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.grid import Grid, columns
-from costmodel.base.percentiles import off_middle_text
+from costmodel.base.numbers import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
 from costmodel.bill.lines import AXES, CATEGORIES

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
-from costmodel.base.percentiles import off_middle_text
+from costmodel.base.numbers import off_middle_text
 from costmodel.base.units import format_count, format_days, format_figure, format_seconds
 from costmodel.base.words import chance_text, plural
 from costmodel.reporting.cells import facts_grid, facts_of, figures_from, say, table_of

@@ -8,7 +8,7 @@ the operators save, by block, for as many micro-batches as the pipeline keeps in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -35,7 +35,7 @@ from costmodel.describe.models.model import LayerKind
 from costmodel.describe.precision import Precision, without_weight_gradients
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
 from costmodel.step.anatomy.adapters import adapter_params, is_frozen, is_quantised, tuned
-from costmodel.step.anatomy.operator_parts import PATHS, Operator, ParamBlock, Part
+from costmodel.step.anatomy.operator_parts import PATHS, Operator, OperatorKind, ParamBlock, Part
 from costmodel.step.anatomy.operators import (
     embedding_operators,
     head_operators,
@@ -57,17 +57,6 @@ from costmodel.step.placed_job import Block, OperatorTime, PlacedJob, scaled
 ACTIVATION_SOURCE = (
     "Korthikanti et al., arXiv:2205.05198, sec. 4, operator by operator: costmodel/step/anatomy/operators.py"
 )
-
-
-def _price(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
-    """Price forward, input-gradient and weight-gradient pass of one operator; the last only where there is one."""
-    if operator.kind == "memory":
-        return _memory_kernels(operator, placed)
-    if operator.kind == "attention":
-        return _attention_kernels(operator, placed)
-    if operator.kind == "scan":
-        return _scan_kernels(operator, placed)
-    return _matmul_kernels(operator, placed)
 
 
 def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
@@ -247,6 +236,16 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     return forward, backward, weight
 
 
+_KERNELS: dict[OperatorKind, Callable[[Operator, PlacedJob], tuple[Quantity, ...]]] = {
+    "memory": _memory_kernels,
+    "attention": _attention_kernels,
+    "scan": _scan_kernels,
+    "matmul": _matmul_kernels,
+    "grouped_matmul": _matmul_kernels,
+}
+"""What prices the forward, input-gradient and weight-gradient pass of an operator; the last only where there is one."""
+
+
 def build_blocks(placed: PlacedJob) -> list[Block]:
     """Price the operators of every layer kind, of the embedding, of the head, and before a predicting layer.
 
@@ -304,7 +303,7 @@ def _block(
         trained = held_params([one for one in blocks if not is_frozen(tuning, one)], layout) + adapters
         quantised = held_params([one for one in blocks if is_quantised(tuning, one)], layout)
     times = {
-        one.name: OperatorTime(one, _price(one, placed), *placed.recomputation.of_operator(one))
+        one.name: OperatorTime(one, _KERNELS[one.kind](one, placed), *placed.recomputation.of_operator(one))
         for one in operators
     }
     # Each layer of multi-token prediction runs the head once more.

@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from costmodel.base.csv_text import read_rows
 from costmodel.bill.lines import (
     Array,
     MemoryLine,
@@ -218,49 +220,19 @@ class Method:
     source: str
 
 
-# Two buffers that take turns; what a backward pass adds is gone where a layer is at its widest.
-_TWO_BUFFERS = "min(2, others)"
-
+_SENDS = {"ring": _ring, "all-gather": _gathers, "ulysses": _swaps, "a2a+p2p": _swaps_and_ring}
 METHODS: Mapping[str, Method] = {
-    one.name: one
-    for one in (
-        Method(
-            name="ring",
-            sends=_ring,
-            rotates=True,
-            held_slices=_TWO_BUFFERS,
-            swaps=False,
-            source="arXiv:2310.01889, section 3",
-        ),
-        Method(
-            name="all-gather",
-            sends=_gathers,
-            rotates=False,
-            # All of K and V, gathered again in the backward pass, and the gradients of all of them.
-            held_slices="where(others > 0, 2 * (others + 1), 0)",
-            swaps=False,
-            source="arXiv:2407.21783, section 3.3.2",
-        ),
-        Method(
-            name="ulysses",
-            sends=_swaps,
-            rotates=False,
-            held_slices="others",
-            swaps=False,
-            source="arXiv:2309.14509, section 3",
-        ),
-        Method(
-            name="a2a+p2p",
-            sends=_swaps_and_ring,
-            rotates=True,
-            held_slices=_TWO_BUFFERS,
-            swaps=True,
-            source="NVIDIA/TransformerEngine attention/dot_product_attention/context_parallel.py, cp_comm_type a2a+p2p; "
-            "J. Fang and S. Zhao, USP, arXiv:2405.07719",
-        ),
+    row["name"]: Method(
+        name=row["name"],
+        sends=_SENDS[row["name"]],
+        rotates=row["rotates"] == "yes",
+        held_slices=row["held_slices"],
+        swaps=row["swaps"] == "yes",
+        source=row["source"],
     )
+    for row in read_rows(Path(__file__).with_name("context_methods.csv"))
 }
-"""Every method by its name."""
+"""Every method by its name, a row of ``context_methods.csv``."""
 
 
 class _Merged(NamedTuple):

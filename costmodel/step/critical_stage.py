@@ -416,16 +416,6 @@ def _with_stages(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return mask[..., None] if mask.ndim else mask
 
 
-class Message(NamedTuple):
-    """One message between neighbouring stages.
-
-    `made` is what it takes on the wire and on the host. [s]
-    """
-
-    cost: GroupCost
-    made: Quantity
-
-
 def message_bytes(placed: PlacedJob) -> Array:
     """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
     shard = placed.shard
@@ -435,11 +425,11 @@ def message_bytes(placed: PlacedJob) -> Array:
 
 def _message_s(placed: PlacedJob) -> Array:
     """Return how long a message between stages takes, where there are several (an empty last dimension for stages). [s]"""
-    return np.where(placed.layout.pp > 1, boundary_message(placed).made.value, 0.0)[..., None]
+    return np.where(placed.layout.pp > 1, boundary_message(placed)[1].value, 0.0)[..., None]
 
 
-def boundary_message(placed: PlacedJob) -> Message:
-    """Price one message between neighbouring stages."""
+def boundary_message(placed: PlacedJob) -> tuple[GroupCost, Quantity]:
+    """Price one message between neighbouring stages: the send, and what it takes with the launches of the host. [s]"""
     cost = placed.messages.collective("send_recv", message_bytes(placed), placed.mesh.pp)
     host_s = np.asarray(0.0 if placed.recipe.host.cuda_graphs else _LAUNCHES_PER_MESSAGE * placed.launch_s)
-    return Message(cost, placed.sent(cost).then("send_s", "send_s + host_s", host_s=host_s))
+    return cost, placed.sent(cost).then("send_s", "send_s + host_s", host_s=host_s)

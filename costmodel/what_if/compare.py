@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, choices_hint, shown
-from costmodel.base.percentiles import place_of
+from costmodel.base.numbers import place_of
 from costmodel.base.version import __version__
 from costmodel.base.words import common_device
 from costmodel.bill.formula import names_of

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, shown
-from costmodel.base.percentiles import place_of
+from costmodel.base.numbers import place_of
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.lines import Bill, TimeLine, time_line

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodel.base.errors import LayoutError
 from costmodel.physics.network.collectives import ALGORITHMS, TWO_LEVEL, textbook_time, two_level_time
@@ -21,32 +19,6 @@ def test_a_grid_is_priced_as_each_of_its_cells_and_a_group_of_one_is_free():
         np.testing.assert_array_equal(grid.time_s, cells, err_msg=f"{primitive} {name}")
         assert not grid.latency_s[..., 0].any()
         assert not grid.transfer_s[..., 0].any()
-
-
-@given(
-    row=st.sampled_from(ROWS),
-    size=st.floats(1, 1e12),
-    ranks=st.sampled_from([2, 4, 8, 64, 1024]),
-    latency=st.floats(0, 1e-3),
-    bandwidth=st.floats(1e6, 1e12),
-    better=st.floats(1, 100),
-)
-def test_a_better_link_is_never_slower(row, size, ranks, latency, bandwidth, better):
-    priced = ALGORITHMS[row[0]][row[1]].time
-    base = priced(size, ranks, latency_s=latency, bandwidth_bytes_per_s=bandwidth).time_s
-    assert priced(size, ranks, latency_s=latency, bandwidth_bytes_per_s=bandwidth * better).time_s <= base * (
-        1 + 1e-12
-    )
-    assert priced(size, ranks, latency_s=latency / better, bandwidth_bytes_per_s=bandwidth).time_s <= base * (
-        1 + 1e-12
-    )
-
-
-def test_ring_bus_bandwidth_is_link_bandwidth_for_any_group():
-    # nccl-tests doc/PERFORMANCE.md: (S / t) 2 (n - 1) / n is the link's rate without start-ups
-    ranks = np.array([2, 4, 8, 72])
-    t = textbook_time("all_reduce", "ring", 8e9, ranks, latency_s=0.0, bandwidth_bytes_per_s=450e9).time_s
-    np.testing.assert_allclose(8e9 / t * 2 * (ranks - 1) / ranks, 450e9, rtol=1e-12)
 
 
 def test_auto_is_the_fastest_that_applies_and_needs_nothing_special():

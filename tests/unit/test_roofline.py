@@ -69,17 +69,6 @@ def attention(batch=2, seq=2048, heads=16, *, causal=True, backward=False, const
     ).value
 
 
-def test_large_ideal_product_runs_at_the_peak():
-    n = 128 * 1000.0
-    assert matmul(n, n, n, IDEAL) == pytest.approx(2 * n**3 / PEAK, rel=1e-4)
-
-
-def test_thin_ideal_product_runs_at_the_bandwidth():
-    k = n = 65536.0
-    moved = 2 * (k * n + k + n)
-    assert matmul(1, n, k, IDEAL._replace(tile_m=1.0)) == pytest.approx(moved / BANDWIDTH, rel=1e-3)
-
-
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_more_work_is_never_faster(axis):
     sizes = np.arange(64, 8192, 61.0)
@@ -96,53 +85,6 @@ def test_a_benchmark_reaches_the_power_limit_only_with_large_kernels():
     assert ratio == pytest.approx(1 / (1 - 0.15), rel=0.02)
     small = matmul(512, 512, 512, alone=True) / matmul(512, 512, 512, sustained=False)
     assert small < 1.01
-
-
-@pytest.mark.parametrize("side", [4096, 8192, 16384])
-def test_a_step_is_at_the_power_limit_with_products_of_any_size(side):
-    """Without memory or start-up time the whole product is slower by what is lost."""
-    bound = IDEAL._replace(sustained_loss=0.15, sustained_flops=1e11)
-    free = float(matmul(side, side, side, IDEAL))
-    assert matmul(side, side, side, bound) == pytest.approx(free / 0.85, rel=0.01)
-    clocks = matmul(side, side, side, bound, sustained=np.array([False, True]))
-    assert clocks == pytest.approx([free, free / 0.85], rel=0.01)
-
-
-def test_a_last_wave_costs_what_is_lost_of_it():
-    constants = IDEAL._replace(wave_fraction=1.0, tile_m=128.0, tile_n=128.0)
-    full, one_more = (
-        matmul_time(
-            128 * tiles,
-            128,
-            65536,
-            constants=constants,
-            peak_flops_per_s=PEAK,
-            memory_bandwidth_bytes_per_s=1e15,
-        ).value
-        for tiles in (100, 101)
-    )
-    assert one_more / full == pytest.approx(2.0, rel=0.02)
-
-
-def test_attention_scales_with_the_square_of_a_long_sequence():
-    one_pass = ONE_PASS._replace(side_bytes_per_element=0.0, fixed_s=0.0)
-    constants = AttentionConstants(one_pass, one_pass)
-    ratio = attention(seq=65536, constants=constants) / attention(seq=32768, constants=constants)
-    assert ratio == pytest.approx(4.0, rel=0.02)
-
-
-def test_long_causal_attention_takes_half_and_its_penalty():
-    ratio = attention(seq=65536, causal=True) / attention(seq=65536, causal=False)
-    assert ratio == pytest.approx(0.5 / 0.9, rel=0.02)
-
-
-def test_backward_of_equal_constants_does_five_matmuls_for_two():
-    one_pass = ONE_PASS._replace(side_bytes_per_element=0.0, ramp_seq=0.0)
-    constants = AttentionConstants(one_pass, one_pass)
-    ratio = attention(seq=65536, backward=True, constants=constants) / attention(
-        seq=65536, constants=constants
-    )
-    assert ratio == pytest.approx(2.5, rel=0.01)
 
 
 def test_attention_arrays_price_as_their_elements_do():

@@ -108,11 +108,7 @@ def data_parallel_intensity(
 
 
 def efficiency(intensity: ArrayLike, ridge: ArrayLike) -> Array:
-    """Return the share of the peak that the link allows, all communication hidden [-].
-
-    >>> float(efficiency(1000.0, 2000.0)), float(efficiency(5000.0, 2000.0))
-    (0.5, 1.0)
-    """
+    """Return the share of the peak that the link allows, all communication hidden [-]."""
     return np.asarray(np.minimum(np.asarray(intensity, dtype=np.float64) / np.asarray(ridge), 1.0))
 
 

@@ -103,11 +103,7 @@ _COPIES = "usable * (1 - (1 - 1 / usable) ** top_k) * (1 - 1 / domains)"
 
 
 def expected_copies(num_domains: ArrayLike, top_k: ArrayLike, *, domain_limit: ArrayLike = np.inf) -> Array:
-    """Count the copies of a token that leave its own domain, one per other domain it is routed to.
-
-    >>> round(float(expected_copies(8, 8, domain_limit=4)), 2)
-    3.15
-    """
+    """Count the copies of a token that leave its own domain, one per other domain it is routed to."""
     formula = f"usable = min(limit, domains); {_COPIES}"
     return evaluate(formula, {"domains": num_domains, "top_k": top_k, "limit": domain_limit})
 

@@ -37,13 +37,7 @@ class Kinds(NamedTuple):
 
 
 def kinds_of(*arrays: Array) -> Kinds | None:
-    """Tell apart the layouts in the last dimension of arrays; nothing where they are few, or hardly any are alike.
-
-    >>> ranks = np.tile([8.0, 2.0], 32)
-    >>> kinds = kinds_of(ranks)
-    >>> kinds.first.tolist(), kinds.of[:4].tolist()
-    ([0, 1], [0, 1, 0, 1])
-    """
+    """Tell apart the layouts in the last dimension of arrays; nothing where they are few, or hardly any are alike."""
     layouts = max((array.shape[-1] for array in arrays if array.ndim), default=1)
     if layouts < _FEWEST_LAYOUTS:
         return None

@@ -18,11 +18,7 @@ _MOST_TERMS = 1000  # of a continued fraction or of Newton's method; ten to a hu
 
 
 def normal_cdf(z: ArrayLike) -> Array:
-    """Probability that a standard normal number is below each of `z`. [-]
-
-    >>> normal_cdf([-1.0, 0.0, 1.0]).round(4).tolist()
-    [0.1587, 0.5, 0.8413]
-    """
+    """Probability that a standard normal number is below each of `z`. [-]"""
     return np.asarray(0.5 * _erfc(-np.asarray(z, dtype=np.float64) / math.sqrt(2.0)))
 
 
@@ -33,11 +29,7 @@ def log_normal_cdf(z: ArrayLike) -> Array:
 
 
 def normal_quantile(probability: ArrayLike) -> Array:
-    """Value that a standard normal number stays below with each `probability`, between 0 and 1. [-]
-
-    >>> float(normal_quantile(0.975).round(6))
-    1.959964
-    """
+    """Value that a standard normal number stays below with each `probability`, between 0 and 1. [-]"""
     return np.asarray(_normal_quantile(probability))
 
 
@@ -46,9 +38,6 @@ def student_quantile(freedom: float, z: ArrayLike) -> Array:
 
     Newton's method on the upper tail, from the normal quantile, which is below as the tails of t are heavier:
     the tail is convex, so that every step stops short of the answer and none passes it.
-
-    >>> student_quantile(4.0, normal_quantile([0.5, 0.975])).round(4).tolist()
-    [0.0, 2.7764]
     """
     different, place = np.unique(np.abs(np.asarray(z, dtype=np.float64)), return_inverse=True)
     tail = normal_cdf(-different)
@@ -98,11 +87,7 @@ def _incomplete_beta(a: float, b: float, x: Array, rest: Array) -> Array:
 
 
 def poisson_upper_tail(count: ArrayLike, mean: ArrayLike) -> Array:
-    """Probability that a Poisson number of that mean is above `count`, a whole number. [-]
-
-    >>> float(poisson_upper_tail(4.0, 2.0).round(4))
-    0.0527
-    """
+    """Probability that a Poisson number of that mean is above `count`, a whole number. [-]"""
     above, mean = (np.asarray(value, dtype=np.float64)[..., None] for value in (count, mean))
     # Ten deviations beyond the mean and beyond the count less than 1e-20 is left.
     highest = max(float(above.max()), float(mean.max()))

@@ -50,11 +50,7 @@ class Losses(NamedTuple):
 def checkpoint_write_s(
     size_bytes: ArrayLike, num_nodes: ArrayLike, *, node_bytes_per_s: ArrayLike, shared_bytes_per_s: ArrayLike
 ) -> Array:
-    """Time of a checkpoint that all nodes write at once: the slower of their links and the store [s].
-
-    >>> float(checkpoint_write_s(13.8e12, 384, node_bytes_per_s=20e9, shared_bytes_per_s=273e9)) // 1
-    50.0
-    """
+    """Time of a checkpoint that all nodes write at once: the slower of their links and the store [s]."""
     size = np.asarray(size_bytes, dtype=np.float64)
     links = np.asarray(num_nodes, dtype=np.float64) * np.asarray(node_bytes_per_s, dtype=np.float64)
     return np.asarray(size / np.minimum(links, np.asarray(shared_bytes_per_s, dtype=np.float64)))
@@ -170,19 +166,12 @@ def shortage_fraction(broken_nodes: ArrayLike, spare_nodes: ArrayLike) -> Array:
 
     Nodes in repair are Poisson distributed around `broken_nodes` = failures a second x repair time,
     whatever the distribution of repair times (Palm's theorem, M/G/infinity).
-
-    >>> f"{float(shortage_fraction(2.0, 4)):.4f}"
-    '0.0527'
     """
     return poisson_upper_tail(spare_nodes, broken_nodes)
 
 
 def spares_needed(broken_nodes: float, shortage: float = 0.01) -> int:
-    """Return the fewest spare nodes with which a job waits for repairs at most that share of time.
-
-    >>> spares_needed(2.0)
-    6
-    """
+    """Return the fewest spare nodes with which a job waits for repairs at most that share of time."""
     # Ten deviations beyond the mean the shortage is below 1e-12.
     spares = np.arange(broken_nodes + 10.0 * math.sqrt(broken_nodes) + 40.0)
     return int(np.argmax(poisson_upper_tail(spares, broken_nodes) <= max(shortage, 1e-12)))

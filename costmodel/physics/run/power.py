@@ -23,9 +23,6 @@ def mean_power_w(tdp_w: ArrayLike, *, busy_fraction: ArrayLike, running_fraction
 
     with b the share of the step in which kernels compute or stream memory, and r that of the calendar time in which the job
     runs. [-]
-
-    >>> round(float(mean_power_w(700.0, busy_fraction=1.0, running_fraction=1.0)))
-    969
     """
     busy, running = (np.asarray(share, dtype=np.float64) for share in (busy_fraction, running_fraction))
     gpu = running * (busy + WAITING_FRACTION * (1.0 - busy)) + IDLE_FRACTION * (1.0 - running)
