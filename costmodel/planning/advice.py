@@ -65,8 +65,8 @@ def advice(plan: Found) -> list[str]:
         if plan.memory_gain < _NEAR_TIE
         else f"With memory enough for any layout, the step would be {plan.memory_gain:.1%} shorter."
     )
-    warned = [f"Mind: {said}." for said in accumulation(best)]
-    return [opening, *(said for said in choices if said), limits, *warned]
+    warned = [f"Mind: {text}." for text in accumulation(best)]
+    return [opening, *(text for text in choices if text), limits, *warned]
 
 
 def yours_text(plan: Found) -> str:
@@ -84,21 +84,21 @@ def yours_text(plan: Found) -> str:
             if plan.pick == 0
             else f"{step}; it is the plan."
         )
-    said = [step, f"{yours.slower:+.1%}"]
+    parts = [step, f"{yours.slower:+.1%}"]
     ours, theirs = plan.columns_of([plan.own_row or 0, plan.pick])["dollars"]
     if ours is not None and theirs is not None:
-        said.append(f"${abs(ours - theirs):,.0f} {'more' if ours > theirs else 'less'} over the run")
+        parts.append(f"${abs(ours - theirs):,.0f} {'more' if ours > theirs else 'less'} over the run")
     if yours.rank is not None:
-        said.append(f"rank {yours.rank:,} of {yours.num_fit:,} layouts that fit")
+        parts.append(f"rank {yours.rank:,} of {yours.num_fit:,} layouts that fit")
     elif yours.unasked:
-        said.append(f"and it is not as asked ({', '.join(yours.unasked)})")
+        parts.append(f"and it is not as asked ({', '.join(yours.unasked)})")
     elif not est.fits:
         need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
-        said.append(f"and it does not fit: {format_bytes(need)} of {format_bytes(have)}")
+        parts.append(f"and it does not fit: {format_bytes(need)} of {format_bytes(have)}")
     else:
         limit = plan.question.limit_bytes(est.job)
-        said.append(f"and it takes more than the {format_bytes(limit)} that a plan's layouts may use")
-    return f"{', '.join(said)}."
+        parts.append(f"and it takes more than the {format_bytes(limit)} that a plan's layouts may use")
+    return f"{', '.join(parts)}."
 
 
 def simplest(plan: Found) -> str:

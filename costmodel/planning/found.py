@@ -313,15 +313,15 @@ class Found:
 
     def marks(self, row: int) -> str:
         """Say what is to be known of a kept row before its figures: yours, the fastest, the simplest of the fastest."""
-        said = ["yours"] if row == self.own_row else []
+        marks = ["yours"] if row == self.own_row else []
         if row == self.own_row and self._own is not None and not self._own.runs:
             fits = bool(self.estimate_of(self.kept.top, row).fits)
-            said.append("not as asked" if self._own.unasked else "too full" if fits else "does not fit")
+            marks.append("not as asked" if self._own.unasked else "too full" if fits else "does not fit")
         elif row == 0:
-            said.append("fastest")
+            marks.append("fastest")
         elif row == self.pick:
-            said.append(f"simplest within {TIE_SHARE:.1%}")
-        return ", ".join(said)
+            marks.append(f"simplest within {TIE_SHARE:.1%}")
+        return ", ".join(marks)
 
     def pareto(self) -> list[Estimate]:
         """Return the layouts that no other beats in objective and memory both, best objective first."""

@@ -56,7 +56,7 @@ REACH = 1.0
 """Octaves of a degree after which errors have a correlation of 1/e. [-]"""
 _DEGREES = ("tp", "pp", "cp", "ep")
 
-SETTLED = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
+LAYOUT_KNOBS = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
 """Knobs that the own error of a layout goes with: those of `costmodel.describe.odds.KnownOdds.layouts`."""
 
 
@@ -326,7 +326,7 @@ def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = Tr
     shared = draw(names, count, seed=seed, belief=job.belief, kin=kin)
     logarithm: Array = np.zeros((count, 1))
     spreads = odds().layouts
-    for knob in SETTLED:
+    for knob in LAYOUT_KNOBS:
         drawn = _of_degrees if knob in _DEGREES else _of_values
         logarithm = logarithm + spreads[knob] * drawn(knob, rows[knob], count, seed)
     if trials:

@@ -32,7 +32,7 @@ from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.planning.entry import estimate
-from costmodel.planning.uncertain import SETTLED, sampled
+from costmodel.planning.uncertain import LAYOUT_KNOBS, sampled
 from costmodel.step.price import price
 from costmodel.whole_run.run import PERCENTILES, TrainingRun, step_power_w
 
@@ -45,7 +45,7 @@ _CHANGED = 1e-9
 def sampled_step_s(est: Estimate) -> NDArray[np.float64]:
     """Return the step time of a job of one layout at the samples that all jobs of a comparison share. [s]"""
     layout = est.job.layout
-    rows = {knob: np.atleast_1d(getattr(layout, knob)) for knob in SETTLED}
+    rows = {knob: np.atleast_1d(getattr(layout, knob)) for knob in LAYOUT_KNOBS}
     priced = price(replace(est.job, factors=sampled(est.job, rows, SAMPLES, 0)), every_stage=True)
     return np.broadcast_to(priced.bill.step_time_s(), (SAMPLES, 1))[:, 0]
 

@@ -187,13 +187,6 @@ def test_a_plan_says_which_to_try(plan):
     assert " to try, of " in plan.grids()[-1].title
 
 
-def test_every_row_of_a_plan_says_how_surely_it_fits(plan):
-    table = plan.columns(5)
-    capacity = plan.best.memory_capacity_bytes
-    for need, chance in zip(table["memory_bytes_per_gpu"], table["fits_probability"], strict=True):
-        assert chance == odds().fits_with(plan.best.job.recipe.name).probability(need, capacity)
-
-
 def test_odds_of_fitting_are_a_probit_of_need_over_what_is_offered():
     fits = FitOdds(center=-0.1, spread=0.2, runs=1, source="by hand")
     assert fits.probability(exp(-0.1), 1.0) == pytest.approx(0.5)
