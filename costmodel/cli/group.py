@@ -119,7 +119,7 @@ class LazyGroup(Group):
             if not {"-q", "--quiet", "--help", "-h"} & {*args}:
                 note = f"Note: costmodel {args[0]} is now costmodel {entry.summary}"
                 typer.echo(typer.style(note, dim=True), err=True)
-            args = args if entry.module else [*entry.summary.split(), *args[1:]]
+            args = [*entry.summary.split(), *args[1:]]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

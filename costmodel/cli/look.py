@@ -141,26 +141,6 @@ def sensitivity(
     draw(found)
 
 
-@command(
-    """
-    costmodel roofline job.yaml
-    costmodel roofline -m llama3-70b -n 512 -l "tp8 pp4" --global-batch 512 --seq-len 8192 --all
-    """,
-    fields=JOB_FIELDS,
-    output=DETAILED,
-)
-def roofline(
-    given: Mapping[str, Any],
-    every_operator: bool,
-) -> Result:
-    """Show where operators lie under the GPU's roofs, and each axis against the tiers of the fabric.
-
-    The first asks for FLOPs per byte of memory, the second for FLOPs per byte sent: left of a ridge point
-    bytes set the pace. With the regime of each axis, what would move it, and the critical batch.
-    """
-    return roofline_result(priced(given), given, every_operator)
-
-
 def roofline_result(est: Estimate, given: Mapping[str, Any], every_operator: bool) -> Result:
     """Return the roofline of an estimate: in twenty lines, or whole."""
     import costmodel as cm
@@ -174,30 +154,6 @@ def roofline_result(est: Estimate, given: Mapping[str, Any], every_operator: boo
         command_with("explain", given, JOB_FIELDS, "--line", f"compute.{found.operators[0].name}"),
     )
     return shortened(result, found, *following)
-
-
-@command(
-    """
-    costmodel trace job.yaml --out step.json      # open in ui.perfetto.dev or chrome://tracing
-    costmodel trace job.yaml --schedule zb-h1 --vp 1
-    """,
-    fields=JOB_FIELDS,
-)
-def trace(given: Mapping[str, Any]) -> Result:
-    """Write one step as a trace: a process a pipeline stage, a thread a stream, a counter of memory.
-
-    The schedule is simulated with the durations of the bill; the last slice ends at its step time.
-    Without --out a table shows how long each stage works and stands idle.
-    """
-    return trace_result(priced(given))
-
-
-def trace_result(est: Estimate) -> Result:
-    """Return one step as a trace, whose JSON is what viewers read."""
-    import costmodel as cm
-
-    found = cm.trace(est)
-    return result_of(found)._replace(json_text=found.to_json)
 
 
 @command(

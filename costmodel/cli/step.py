@@ -76,7 +76,7 @@ def estimate(
     """
     asked = merged_job(given)
     import costmodel as cm
-    from costmodel.cli.look import roofline_result, trace_result
+    from costmodel.cli.look import roofline_result
     from costmodel.describe.jobs.merge import is_rl, names_no_degree
 
     if is_rl(asked):
@@ -89,7 +89,7 @@ def estimate(
     draw = planned_figure("Estimate", plot, target, figure)
     if start and not html:
         raise CostModelError("--start: needs --html, on whose page it stands")
-    views = [target.beside(name) for name in (html, trace)]
+    views = [target if name == "-" else target.beside(name) for name in (html, trace)]
     for text in expect or []:
         cm.read_expected(text)
     est = cm.estimate(**asked)
@@ -130,7 +130,8 @@ def estimate(
     if html:
         views[0].put(page)
     if trace:
-        views[1].show(trace_result(est))
+        found = cm.trace(est)
+        views[1].show(result_of(found)._replace(json_text=found.to_json))
     if check and not est.fits:
         raise typer.Exit(3)
     hold(est, expect or [])

@@ -59,11 +59,22 @@ def dropped(file, named, ask):
     return {**dict(parse_qsl(query)), **named}
 
 
+def step_on_page(state, ask):
+    """Return the step time of a state of the page, the sum of its bill. [s]"""
+    rows = csv.DictReader(io.StringIO(ask("csv", **state)["text"]))
+    return sum(float(row["exposed_seconds"]) for row in rows if row["bill"] == "time"), None
+
+
+def machine_of(word):
+    """Return the fields that a word such as 256xH100 means."""
+    gpus, _, cluster = word.partition("x")
+    return {"gpus": int(gpus), "cluster": cluster}
+
+
 def steps(file, machine, ask):
     """Return step time [s] and memory [B] of the job of a file by door; the page shows no sum of bytes."""
-    gpus, _, cluster = machine.partition("x")
-    named = {"gpus": int(gpus), "cluster": cluster}
-    text = {"file": Path(file).read_text(), "file_name": Path(file).name}
+    named = machine_of(machine)
+    asked = {"file": Path(file).read_text(), "file_name": Path(file).name, **named}
 
     def of(record):
         return record["step_time_s"], record["memory_bytes_per_gpu"]
@@ -72,8 +83,7 @@ def steps(file, machine, ask):
         return est.step_time_s, est.memory_bytes_per_gpu
 
     def of_page():
-        rows = csv.DictReader(io.StringIO(ask("csv", **dropped(file, named, ask))["text"]))
-        return (sum(float(row["exposed_seconds"]) for row in rows if row["bill"] == "time"), None)
+        return step_on_page(dropped(file, named, ask), ask)
 
     def of_report():
         title = re.search(
@@ -89,8 +99,8 @@ def steps(file, machine, ask):
         "compare": lambda: of(called("compare", file, file, machine, "--format", "json")["jobs"][0]),
         "report": of_report,
         "page": of_page,
-        "tool": lambda: of(TOOL["estimate"]({**text, **named}).record),
-        "tool run": lambda: of(TOOL["run"]({**text, **named, "tokens": TOKENS}).record),
+        "tool": lambda: of(TOOL["estimate"](asked).record),
+        "tool run": lambda: of(TOOL["run"]({**asked, "tokens": TOKENS}).record),
         "python": lambda: of_est(cm.estimate(file, machine)),
         "python run": lambda: of_est(cm.run(file, machine, tokens=TOKENS).est),
     }
@@ -101,17 +111,15 @@ _SMALL = ("--no-plan", "--no-sensitivity", "--samples", 20)
 
 def plans(file, machine, ask):
     """Return step time [s] and memory [B] of the best layout of the job of a file by door."""
-    gpus, _, cluster = machine.partition("x")
-    named = {"gpus": int(gpus), "cluster": cluster}
-    text = {"file": Path(file).read_text(), "file_name": Path(file).name}
+    named = machine_of(machine)
+    asked = {"file": Path(file).read_text(), "file_name": Path(file).name, **named}
 
     def of(record):
         return record["top"][0]["step_time_s"], record["top"][0]["memory_bytes_per_gpu"]
 
     def of_page():
         best = ask("plan", **dropped(file, named, ask))["layouts"][0]
-        rows = csv.DictReader(io.StringIO(ask("csv", **dict(parse_qsl(best)))["text"]))
-        return (sum(float(row["exposed_seconds"]) for row in rows if row["bill"] == "time"), None)
+        return step_on_page(dict(parse_qsl(best)), ask)
 
     def of_python():
         best = cm.plan(file, machine).best
@@ -120,7 +128,7 @@ def plans(file, machine, ask):
     return {
         "plan": lambda: of(called("plan", file, machine, "--format", "json")),
         "page plan": of_page,
-        "tool plan": lambda: of(TOOL["plan"]({**text, **named}, progress=lambda done, total: None).record),
+        "tool plan": lambda: of(TOOL["plan"](asked, progress=lambda done, total: None).record),
         "python plan": of_python,
     }
 

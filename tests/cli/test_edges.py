@@ -1,6 +1,5 @@
 """What a stranger stumbled over: open layouts, headlines far from the median, files named twice, flags that are not there."""
 
-import html
 import json
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 
 import costmodel as cm
 from costmodel.cli import main
-from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.collective import size_text
 
 DENSE = "-m llama3-8b -n 8 --global-batch 8 --seq-len 2048"
@@ -62,24 +60,6 @@ def test_the_days_of_a_run_and_a_comparison_are_medians_too():
     drawn = run.est.sample().step_time_s  # as an estimate draws them
     assert first.headline_place == pytest.approx(float(np.mean(drawn < run.step_time_s)))
     assert first.middle == pytest.approx(float(np.median(drawn)) / run.step_time_s)
-
-
-def test_a_report_of_an_open_layout_is_of_the_planners_and_says_so(tmp_path, capsys):
-    job = "-m llama3-70b -n 64 --global-batch 128 --seq-len 8192"
-    planned = cm.run(model="llama3-70b", gpus=64, global_batch=128, seq_len=8192, tokens=1e12).est
-    least = ["--no-plan", "--no-sensitivity", "--samples", "20"]
-    said(capsys, "estimate", *job.split(), *least, "--html", str(tmp_path / "r.html"))
-    page = html.unescape((tmp_path / "r.html").read_text())
-    assert f"tp{planned.job.layout.tp:.0f} " in page
-    assert "(the planner's: none was named)" in page
-    assert layout_text(planned.job.layout) != "tp1 dp64"
-    assert "fits" in page
-    assert "does not fit" not in page.split("<section", 1)[0]
-    said(
-        capsys, "estimate", *job.split(), *least, "--tp", "8", "--pp", "4", "--html", str(tmp_path / "s.html")
-    )
-    named = html.unescape((tmp_path / "s.html").read_text())
-    assert "the planner's" not in named.split("<section", 1)[0]
 
 
 def test_a_job_beside_itself_is_two_jobs(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The commands that look into an estimate: explain, compare, sensitivity, roofline and trace."""
+"""The commands that look into an estimate: explain, compare and sensitivity."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.cli import main
 
-COMMANDS = ["explain", "compare", "sensitivity", "roofline", "trace"]
+COMMANDS = ["explain", "compare", "sensitivity"]
 JOB = "--model llama3-8b --gpus 16 --global-batch 64 --seq-len 8192 --tp 2 --pp 2"
 SMALL = JOB.split()
 
@@ -27,21 +27,6 @@ def run(capsys):
 
 def arguments_of(command):
     return [command, *(["--vary", "micro_batch=2"] if command == "compare" else []), *SMALL]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_has_an_example_that_a_job_file_can_stand_for(run, command, tmp_path):
-    code, out, _ = run(command, "--help")
-    assert code == 0
-    assert f"costmodel {command}" in out
-    assert "JOB.yaml" in out or "A.yaml" in out
-    file = tmp_path / "job.yaml"
-    file.write_text("model: llama3-8b\ngpus: 16\nlayout: tp2 pp2\nglobal_batch: 64\nseq_len: 8192\n")
-    by_flags = run(*arguments_of(command), "--format", "json")
-    vary = ["--vary", "micro_batch=2"] if command == "compare" else []
-    by_file = run(command, file, *vary, "--format", "json")
-    assert by_flags == by_file
-    assert by_flags[0] == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -103,15 +88,3 @@ def test_compare_takes_several_files_and_flags_on_top(run, tmp_path):
     code, _, err = run("compare", first)
     assert code == 2
     assert "two or more" in err
-
-
-def test_trace_writes_a_file_that_ends_with_the_step(run, tmp_path):
-    file = tmp_path / "step.json"
-    code, out, err = run("trace", *SMALL, "--out", file)
-    assert (code, out) == (0, "")
-    assert "wrote" in err
-    trace = json.loads(file.read_text())
-    step = json.loads(run("estimate", *SMALL, "--format", "json")[1])["step_time_s"]
-    last = max(event["ts"] + event["dur"] for event in trace["traceEvents"] if event["ph"] == "X")
-    assert last == pytest.approx(1e6 * step, rel=1e-6)
-    assert run("trace", *SMALL, "--out", file)[0] == 2

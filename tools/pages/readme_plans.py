@@ -124,8 +124,8 @@ def planned_jobs() -> list[Planned]:
 
 
 HEAD = (
-    "| job | layouts priced | best that the framework launches, switches searched | best of all that divide, switches as "
-    "they are, and whose it is | really used | its rank |\n|---|---|---|---|---|---|"
+    "| job | priced | best that the framework launches, switches searched | best of all that divide, switches as they are "
+    "(recipe) | really used, its switches | its rank |\n|---|---|---|---|---|---|"
 )
 
 
