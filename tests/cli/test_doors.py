@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from doors import TOOL, answers, different, page, plans, steps
+from doors import TOOL, answers, called, different, page, plans, steps
 
 import costmodel as cm
 from costmodel.cli import main, root
@@ -95,6 +95,33 @@ def test_what_was_assumed_is_said_at_every_door(files, capsys):
     assert main(["estimate", "config.json", "16xH100", "--precision", "bf16", "--details"]) == 0
     flags = "Assumed: --recipe megatron-core, --global-batch 1024, --seq-len 4096."
     assert flags in " ".join(capsys.readouterr().out.split())
+
+
+WRONG = (
+    *(("gpus", "x"), ("gpus", "7"), ("model", "lama3"), ("cluster", "H1000"), ("tp", "3"), ("tp", "nan")),
+    *(("global_batch", "63"), ("precision", "fp7"), ("recipe", "fsdp"), ("schedule", "1f1bb"), ("ep", "2")),
+    *(("switches", "fused_norm"), ("hw", "tpd=500W"), ("axis_order", "tp pp"), ("tokens", "-5")),
+)
+
+
+def test_what_is_wrong_is_one_sentence_at_every_door():
+    job = {"model": "llama3-8b", "cluster": "h100", "gpus": "8", "tp": "2"}
+    job |= {"global_batch": "64", "seq_len": "8192"}
+    with page() as ask:
+        for name, value in WRONG:
+            asked = {**job, name: value}
+            flags = [word for key in asked for word in (f"--{key.replace('_', '-')}", asked[key])]
+            doors = (
+                (called, ["estimate", *flags], {}),
+                (ask, ["answer"], asked),
+                (TOOL["estimate"], [asked], {}),
+            )
+            for door, words, keywords in doors:
+                with pytest.raises(cm.CostModelError) as said:
+                    door(*words, **keywords)
+                with pytest.raises(cm.CostModelError) as usual:
+                    cm.estimate(**asked)
+                assert str(said.value).removeprefix("Error: ") == str(usual.value), (name, value)
 
 
 COMMANDS = (

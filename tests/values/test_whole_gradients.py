@@ -33,14 +33,20 @@ def _reductions(est):
 )
 def test_memory_or_messages(zero, batch, each, shards, reductions):
     """8,030,261,248 parameters at 4 B of fp32 gradients on 8 data-parallel ranks, 1 or 8 micro-batches."""
-    job = {**JOB, "zero_stage": zero, "global_batch": batch, "switches": {"reduce_each_micro_batch": each}}
+    job = {
+        **JOB,
+        "tp": 1,
+        "zero_stage": zero,
+        "global_batch": batch,
+        "switches": {"reduce_each_micro_batch": each},
+    }
     est = cm.estimate(**job)
     assert _gradients(est) == pytest.approx(4 * 8_030_261_248 / shards)
     assert _reductions(est) == reductions
 
 
 def test_zero_2_with_several_micro_batches_holds_what_zero_1_holds():
-    two, one = (cm.estimate(**{**JOB, "zero_stage": zero, "global_batch": 64}) for zero in (2, 1))
+    two, one = (cm.estimate(**{**JOB, "tp": 1, "zero_stage": zero, "global_batch": 64}) for zero in (2, 1))
     assert float(two.memory_bytes_per_gpu) == float(one.memory_bytes_per_gpu)
     assert "zero 2 holds whole gradients here" in " ".join(two.warnings)
 
@@ -52,15 +58,15 @@ def test_zero_2_is_told_where_context_ranks_share_gradients_and_not_where_none_d
 
 
 def test_an_fsdp_recipe_reduces_each_micro_batch():
-    est = cm.estimate(**JOB, global_batch=64, recipe="torchtitan")
+    est = cm.estimate(**JOB, tp=1, global_batch=64, recipe="torchtitan")
     assert _gradients(est) == pytest.approx(4 * 8_030_261_248 / 8)
     assert _reductions(est) == 8
 
 
 def test_arrays_equal_scalars():
-    many = cm.estimate(**JOB, global_batch=np.array([8, 64]))
+    many = cm.estimate(**JOB, tp=1, global_batch=np.array([8, 64]))
     for at, batch in enumerate((8, 64)):
-        one = cm.estimate(**JOB, global_batch=batch)
+        one = cm.estimate(**JOB, tp=1, global_batch=batch)
         assert float(many.memory_bytes_per_gpu[at]) == pytest.approx(float(one.memory_bytes_per_gpu))
 
 
