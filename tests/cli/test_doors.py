@@ -82,6 +82,13 @@ def test_a_real_file_is_one_answer_at_every_door():
             assert different(found) == [], found
 
 
+def test_what_a_file_leaves_open_follows_from_the_machine(files):
+    """A sequence on each of 8 pairs of GPUs; what a search is bound to says nothing of the file."""
+    assert cm.estimate("titan.toml", "16xH100").job.global_batch == 8
+    found = cm.plan("titan.toml", "16xH100", tp=4, choose=False)
+    assert found.question.jobs[0].global_batch == 8
+
+
 def test_what_was_assumed_is_said_at_every_door(files, capsys):
     est = cm.estimate("config.json", "16xH100", precision="bf16")
     assert est.assumed == {"recipe", "global_batch", "seq_len", "layout"}
