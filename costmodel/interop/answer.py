@@ -22,18 +22,8 @@ RL_NAMES = names(RL_FIELDS)
 class JobFile(NamedTuple):
     """What a file of any kind says of a job: below flags, keywords and fields of a form.
 
-    Attributes
-    ----------
-    keywords : mapping
-        Those of `costmodel.estimate`, values read; what the file does not say is left out.
-    path : str
-        As it was given, so that a command that names it runs in the same folder; empty where there is no file.
-    words : tuple of str
-        Flags that say how to read it (``--from``, ``--env``, ``--vocab-size``).
-    remarks : tuple of str
-        What of the file was not understood or has no price.
-    kind : str
-        What it was taken for.
+    `path` is as it was given, so that a command that names it runs in the same folder; `words` are flags that say how to
+    read it, `remarks` what was not understood or has no price.
     """
 
     keywords: Mapping[str, Any]

@@ -76,7 +76,10 @@ def test_json_has_every_part(folder, capsys):
     layer = 4 * 64 * 64 + 4 * 64 + 2 * 4 * 64 * 64 + 5 * 64 + 2 * 128
     assert answer["model"]["num_params"] == (256 + 32) * 64 + 2 * layer + 128
     assert answer["ignored"] == ["--odd"]
-    assert said.err == "Warning: not known here, and not read: --odd\n"
+    assert said.err.splitlines() == [
+        "Warning: no --bf16, --fp16 or --fp8: priced in fp32, Megatron-LM's default; give --precision bf16",
+        "Warning: not known here, and not read: --odd",
+    ]
 
 
 def test_a_job_file_comes_out_and_prices(folder, capsys):
@@ -136,6 +139,10 @@ WRONG = {
     "contradiction": (
         f"pretrain {FLAGS} --group-query-attention --num-query-groups 3\n".encode(),
         "does not divide",
+    ),
+    "registry": (
+        b"from torchtitan.trainer import Trainer\n\n\ndef llama3_8b():\n    return Trainer.Config(seq_len=8192)\n",
+        "of another module read what torchtitan saves as JSON",
     ),
     "circle": (b"#!/bin/bash\nsource circle.sh\n" + FLAGS.encode(), "in a circle"),
     "deep": (b"#!/bin/bash\n" + b"( " * 5000, "nested too deeply"),

@@ -83,6 +83,7 @@ def test_what_only_running_tells_is_named_with_its_line():
         "case $(uname) in Linux) X=4;; *) X=8;; esac; run $X": [
             "it is set in a case, which is not followed, line 1"
         ],
+        "X=8; case u in X=4) :;; esac; run $X": ["8"],
         "X=8\nif nvidia-smi; then X=4; fi; run $X": [in_doubt(2)],
         "X=8\n[ -f /tmp/x ] && X=4\nrun $X": [in_doubt(2)],
         "X=8; [[ a =~ b ]] && X=4; run $X": [in_doubt(1)],

@@ -40,24 +40,10 @@ _ARGUMENTS: Mapping[str, Callable[[Job], Arguments]] = {
 
 @dataclass(frozen=True)
 class Assertion:
-    """A condition under which a framework does not start, or starts as something else than was planned.
+    """A condition under which a framework does not start, or (`stops` empty) starts as something else than was planned.
 
-    Attributes
-    ----------
-    code : str
-        What it is counted under: the framework, and `place`.
-    release : str
-        Release or commit that was read.
-    only : str
-        ``own`` if only the framework's own release states it, a later release if only that does, else empty.
-    place : str
-        Where it is stated there: file and line, or file and function.
-    refused : str
-        Formula over the framework's arguments, true where it refuses.
-    message : str
-        What is wrong, with arguments in braces.
-    stops : str
-        ``yes`` if the framework stops; otherwise it runs another job than the one that was priced.
+    `refused` is a formula over the framework's arguments, true where it refuses, `message` what is wrong, with arguments
+    in braces; `only` is ``own`` where only the framework's own release states it, a later release where only that does.
     """
 
     code: str
