@@ -97,9 +97,10 @@ class _Sender:
         return GroupCost(made, _at(cost.wire_bytes, of), self.tier, _at(cost.algorithm, of))
 
 
-_MOST_SENDERS = 64
+_MOST_SENDERS = 32
 _MOST_SIZES = 24
-"""Groups of many layouts, and sizes of each primitive, that are remembered. [-]"""
+_MOST_LAYOUTS = 2**14
+"""Groups of many layouts, sizes of each primitive, and layouts of a group, that are remembered. [-]"""
 _known_senders: dict[tuple[object, ...], _Sender] = {}
 
 
@@ -144,7 +145,7 @@ class Messages:
         """Return a group's sender: of many layouts one that another bill has left, where it has the same numbers."""
         sides = [] if group.box is None else [*group.box.sides, *group.box.spans]
         arrays = [np.asarray(each) for each in (group.ranks, *group.members, *sides)]
-        if max(array.size for array in arrays) < _FEWEST_LAYOUTS:
+        if not _FEWEST_LAYOUTS <= max(array.size for array in arrays) <= _MOST_LAYOUTS:
             return _Sender(self._tiers, group, kinds_of(*arrays))
         numbers = (part for array in arrays for part in (array.shape, array.tobytes()))
         # A sender holds on to its fabric, so that no other has its identity.
