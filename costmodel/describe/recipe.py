@@ -126,10 +126,15 @@ class Recipe(_Groups):
 
     def switched(self, changes: Mapping[str, Any]) -> Recipe:
         """Return the recipe with some switches changed."""
+        if not changes:
+            return self
         for name in changes:
             find_switch(name)
         labels = {key: getattr(self, key) for key in LABELS}
-        return make_recipe({**labels, **self.switches, **changes}) if changes else self
+        # Gradients that somebody wants in fp32 are not those that fp16 training keeps by itself.
+        wants_fp32 = "fp32" in (changes.get("grad_accum_dtype"), changes.get("grad_reduce_dtype"))
+        own = {"fp16_gradients": False} if wants_fp32 else {}
+        return make_recipe({**labels, **self.switches, **own, **changes})
 
     def replaced(self, name: str, value: Any) -> Self:
         """Return the recipe with one switch at a value that is not checked."""

@@ -160,6 +160,7 @@ def recipe_arguments(job: Job, counts: dict[str, int]) -> dict[str, Any]:
         "overlap_grads": overlaps,
         "overlap_params": overlaps and bool(counts["zero_stage"]) and not _by_matrix(job),
         "grads_in_bf16": recipe.dtypes.grad_reduce_dtype == "bf16",
+        "grads_in_fp32": job.precision.name == "fp16" and not recipe.dtypes.fp16_gradients,
         "tp_overlap": recipe.overlap.tp_overlap == "pipelined" and counts["tp"] > 1,
         "no_p2p_overlap": not recipe.overlap.pp_overlap,
     }

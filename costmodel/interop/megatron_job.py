@@ -306,6 +306,8 @@ def _switches_of(flags: Flags, recipe: str, *, experts: bool) -> dict[str, Any]:
         read["grad_reduce_dtype"] = "bf16"
     elif base.dtypes.grad_reduce_dtype == "bf16":
         read["grad_reduce_dtype"] = "fp32"
+    if flags["fp16"] and flags["grads_in_fp32"]:
+        read["fp16_gradients"] = False
     if flags["attention_backend"] == "unfused":
         read["attention_kernel"] = "unfused"
     if flags["fp8_params"]:

@@ -68,7 +68,8 @@ def test_fp16_gradients_of_megatron():
     assert kept + activations == near(4 * N / 2)
     reduced = "dp.dense.grad_reduce_scatter"
     assert each_us(est)[reduced] == near(each_us(price(**TWO))[reduced] - 2 * N / 2 / 1e5)
-    for changes in ({"switches": {"fp16_gradients": False}}, {"precision": "bf16"}):
+    wants_fp32 = [{"fp16_gradients": False}, {"grad_accum_dtype": "fp32"}, {"grad_reduce_dtype": "fp32"}]
+    for changes in (*({"switches": one} for one in wants_fp32), {"precision": "bf16"}):
         assert states(price(**{"precision": "fp16", **TWO, **changes}))["gradients"] == near(4 * N)
 
 
