@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from io import StringIO
@@ -85,8 +84,6 @@ def _loaded(text: str) -> Any:
     from yaml.error import MarkedYAMLError
 
     try:
-        if _is_deep(text):
-            raise _UnreadableError(_TOO_DEEP)
         loader = _loader()(text)
         node = loader.get_single_node()
         if node is None:
@@ -109,17 +106,6 @@ def _loaded(text: str) -> Any:
     except Exception as problem:  # the reader's own: of dates, numbers, tags and characters that cannot be
         what = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
         raise _UnreadableError(f"expected valid YAML; {what}") from None
-
-
-def _is_deep(text: str) -> bool:
-    """Tell whether a text nests too deeply: libyaml before 0.2.6 has no limit of its own, and reads by recursion."""
-    import yaml
-
-    steps = (
-        isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        for event in yaml.parse(text, Loader=_loader())
-    )
-    return any(depth > MOST_LEVELS for depth in itertools.accumulate(steps))
 
 
 _OPEN = (0, 0)
@@ -167,6 +153,16 @@ def _loader() -> Any:
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+        depth = 0
+
+        def descend_resolver(self, *_: Any) -> None:
+            # Called before each node is composed, by recursion; libyaml before 0.2.6 has no limit of its own.
+            self.depth += 1
+            if self.depth > MOST_LEVELS:
+                raise _UnreadableError(_TOO_DEEP)
+
+        def ascend_resolver(self) -> None:
+            self.depth -= 1
 
         def construct_yaml_int(self, node: Any) -> int:
             text = self.construct_scalar(node).replace("_", "")
@@ -257,14 +253,3 @@ def node(value: Any, *, inline: bool = False) -> Any:
     if isinstance(value, float):
         return int(value) if value.is_integer() else float(f"{value:g}")
     return value
-
-
-def put_block(text: str, key: str, block: Mapping[str, Any], *, comment: str, before: str) -> str:
-    """Return a YAML text with one top-level block replaced, or added before the key `before`."""
-    content = document(text)
-    if key in content:
-        content[key] = node(block)
-    else:
-        place = list(content).index(before) if before in content else len(content)
-        content.insert(place, key, node(block))
-    return document_text(content, {key: comment})

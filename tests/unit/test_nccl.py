@@ -11,7 +11,7 @@ from costmodel.base.errors import LayoutError
 from costmodel.describe.hardware.cluster import Tier
 from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.physics.network.expert_dispatch import expected_copies, moe_exchange_time
+from costmodel.physics.network.expert_dispatch import moe_exchange_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.nccl import PRIMITIVES, collective_time
@@ -179,13 +179,6 @@ def test_the_file_model_has_every_constant_with_its_unit_and_default():
     for wrong in ({"rate_factor": 0}, {"nvls_min_ranks": 1}, {"pipeline": "3 GB/s"}, {"pipeline": 3}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             FabricConstants.model_validate(wrong)
-
-
-def test_expected_copies_in_the_limits():
-    assert float(expected_copies(1, 8)) == 0
-    assert float(expected_copies(1e9, 8)) == pytest.approx(8)  # no two experts share a domain
-    assert float(expected_copies(4, 1e6)) == pytest.approx(3)  # every other domain is hit
-    assert (expected_copies(8, 8, domain_limit=4) < expected_copies(8, 8)).all()
 
 
 def test_dispatch_of_one_rank_costs_nothing_and_one_node_never_uses_the_nic():

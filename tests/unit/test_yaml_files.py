@@ -11,7 +11,6 @@ from costmodel.base.yaml_files import (
     document,
     document_text,
     parse_mapping,
-    put_block,
     read_mapping,
     top_level_lines,
 )
@@ -111,33 +110,6 @@ def test_a_shipped_profile_is_written_as_it_was_read():
     for path in PROFILES[::6]:
         text = path.read_text(encoding="utf-8")
         assert document_text(document(text)) == text, path
-
-
-BLOCK = {"basis": "measured", "source": "it's", "points": 3.0, "share": 0.123456789, "tile": [128.0, 1.5]}
-WRITTEN = """fabric:  # fitted
-  basis: measured
-  source: it's
-  points: 3
-  share: 0.123457
-  tile: [128, 1.5]
-"""
-
-
-def test_a_block_is_replaced_and_every_other_line_stays():
-    texts = [path.read_text(encoding="utf-8") for path in PROFILES]
-    fitted = [text for text in texts if "\nfabric:" in text and "\nsources:" in text]
-    for text in fitted[:2]:
-        head, _, rest = text.partition("fabric:")
-        tail = rest[rest.index("sources:") :]
-        once = put_block(text, "fabric", BLOCK, comment="fitted", before="sources")
-        assert once == head + WRITTEN + tail
-        assert put_block(once, "fabric", BLOCK, comment="fitted", before="sources") == once
-
-
-def test_a_block_that_is_new_stands_before_the_sources():
-    text = "name: x  # a name\nsources:\n  a: {title: b}\n"
-    found = put_block(text, "fabric", BLOCK, comment="fitted", before="sources")
-    assert found == "name: x  # a name\n" + WRITTEN + "sources:\n  a: {title: b}\n"
 
 
 def test_a_device_is_no_file():

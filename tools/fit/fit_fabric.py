@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from costmodel.base.errors import DataError
-from costmodel.base.yaml_files import document, document_text, put_block
+from costmodel.base.yaml_files import document, document_text, node
 from costmodel.describe.hardware.cluster import Tier
 from costmodel.describe.hardware.hardware import load_link
 from costmodel.physics.network.fabric import Fabric
@@ -226,13 +226,10 @@ def write_block(path: Path, tier: Tier, block: Mapping[str, Any]) -> None:
     content = document(path.read_text(encoding="utf-8"))
     content["latency"]["value"] = quantity_text("_s", tier.latency_s)
     content["base_latency"]["value"] = quantity_text("_s", tier.base_latency_s)
-    text = put_block(
-        document_text(content),
-        "fabric",
-        block,
-        comment="written by tools/fit/fit_fabric.py",
-        before="sources",
-    )
+    if "fabric" not in content:
+        content.insert(list(content).index("sources"), "fabric", None)
+    content["fabric"] = node(block)
+    text = document_text(content, {"fabric": "written by tools/fit/fit_fabric.py"})
     path.write_text(text, encoding="utf-8")
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.csv_text import read_rows
-from costmodel.bill.formula import evaluate, with_steps
+from costmodel.bill.formula import with_steps
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, Tier
 from costmodel.physics.network.mesh import Group
 from costmodel.physics.network.paths import Level, Route, Steps, go_on, path_of
@@ -100,12 +100,7 @@ DISPATCH_LATENCY_S = 25e-6
 """Fixed time of a dispatch or combine: DeepEP's low-latency table at EP 8 to 256, straight line."""
 
 _COPIES = "usable * (1 - (1 - 1 / usable) ** top_k) * (1 - 1 / domains)"
-
-
-def expected_copies(num_domains: ArrayLike, top_k: ArrayLike, *, domain_limit: ArrayLike = np.inf) -> Array:
-    """Count the copies of a token that leave its own domain, one per other domain it is routed to."""
-    formula = f"usable = min(limit, domains); {_COPIES}"
-    return evaluate(formula, {"domains": num_domains, "top_k": top_k, "limit": domain_limit})
+"""Copies of a token that leave its own domain, one per other domain that it is routed to."""
 
 
 @cache
