@@ -94,7 +94,7 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     if wanted in known:
         return known[wanted]
     for path in known.values():
-        if wanted in aliases_of(path, wanted):
+        if wanted in aliases_of(path):
             return path
     same = _called(known, lambda name: solid(name) == solid(wanted))
     if len(same) == 1:
@@ -284,7 +284,7 @@ def _software(path: Path, generation: str) -> dict[str, Any]:
     """Return what the shipped accelerators of a generation say of its software."""
     known: dict[str, dict[str, Any]] = {}
     for _, shipped in profile_files("accelerator", (shipped_folder(),)):
-        if stated := _mapping(_glance(shipped, "software").get("software")):
+        if stated := _mapping(_glance(shipped, shipped.stat().st_mtime_ns, "software")):
             known.setdefault(at_a_glance(shipped, "generation"), stated)
     if generation not in known:
         raise ProfileError(
@@ -331,25 +331,24 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def at_a_glance(path: Path, key: str) -> str:
-    """Return the text of a top-level key without parsing the rest of the file, empty if there is none."""
-    return str(_glance(path, key).get(key, ""))
+    """Return the text of a top-level key, empty if there is none."""
+    return str(_glance(path, path.stat().st_mtime_ns, key) or "")
 
 
-def aliases_of(path: Path, wanted: str = "") -> list[str]:
-    """Return a file's aliases without parsing the rest, because a look-up must not load every profile."""
-    aliases = _glance(path, "aliases", wanted).get("aliases")
+def aliases_of(path: Path) -> list[str]:
+    """Return a file's aliases."""
+    aliases = _glance(path, path.stat().st_mtime_ns, "aliases")
     return [str(alias).lower() for alias in aliases] if isinstance(aliases, list) else []
 
 
-def _glance(path: Path, key: str, wanted: str = "") -> dict[str, Any]:
-    """Return one key of a file if its lines hold `wanted`; what is no YAML is for `read_yaml` to say."""
+@lru_cache(maxsize=4096)
+def _glance(path: Path, _mtime_ns: int, key: str) -> Any:
+    """Return the value of a top-level key without parsing the rest, because a look-up must not load every profile."""
     lines = top_level_lines(path.read_text(encoding="utf-8", errors="replace"), (key,))
-    if not lines or wanted not in lines.lower():
-        return {}
     try:
-        return parse_mapping(lines, path.name, example="", error=ProfileError)
-    except ProfileError:
-        return {}
+        return parse_mapping(lines, path.name, example="", error=ProfileError).get(key) if lines else None
+    except ProfileError:  # what is no YAML is for `read_yaml` to say
+        return None
 
 
 _MAKERS = frozenset(
