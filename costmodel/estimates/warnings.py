@@ -178,15 +178,17 @@ def _bubble(est: PricedJob) -> Iterator[str]:
 
 def _faster(est: PricedJob) -> Iterator[str]:
     """Name each change of the pipeline that saves time, with its flag and what it saves."""
-    for saving in time_savings(est):
-        if saving.saved < WORTH_SAYING:
+    for saving in time_savings(est.job):
+        if -saving.slowdown < WORTH_SAYING:
             continue
-        said = f"{saving.flags} saves {saving.saved:.1%} ({format_seconds(saving.step_time_s, 3)} a step, "
+        said = (
+            f"{saving.change} saves {-saving.slowdown:.1%} ({format_seconds(saving.step_time_s, 3)} a step, "
+        )
         said += f"{format_bytes(saving.memory_bytes)}"
         if saving.memory_bytes > est.memory_capacity_bytes:
             said += ", does not fit"
         said += ")"
-        if saving.flags.startswith("--pipeline-layout"):
+        if saving.change.name.startswith("--pipeline-layout"):
             said += f": the stage with the head sets the pace; {saving.chunks} deals it fewer layers"
         yield said
 
