@@ -44,11 +44,11 @@ _DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].turned == "placement")
 def advice(plan: Found) -> list[str]:
     """Explain the pick: an opening, a sentence a choice that matters, and what limits it."""
     best, question = plan.best, plan.question
-    spared = question.spared(best.job)
+    headroom_share = question.headroom_share(best.job)
     opening = (
         f"{layout_text(best.job.layout)}: {format_seconds(float(best.step_time_s))} a step at {float(best.mfu):.1%} "
         f"MFU, {format_bytes(float(best.memory_bytes_per_gpu))} of the {format_bytes(question.limit_bytes(best.job))} "
-        f"that a GPU may use{f' ({spared:.1%} of its memory is kept free)' if spared else ''}."
+        f"that a GPU may use{f' ({headroom_share:.1%} of its memory is kept free)' if headroom_share else ''}."
     )
     choices = (
         yours_text(plan),
@@ -227,7 +227,7 @@ def _recompute(plan: Found) -> str:
 def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     """Return each of the user's constraints with the share of step time that dropping it would save."""
     # Other choices are left out on both sides: what a constraint costs does not hang on them.
-    question = replace(plan.question, chooses=False)
+    question = replace(plan.question, search_switches=False)
     jobs: Sequence[int] = range(len(question.jobs))
     score = _least(plan.tally.best_score, jobs)
     if not np.isfinite(score):
@@ -238,15 +238,15 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     gains = [
         (f"{knob} = {', '.join(value_text(knob, v) for v in values)}", question.without(knob))
         for knob, values in question.given.items()
-        if knob in question.named
+        if knob in question.user_knobs
     ]
     if np.isfinite(question.max_memory_bytes):
         unlimited = replace(question, max_memory_bytes=np.inf)
         gains.append((f"max-memory {format_bytes(question.max_memory_bytes)}", unlimited))
     saved = [(name, 1.0 - _best_score(plan, asked) / score) for name, asked in gains]
-    if spared := question.spared(plan.best.job):
+    if headroom_share := question.headroom_share(plan.best.job):
         kept = (
-            f"headroom {spared:.1%}"
+            f"headroom {headroom_share:.1%}"
             if question.headroom
             else f"risk {RISK if question.risk is None else question.risk:.0%}"
         )

@@ -70,16 +70,16 @@ def smallest_indices(score: Array, count: int) -> NDArray[np.int64]:
     return np.asarray(np.argpartition(score, count - 1)[:count], dtype=np.int64)
 
 
-class Kept(NamedTuple):
+class BestLayouts(NamedTuple):
     """Columns of the best layouts, and of the front; `score` and `memory_bytes` are among them."""
 
     top: Columns
     front: Columns
 
-    def merged(self, other: Kept, count: int) -> Kept:
+    def merged(self, other: BestLayouts, count: int) -> BestLayouts:
         """Join the results of two parts of a search."""
         top, front = joined([self.top, other.top]), joined([self.front, other.front])
-        return Kept(
+        return BestLayouts(
             best_rows(top, count), taken(front, pareto_indices(front["score"], front["memory_bytes"]))
         )
 
@@ -96,8 +96,8 @@ def best_rows(columns: Columns, count: int) -> Columns:
 
 def with_firsts(columns: Columns, firsts: Sequence[Columns]) -> Columns:
     """Return rows in order with the best of each job among them: in place of the last where they are not."""
-    held = set(columns["job"].tolist())
-    missing = [one for one in firsts if float(one["job"][0]) not in held]
+    present = set(columns["job"].tolist())
+    missing = [one for one in firsts if float(one["job"][0]) not in present]
     room = columns["score"].size - len(missing)
     if not missing or room < columns["score"].size // 2:
         return columns

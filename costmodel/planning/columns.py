@@ -1,4 +1,4 @@
-"""Kept layouts as columns with names and units, for frames, CSV and JSON."""
+"""BestLayouts layouts as columns with names and units, for frames, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.describe.odds import odds
 from costmodel.estimates.estimate import Estimate
-from costmodel.planning.best import Kept
+from costmodel.planning.best import BestLayouts
 from costmodel.planning.preference import SIMULATED
-from costmodel.planning.search import Pass, peak_flops_per_s
+from costmodel.planning.search import JobVariant, peak_flops_per_s
 from costmodel.step.anatomy.adapters import job_flops_per_token
 
 Array = NDArray[np.float64]
 
 
 def plan_columns(
-    passes: Sequence[Pass],
-    kept: Kept,
+    variants: Sequence[JobVariant],
+    kept: BestLayouts,
     rows: Mapping[str, Array],
     ests: Sequence[Estimate] | None = None,
 ) -> dict[str, list[Any]]:
     """Turn kept rows into columns with names instead of codes, their figures from estimates where these are given."""
     numbers = rows["job"].astype(int).tolist()
-    of_row = [passes[number] for number in numbers]
+    of_row = [variants[number] for number in numbers]
     jobs = [one.job for one in of_row]
     step_s, memory, gpus = rows["step_time_s"], rows["memory_bytes"], rows["gpus"]
     if ests is not None:
@@ -38,7 +38,7 @@ def plan_columns(
             for name in ("step_time_s", "memory_bytes_per_gpu")
         )
     tokens = np.asarray([float(job.global_batch * job.seq_len) for job in jobs])
-    per_token = {number: float(job_flops_per_token(passes[number].job)) for number in set(numbers)}
+    per_token = {number: float(job_flops_per_token(variants[number].job)) for number in set(numbers)}
     flops = tokens * [per_token[number] for number in numbers]
     peak = np.asarray([peak_flops_per_s(job) for job in jobs])
     front, keys = (

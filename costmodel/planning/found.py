@@ -15,7 +15,7 @@ from costmodel.base.words import common_device, errors_called
 from costmodel.describe.jobs.fields import KNOBS
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.planning.best import Columns, Kept, best_rows, joined, taken, with_firsts
+from costmodel.planning.best import BestLayouts, Columns, best_rows, joined, taken, with_firsts
 from costmodel.planning.choices import Choice
 from costmodel.planning.columns import plan_columns
 from costmodel.planning.no_layout import explain_empty
@@ -30,7 +30,7 @@ from costmodel.planning.preference import (
     with_simulation,
 )
 from costmodel.planning.request import Request
-from costmodel.planning.search import Pass, Question, layout_of
+from costmodel.planning.search import JobVariant, Question, layout_of
 from costmodel.planning.tuning import Progress, Tuned
 from costmodel.planning.uncertain import Odds, Trial, compare, quantile_of
 
@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 KEPT = 1000
 """Layouts that a search keeps where nothing else is asked for."""
 OWN = -1
-"""What `job` of a row says of the layout that the planned job has today: its pass is the last one."""
+"""`job` of the row of the user's own layout, whose variant is the last one."""
 
 
 class Yours(NamedTuple):
@@ -56,10 +56,10 @@ class Yours(NamedTuple):
 
 
 class Own(NamedTuple):
-    """The layout that a planned job has today, as a row of the search and a pass without a space."""
+    """The user's own layout, as a row of the search and a variant without other layouts."""
 
     row: Columns
-    priced: Pass
+    priced: JobVariant
     runs: bool
     """Whether it fits as a plan's layouts have to, and is within what was asked."""
     unasked: tuple[str, ...]
@@ -69,7 +69,7 @@ class Own(NamedTuple):
         """By its bill; less is better."""
         return float(self.row["score"][0])
 
-    def among(self, kept: Kept, estimate_of: Callable[[Columns, int], Estimate]) -> Kept:
+    def among(self, kept: BestLayouts, estimate_of: Callable[[Columns, int], Estimate]) -> BestLayouts:
         """Return what was kept with its row, simulated: in its place where it runs, else as the last one."""
         row = with_simulation(self.row, [0], [estimate_of(self.row, 0)])
         if not self.runs:
@@ -78,7 +78,7 @@ class Own(NamedTuple):
         for name in ("step_time_s", "memory_bytes"):
             same &= np.isclose(kept.top[name], row[name], rtol=1e-9)
         top = taken(kept.top, np.flatnonzero(~same))
-        return Kept(top, kept.front).merged(Kept(row, row), top["score"].size + 1)
+        return BestLayouts(top, kept.front).merged(BestLayouts(row, row), top["score"].size + 1)
 
 
 def _own(job: Job, request: Request) -> Own:
@@ -95,9 +95,11 @@ def _own(job: Job, request: Request) -> Own:
     }
     row = unsimulated({name: np.asarray([float(number)]) for name, number in numbers.items()})
     # What a recipe's framework usually starts binds no layout that somebody starts; what is asked for does.
-    asked = question.given if request.framework else question.named
+    asked = question.given if request.framework else question.user_knobs
     unasked = [knob for knob in asked if float(row[knob][0]) not in question.given[knob]]
-    if "axis_order" in question.held and job.axis_order not in {one.axis_order for one in question.jobs}:
+    if "axis_order" in question.user_switches and job.axis_order not in {
+        one.axis_order for one in question.jobs
+    }:
         unasked.append("axis_order")
     fits = bool(est.fits) and memory <= question.limit_bytes(job)
     if question.headroom is None:
@@ -119,7 +121,7 @@ def _own(job: Job, request: Request) -> Own:
     ]
     if job.axis_order != before.axis_order:
         choices.append(Choice(axis_order=job.axis_order))
-    return Own(row, Pass(OWN, job, (), origin, tuple(choices)), fits and not unasked, tuple(unasked))
+    return Own(row, JobVariant(OWN, job, (), origin, tuple(choices)), fits and not unasked, tuple(unasked))
 
 
 class Found:
@@ -127,18 +129,18 @@ class Found:
 
     def __init__(self, request: Request, tuned: Tuned, own: Own | None) -> None:
         self.question, self.own_problem, self.assumed = request.question, request.problem, request.assumed
-        self.passes, self.tally, self.rejected = tuned.passes, tuned.tally, +tuned.rejected
+        self.variants, self.tally, self.rejected = tuned.variants, tuned.tally, +tuned.rejected
         self._ladders, self._own = tuned.ladders, own
         self._estimates: dict[tuple[float, ...], Estimate] = {}
         share = quantile_of(self.question.objective)
         assert self.tally.kept is not None
         kept = self.tally.kept
-        if share is None and self.question.chooses:
+        if share is None and self.question.search_switches:
             # What the search asserts of a switch is seen next to the best without it.
             kept = kept._replace(top=with_firsts(kept.top, list(self.tally.first.values())))
         by_value = {knob: dict(values) for knob, values in self.tally.by_value.items()}
         if own is not None:
-            self.passes.append(own.priced)
+            self.variants.append(own.priced)
             for knob, values in by_value.items() if own.runs else ():
                 value = float(own.row[knob][0])
                 values[value] = min(values.get(value, np.inf), own.score)
@@ -180,18 +182,18 @@ class Found:
         if np.isfinite(quantile).any():
             top = taken(self.kept.top, found.rows)
             top["score"] = top["score"].min() * quantile / quantile.min()
-            self.kept = Kept(best_rows(top, top["score"].size), self.kept.front)
+            self.kept = BestLayouts(best_rows(top, top["score"].size), self.kept.front)
         # The rows stand elsewhere now.
         self.__dict__.pop("own_row", None)
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:
         """The jobs that `job` of a row counts: those of the question, then those with other choices."""
-        return tuple(one.job for one in self.passes)
+        return tuple(one.job for one in self.variants)
 
     @property
     def _origins(self) -> list[int]:
-        return [one.origin for one in self.passes]
+        return [one.origin for one in self.variants]
 
     @property
     def num_priced(self) -> int:
@@ -213,13 +215,13 @@ class Found:
         """Return the estimate of one row; of one layout there is one."""
         key = tuple(float(columns[name][row]) for name in ("job", "gpus", *KNOBS))
         if key not in self._estimates:
-            job = self.passes[int(key[0])].job
+            job = self.variants[int(key[0])].job
             self._estimates[key] = estimate_job(replace(job, layout=layout_of(columns, row)))
         return self._estimates[key]
 
     def asked_job(self, row: int) -> int:
         """Return which of the question's jobs a kept row belongs to."""
-        return self.passes[int(self.kept.top["job"][row])].origin
+        return self.variants[int(self.kept.top["job"][row])].origin
 
     def __len__(self) -> int:
         return int(self.kept.top["score"].size)
@@ -230,12 +232,12 @@ class Found:
 
     @cached_property
     def _listed(self) -> tuple[Indices, Indices]:
-        """Kept rows worth listing, the pick first, and how many rows each stands for."""
+        """BestLayouts rows worth listing, the pick first, and how many rows each stands for."""
         return self._list()
 
     @property
     def listed(self) -> Indices:
-        """Kept rows worth listing: the pick, then by score; see `costmodel.planning.preference.listed`."""
+        """BestLayouts rows worth listing: the pick, then by score; see `costmodel.planning.preference.listed`."""
         return self._listed[0]
 
     @property
@@ -255,7 +257,7 @@ class Found:
 
     def _compared(self, rows: Indices, weight: Callable[[Job], float]) -> Odds:
         limit = self.question.max_memory_bytes
-        return compare(self.passes, self.kept.top, rows, weight, max_memory_bytes=limit)
+        return compare(self.variants, self.kept.top, rows, weight, max_memory_bytes=limit)
 
     def trials(self) -> list[tuple[Estimate, Trial]]:
         """Return the few parallel layouts worth a trial, the pick first, with what is known of each."""
@@ -349,7 +351,7 @@ class Found:
         found = kept["job"] != OWN
         billed = kept["score"] / kept[LONGER]
         count = int(np.sum(found & (kept["score"] < least)) - np.sum(found & (billed < least)))
-        for one in self.passes:
+        for one in self.variants:
             for part in one.parts():
                 better = part.step_time_s * self.question.weight(one.job) < least
                 count += int(np.sum(better & self.question.fits(part, one.job)))
@@ -379,7 +381,7 @@ class Found:
         return {
             "rank": [self.ranks[row] for row in at],
             "mark": [self.marks(int(row)) for row in at],
-            **plan_columns(self.passes, self.kept, taken(self.kept.top, at), ests),
+            **plan_columns(self.variants, self.kept, taken(self.kept.top, at), ests),
         }
 
     def pareto_columns(self) -> dict[str, list[Any]]:
@@ -392,7 +394,7 @@ class Found:
         return {
             "rank": [None if row is None else self.ranks[row] for row in rows],
             "mark": ["" if row is None else self.marks(row) for row in rows],
-            **plan_columns(self.passes, self.kept, self.kept.front),
+            **plan_columns(self.variants, self.kept, self.kept.front),
         }
 
 
@@ -401,5 +403,5 @@ def _nothing_left(question: Question, tuned: Tuned) -> str:
     leanest = tuned.tally.leanest
     if leanest is not None:
         least, row = leanest
-        leanest = least, {**row, "job": np.asarray([float(tuned.passes[int(row["job"][0])].origin)])}
+        leanest = least, {**row, "job": np.asarray([float(tuned.variants[int(row["job"][0])].origin)])}
     return explain_empty(question, tuned.rejected, leanest)

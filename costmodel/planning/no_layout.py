@@ -51,7 +51,7 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
     leanest = layout_text(layout).replace("micro-batch 1, ", "")
     start = f"plan: no layout fits: the leanest ({leanest}) needs {needed(est, limit)}"
     if least <= device:
-        if question.max_memory_bytes <= device * (1.0 - question.spared(job)):
+        if question.max_memory_bytes <= device * (1.0 - question.headroom_share(job)):
             return f"{start}, which max_memory allows; max_memory = {format_bytes(least)} would do"
         free = max(0.0, 1.0 - least / device)
         if question.headroom is not None:
@@ -62,7 +62,7 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
     # A file names more than its reader meant to hold: the change that costs least may be to any of it.
     freed = []
     for knob in question.given:
-        found = feasible(question.without(knob)) if knob in question.named else None
+        found = feasible(question.without(knob)) if knob in question.user_knobs else None
         if found is not None:
             asked = ", ".join(value_text(knob, value) for value in question.given[knob])
             change = f"{knob} = {value_text(knob, float(found[knob][0]))} instead of {asked}"
@@ -135,7 +135,7 @@ def _tried(
 ) -> Cure | None:
     """Return a change of switches and optimizer as a cure, if it is one and no change of what the user named."""
     changed = {name: value for name, value in switches.items() if job.switches[name] != value}
-    if (not changed and not other_optimizer) or question.held & set(changed):
+    if (not changed and not other_optimizer) or question.user_switches & set(changed):
         return None
     try:
         with_optimizer = replace(job, optimizer=optimizer(other_optimizer)) if other_optimizer else job

@@ -20,7 +20,7 @@ from costmodel.describe.jobs.short_form import changed_switches
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.pipeline_run import is_soon_simulated, simulated_step_s
 from costmodel.physics.pipeline.schedules import schedule_code
-from costmodel.planning.best import Columns, Kept, best_rows, joined, pareto_indices, taken
+from costmodel.planning.best import BestLayouts, Columns, best_rows, joined, pareto_indices, taken
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -181,12 +181,15 @@ def unsimulated(rows: Columns) -> Columns:
 
 
 def ranked(
-    kept: Kept, jobs: Sequence[Job], asked: Sequence[int], estimate_of: Callable[[Columns, int], Estimate]
-) -> Kept:
+    kept: BestLayouts,
+    jobs: Sequence[Job],
+    asked: Sequence[int],
+    estimate_of: Callable[[Columns, int], Estimate],
+) -> BestLayouts:
     """Return what was kept in the order of simulated steps, as many simulated as it takes for the first `FINALISTS`."""
     top, tried = unsimulated(kept.top), set[tuple[float, ...]]()
     if top["score"].size < FINALISTS:
-        return Kept(top, unsimulated(kept.front))
+        return BestLayouts(top, unsimulated(kept.front))
     while len(tried) < _MOST_SIMULATED:
         first = listed(top, jobs, asked)[0][:FINALISTS].tolist()
         fresh = [row for row in first if _key(top, row) not in tried]
@@ -198,7 +201,7 @@ def ranked(
     held = {_key(top, row) for row in range(top["score"].size)}
     beyond = [row for row in range(kept.front["score"].size) if _key(kept.front, row) not in held]
     front = joined([top, unsimulated(taken(kept.front, np.asarray(beyond, dtype=np.int64)))])
-    return Kept(top, taken(front, pareto_indices(front["score"], front["memory_bytes"])))
+    return BestLayouts(top, taken(front, pareto_indices(front["score"], front["memory_bytes"])))
 
 
 def _key(rows: Columns, row: int) -> tuple[float, ...]:

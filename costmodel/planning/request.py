@@ -196,14 +196,14 @@ def make_question(
         objective=one("objective"),
         # Naming the values of tp is asking for them, beyond the domain or not.
         tp_in_domain="tp" not in given if inside is None else inside,
-        launchable=framework != ANY_FRAMEWORK,
+        launchable_only=framework != ANY_FRAMEWORK,
         files=_files(options, jobs),
         file=file,
-        chooses=chooses,
-        named=frozenset({*(knob for knob in KNOBS if knob in options), *(one("fix") or {})}),
-        held=frozenset({*switches, *(("axis_order",) if "axis_order" in options else ())}),
+        search_switches=chooses,
+        user_knobs=frozenset({*(knob for knob in KNOBS if knob in options), *(one("fix") or {})}),
+        user_switches=frozenset({*switches, *(("axis_order",) if "axis_order" in options else ())}),
         risk=_risk(options),
-        launched={}
+        framework_values={}
         if alike
         else {
             recipe.name: {

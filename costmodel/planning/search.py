@@ -1,4 +1,4 @@
-"""Running a search: the question, pricing slab by slab, and the tally of what is kept.
+"""Pricing every layout of a search slab by slab, and keeping the best of them.
 
 Every layout is priced by the same `price` as one estimate. A slab is an open mesh, so that each
 line of the bill is computed on the few knobs it depends on, and only the sums of step time and
@@ -23,8 +23,8 @@ from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.odds import RISK, odds
 from costmodel.interop.answer import JobFile
 from costmodel.planning.best import (
+    BestLayouts,
     Columns,
-    Kept,
     best_rows,
     joined,
     pareto_indices,
@@ -38,52 +38,52 @@ from costmodel.step.price import price_unsharded
 
 Array = NDArray[np.float64]
 
-WORTH_MEMORY = 0.05
-"""What a layout that does not fit may be slower than the best that does, for its memory to be worth a second look. [-]"""
-PLACEMENTS_KEPT = 1024
-"""Best placements of a job that are priced again with other choices."""
+MORE_MEMORY_MARGIN = 0.05
+"""How much slower than the best that fits a layout may be for the search to try saving memory on it. [-]"""
+MAX_PLACEMENTS = 1024
+"""Best placements of a job that are priced again with other switches."""
 
 CHUNK_LAYOUTS = 2**19
-"""Layouts priced at a time: what bounds memory, and what of it the processor's cache holds."""
+"""Layouts priced at a time, which bounds memory and lets intermediate arrays stay in the processor's cache."""
 _NO_RISK = 1e-6
-"""Probability of running out of memory below which a host is not looked at. [-]"""
+"""Probability of running out of host memory below which it is taken as 0. [-]"""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a search is asked: jobs without a layout, values of every knob, constraints, objective."""
+    """A search problem: jobs without a layout, values of every knob, constraints, objective."""
 
     jobs: tuple[Job, ...]
     """One for each number of GPUs, batch, cluster, precision … asked for."""
     given: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Values of the knobs that are named; the others take their defaults."""
+    """Values to try of some knobs; the others take `default_values`."""
     max_memory_bytes: float = np.inf
-    """Memory limit beside what the device offers. [B]"""
+    """Memory limit per GPU; that of the device holds as well. [B]"""
     headroom: float | None = None
     """Share of the device's memory to leave free, in place of `risk`. [-]"""
     objective: str = "step-time"
     tp_in_domain: bool = True
-    launchable: bool = False
-    """Whether to keep to what the recipe's framework starts."""
+    launchable_only: bool = False
+    """Whether to search only layouts that the recipe's framework accepts."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """How models and clusters were given as texts, by their names."""
-    chooses: bool = False
-    """Whether switches and orders of the axes that the framework leaves to its users are searched too."""
-    held: frozenset[str] = frozenset()
-    """Those of them that the user has named."""
-    named: frozenset[str] = frozenset(KNOBS)
-    """Knobs whose values are the user's, not the framework's."""
+    """Presets or paths that the user gave, by the name of the model or cluster they resolved to."""
+    search_switches: bool = False
+    """Whether the framework's user-settable switches and the order of the axes are searched too."""
+    user_switches: frozenset[str] = frozenset()
+    """Those of them that the user set: they stay fixed."""
+    user_knobs: frozenset[str] = frozenset(KNOBS)
+    """Knobs whose values come from the user, not from the framework's defaults."""
     risk: float | None = None
-    """Accepted probability of running out of memory, where `headroom` is none; none for `RISK`. [-]"""
+    """Accepted probability of running out of memory where `headroom` is None; None means `RISK`. [-]"""
     file: JobFile | None = None
-    """What was planned, where that is a file."""
-    launched: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    """What the frameworks start with, by recipe, where the jobs have several; otherwise it stands in `given`."""
+    """The job file that was planned, if any."""
+    framework_values: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    """Default knob values of each recipe's framework, where the jobs have several recipes; else they are in `given`."""
 
     def values(self, job: Job) -> dict[str, tuple[float, ...]]:
         """Return the values of every knob for one of the jobs."""
-        launched = self.launched.get(job.recipe.name, {})
-        return {**default_values(job, float(job.layout.gpus)), **launched, **self.given}
+        framework_values = self.framework_values.get(job.recipe.name, {})
+        return {**default_values(job, float(job.layout.gpus)), **framework_values, **self.given}
 
     def command_of(self, job: Job, command: str = "estimate") -> str:
         """Return the command line that prices a job of one layout, on top of the file that was planned."""
@@ -98,9 +98,11 @@ class Question:
 
     def limit_bytes(self, job: Job) -> float:
         """Return the memory that a layout may take. [B]."""
-        return min(self.max_memory_bytes, job.cluster.accelerator.memory_bytes * (1.0 - self.spared(job)))
+        return min(
+            self.max_memory_bytes, job.cluster.accelerator.memory_bytes * (1.0 - self.headroom_share(job))
+        )
 
-    def spared(self, job: Job) -> float:
+    def headroom_share(self, job: Job) -> float:
         """Return the share of the device's memory to leave free. [-]."""
         if self.headroom is not None:
             return self.headroom
@@ -111,8 +113,8 @@ class Question:
         """Probability of running out of memory that is accepted, where `headroom` is none. [-]"""
         return RISK if self.risk is None else self.risk
 
-    def fits(self, part: Part, job: Job) -> NDArray[np.bool_]:
-        """Return which layouts of a part can run in the memory that they may take, on GPU and host together at the risk."""
+    def fits(self, part: PricedSlab, job: Job) -> NDArray[np.bool_]:
+        """Return which layouts fit: within the headroom, or with GPU and host together no likelier to run out than the risk."""
         fits = part.fits(self.limit_bytes(job))
         if self.headroom is not None:
             return fits
@@ -128,7 +130,7 @@ class Question:
         return np.asarray(fits & (surely >= 1.0 - self.accepted_risk))
 
     def weight(self, job: Job) -> float:
-        """Return what a second of step time costs in the objective's currency, per token."""
+        """Return the factor that turns step time into the objective: 1/s, FLOP/s·GPU, GPU-hours or dollars per token."""
         tokens = float(job.global_batch * job.seq_len)
         if self.objective in ("step-time", *QUANTILES):
             return 1.0
@@ -145,57 +147,57 @@ class Question:
         return gpu_seconds / 3600.0 * usd
 
 
-class Part(NamedTuple):
-    """A priced part of the space, the shape of its slab."""
+class PricedSlab(NamedTuple):
+    """Prices of the layouts of a slab, as arrays of its shape."""
 
     job: int
     slab: Slab
     step_time_s: Array
     memory_bytes: Array
     host_share: Array
-    """Of the host's memory that is taken. [-]"""
+    """Share of the host's memory that is used. [-]"""
 
     def fits(self, limit_bytes: float) -> NDArray[np.bool_]:
         """Return which layouts can run within a limit."""
         return np.asarray(self.slab.possible & (self.memory_bytes <= limit_bytes))
 
 
-class Pass(NamedTuple):
-    """Layouts to price for one job of a search, and what was chosen for it otherwise than its recipe has it."""
+class JobVariant(NamedTuple):
+    """A job with some switches changed from its recipe, and the layouts to price for it."""
 
     number: int
-    """What `Part.job` says of its parts."""
+    """Its index in `Tuned.variants`, and `PricedSlab.job`."""
     job: Job
     slabs: tuple[Slab, ...]
-    """None of a layout that somebody has: it is no part of the space."""
+    """Empty for the user's own layout, which is priced apart."""
     origin: int
-    """The job of the question that it answers."""
+    """Index of its job in the question."""
     choices: tuple[Choice, ...] = ()
 
-    def parts(self, chunk: int = CHUNK_LAYOUTS) -> Iterator[Part]:
-        """Price it part by part; no array is larger than `chunk` layouts."""
+    def parts(self, chunk: int = CHUNK_LAYOUTS) -> Iterator[PricedSlab]:
+        """Price its layouts, at most `chunk` at a time."""
         for slab in self.slabs:
-            # What cannot start with the choices is not priced.
-            fine = slab.where(starts(self.job, self.choices, slab.layout())) if self.choices else slab
-            for part in fine.parts(chunk) if fine.num_possible else ():
-                yield Part(self.number, part, *price_slab(self.job, part))
+            # Layouts that these switches cannot run are not priced.
+            startable = slab.where(starts(self.job, self.choices, slab.layout())) if self.choices else slab
+            for part in startable.parts(chunk) if startable.num_possible else ():
+                yield PricedSlab(self.number, part, *price_slab(self.job, part))
 
 
-def priced_parts(question: Question, *, chunk: int = CHUNK_LAYOUTS) -> Iterator[Part]:
-    """Price every layout of the question's jobs, part by part."""
+def priced_parts(question: Question, *, chunk: int = CHUNK_LAYOUTS) -> Iterator[PricedSlab]:
+    """Price every layout of the question's jobs, at most `chunk` at a time."""
     for index, job in enumerate(question.jobs):
-        yield from Pass(index, job, space_of(question, job).slabs, index).parts(chunk)
+        yield from JobVariant(index, job, space_of(question, job).slabs, index).parts(chunk)
 
 
 def price_slab(job: Job, slab: Slab) -> tuple[Array, Array, Array]:
-    """Return step time and memory of every layout of a slab, and what share it takes of the host's. [s, B, -].
+    """Return step time, memory per GPU, and share of the host's memory, of every layout of a slab. [s, B, -].
 
-    Memory is without end where a host's memory does not do.
+    Memory is infinite where the host's does not suffice.
     """
     step_s, memory, host_share = np.empty(slab.shape), np.empty(slab.shape), np.zeros(slab.shape)
     unsharded = price_unsharded(replace(job, layout=slab.layout()))
     for is_sharded in (False, True):
-        # What sends shards of parameters has lines that the others do not.
+        # Sharded parameters (ZeRO-3) add all-gather lines to the bill, so these layouts are priced apart.
         at = np.flatnonzero((slab.zero_stage >= 3) == is_sharded)
         if not at.size:
             continue
@@ -209,13 +211,13 @@ def price_slab(job: Job, slab: Slab) -> tuple[Array, Array, Array]:
 
 @dataclass
 class Tally:
-    """What a search has kept and counted so far."""
+    """Best layouts and counts of a search so far."""
 
-    kept: Kept | None = None
+    kept: BestLayouts | None = None
     num_priced: int = 0
     num_fit: int = 0
-    watched: float = np.inf
-    """A score, and how many layouts that fit have a better one."""
+    reference_score: float = np.inf
+    """Score of the user's own layout; `num_better` counts the layouts that fit and beat it."""
     num_better: int = 0
     fastest_s: dict[int, float] = field(default_factory=dict)
     leanest: tuple[float, Columns] | None = None
@@ -223,16 +225,16 @@ class Tally:
     best_score: dict[int, float] = field(default_factory=dict)
     """Best score of each job."""
     best_in_device: dict[int, float] = field(default_factory=dict)
-    """Best score of each job were none of the device's memory kept free."""
+    """Best score of each job if the whole device memory could be used, without headroom."""
     first: dict[int, Columns] = field(default_factory=dict)
-    """Best layout of each job, a row."""
+    """Best layout of each job, one row each."""
     placements: dict[int, Columns] = field(default_factory=dict)
-    """Best placements of each job that hold a layout that fits, with their scores."""
-    cramped: dict[int, Columns] = field(default_factory=dict)
-    """Placements of each job whose fastest layout does not fit, with the scores that those would have."""
+    """Best placements of each job among those with a layout that fits, with their scores."""
+    memory_limited: dict[int, Columns] = field(default_factory=dict)
+    """Placements of each job whose fastest layout does not fit, with the score of that layout."""
 
-    def add(self, question: Question, part: Part, count: int) -> None:
-        """Keep the best and the front of one more part."""
+    def add(self, question: Question, part: PricedSlab, count: int) -> None:
+        """Merge the best layouts and the Pareto front of one more slab."""
         job = question.jobs[part.job]
         weight = question.weight(job)
         self.num_priced += part.slab.num_possible
@@ -243,18 +245,18 @@ class Tally:
         self.best_in_device[part.job] = min(self.best_in_device.get(part.job, np.inf), in_device)
         fits = question.fits(part, job)
         fit = np.flatnonzero(fits)
-        self._note_cramped(part, weight * step_s, fits)
+        self._record_memory_limited(part, weight * step_s, fits)
         if not fit.size:
-            self._note_leanest(part)
+            self._record_smallest(part)
             return
         self.num_fit += fit.size
-        self._note_values(part, np.where(fits, step_s, np.inf), weight)
+        self._record_values(part, np.where(fits, step_s, np.inf), weight)
         step_s, memory = part.step_time_s.reshape(-1)[fit], part.memory_bytes.reshape(-1)[fit]
         score = step_s * weight
-        self.num_better += int(np.count_nonzero(score < self.watched * (1.0 - 1e-12)))
+        self.num_better += int(np.count_nonzero(score < self.reference_score * (1.0 - 1e-12)))
         top = self._contenders(score, count)
         front = self._on_front(score, memory)
-        new = Kept(
+        new = BestLayouts(
             best_rows(rows_of(part, fit[top], score[top]), count),
             rows_of(part, fit[front], score[front]),
         )
@@ -264,26 +266,26 @@ class Tally:
             self.first[part.job] = rows_of(part, fit[least], score[least])
 
     def _contenders(self, score: Array, count: int) -> NDArray[np.int64]:
-        """Return which layouts of a part may be among the best `count`: what is no better than all of those is out."""
-        held: Array = np.empty(0) if self.kept is None else self.kept.top["score"]
-        if held.size < count:
+        """Return the layouts of a slab that may be among the best `count`: at most the worst score kept so far."""
+        best: Array = np.empty(0) if self.kept is None else self.kept.top["score"]
+        if best.size < count:
             return smallest_indices(score, count)
-        near = np.flatnonzero(score <= held.max())
+        near = np.flatnonzero(score <= best.max())
         return np.asarray(near[smallest_indices(score[near], count)])
 
     def _on_front(self, score: Array, memory: Array) -> NDArray[np.int64]:
-        """Return which layouts of a part may be on the front of score against memory."""
+        """Return the layouts of a slab that may be on the Pareto front of score against memory."""
         if self.kept is None:
             return pareto_indices(score, memory)
         front = self.kept.front
         alive = undominated(score, memory, front["score"], front["memory_bytes"])
         return np.asarray(alive[pareto_indices(score[alive], memory[alive])])
 
-    def _note_values(self, part: Part, cost: Array, weight: float) -> None:
-        """Note the best score of every value of every knob, and the best placements; `cost` is step time that fits."""
+    def _record_values(self, part: PricedSlab, cost: Array, weight: float) -> None:
+        """Record the best score of every value of every knob, and the best placements; `cost` is inf where it does not fit."""
         slab, by_run = part.slab, cost.min(axis=(0, 1))
         by_placement, by_sharding = by_run.min(axis=0), cost.min(axis=(1, 2, 3))
-        self._note_placements(part, weight * by_placement)
+        self._record_placements(part, weight * by_placement)
         best: list[tuple[str, Array, Array]] = [
             ("gpus", np.asarray([slab.gpus]), np.asarray([by_run.min()])),
             ("recompute", slab.recompute, cost.min(axis=(0, 2, 3))),
@@ -299,28 +301,30 @@ class Tally:
                 least = weight * float(costs[values == value].min())
                 table[float(value)] = min(table.get(float(value), np.inf), least)
 
-    def _note_placements(self, part: Part, score: Array) -> None:
-        """Remember the best placements of a job, each with its best policies."""
+    def _record_placements(self, part: PricedSlab, score: Array) -> None:
+        """Record the best placements of a job, each by its best recomputation, schedule and sharding."""
         self.best_score[part.job] = min(self.best_score.get(part.job, np.inf), float(score.min()))
         self.placements[part.job] = _best_placements(part, score, self.placements.get(part.job))
 
-    def _note_cramped(self, part: Part, score: Array, fits: NDArray[np.bool_]) -> None:
-        """Remember the placements that would be faster with more memory, the best first."""
+    def _record_memory_limited(self, part: PricedSlab, score: Array, fits: NDArray[np.bool_]) -> None:
+        """Record the placements that would be faster with more memory, the best first."""
         free = score.min(axis=(0, 1, 2))
         fitting = np.where(fits, score, np.inf).min(axis=(0, 1, 2))
-        found = _best_placements(part, np.where(free < fitting, free, np.inf), self.cramped.get(part.job))
-        self.cramped[part.job] = taken(found, np.flatnonzero(np.isfinite(found["score"])))
+        found = _best_placements(
+            part, np.where(free < fitting, free, np.inf), self.memory_limited.get(part.job)
+        )
+        self.memory_limited[part.job] = taken(found, np.flatnonzero(np.isfinite(found["score"])))
 
-    def worth_memory(self, job: int, best: float) -> Columns | None:
-        """Return the placements of a job that with more memory would score near the best, None for none."""
-        found = self.cramped.get(job)
+    def near_best_with_more_memory(self, job: int, best: float) -> Columns | None:
+        """Return the placements of a job that with more memory would score within the margin of the best; None if none."""
+        found = self.memory_limited.get(job)
         if found is None:
             return None
-        rows = np.flatnonzero(found["score"] <= best * (1.0 + WORTH_MEMORY))
+        rows = np.flatnonzero(found["score"] <= best * (1.0 + MORE_MEMORY_MARGIN))
         return taken(found, rows) if rows.size else None
 
-    def _note_leanest(self, part: Part) -> None:
-        """Remember the layout of least memory, for the message when none fits."""
+    def _record_smallest(self, part: PricedSlab) -> None:
+        """Record the layout of least memory, for the message when none fits."""
         if self.kept is not None:
             return
         at = int(np.argmin(np.where(part.slab.possible, part.memory_bytes, np.inf)))
@@ -329,11 +333,11 @@ class Tally:
             self.leanest = (least, rows_of(part, np.asarray([at]), np.zeros(1)))
 
 
-def _best_placements(part: Part, score: Array, before: Columns | None) -> Columns:
-    """Return the best placements of a part and of those before."""
+def _best_placements(part: PricedSlab, score: Array, before: Columns | None) -> Columns:
+    """Return the best placements of a slab and of those found before."""
     order = np.argsort(score, kind="stable")
     first = np.unique(part.slab.number[order], return_index=True)[1]
-    best = order[np.sort(first)[:PLACEMENTS_KEPT]]
+    best = order[np.sort(first)[:MAX_PLACEMENTS]]
     new = {"score": score[best], **{knob: part.slab.placements[knob][best] for knob in PLACEMENT_KNOBS}}
     return new if before is None else best_placements([before, new])
 
@@ -344,11 +348,11 @@ def best_placements(found: Sequence[Columns]) -> Columns:
     order = np.argsort(both["score"], kind="stable")
     keys = np.stack([both[knob][order] for knob in PLACEMENT_KNOBS], axis=1)
     first = np.unique(keys, axis=0, return_index=True)[1]
-    return taken(both, order[np.sort(first)[:PLACEMENTS_KEPT]])
+    return taken(both, order[np.sort(first)[:MAX_PLACEMENTS]])
 
 
-def rows_of(part: Part, flat: NDArray[np.int64], score: Array) -> Columns:
-    """Return the columns of some layouts of a part."""
+def rows_of(part: PricedSlab, flat: NDArray[np.int64], score: Array) -> Columns:
+    """Return some layouts of a slab, by flat index, as columns."""
     slab = part.slab
     sharding, recompute, schedule, placement = np.unravel_index(flat, slab.shape)
     codes, chunks = (np.broadcast_to(values, slab.shape[2:]) for values in (slab.schedule, slab.vp))
@@ -380,12 +384,12 @@ def peak_flops_per_s(job: Job) -> float:
 
 
 def space_of(question: Question, job: Job, among: Mapping[str, Array] | None = None) -> Space:
-    """Return the space of a job under a question's constraints, or of it those `among` some placements."""
+    """Return the layouts of a job that a question allows; with `among`, only those of the given placements."""
     return build_space(
         job,
         float(job.layout.gpus),
         question.values(job),
         tp_in_domain=question.tp_in_domain,
-        launchable=question.launchable,
+        launchable_only=question.launchable_only,
         among=among,
     )

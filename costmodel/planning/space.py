@@ -189,16 +189,16 @@ def build_space(
     values: Mapping[str, Sequence[float]],
     *,
     tp_in_domain: bool = True,
-    launchable: bool = False,
+    launchable_only: bool = False,
     among: Mapping[str, Array] | None = None,
 ) -> Space:
     """Return the layouts on `gpus` that divide, and count the others by the first rule that they break.
 
-    The layout of the job is not looked at. `tp_in_domain` keeps tensor parallelism in the innermost domain, `launchable`
+    The layout of the job is not looked at. `tp_in_domain` keeps tensor parallelism in the innermost domain, `launchable_only`
     to what the recipe's framework starts; `among` are placements to look at in place of all combinations of values.
     """
     rejected: Counter[str] = Counter()
-    arrays = {knob: np.asarray(held, dtype=np.float64) for knob, held in values.items()}
+    arrays = {knob: np.asarray(each, dtype=np.float64) for knob, each in values.items()}
     schedule, vp = (grid.ravel() for grid in np.meshgrid(arrays["schedule"], arrays["vp"], indexing="ij"))
     zero, group = (
         grid.ravel() for grid in np.meshgrid(arrays["zero_stage"], arrays["shard_group"], indexing="ij")
@@ -207,14 +207,14 @@ def build_space(
 
     mesh = dict(zip(PLACEMENT_KNOBS, np.ix_(*(arrays[knob] for knob in PLACEMENT_KNOBS)), strict=True))
     mesh = mesh if among is None else {knob: among[knob] for knob in PLACEMENT_KNOBS}
-    alive = np.ones(np.broadcast_shapes(*(held.shape for held in mesh.values())), dtype=bool)
+    alive = np.ones(np.broadcast_shapes(*(each.shape for each in mesh.values())), dtype=bool)
     considered = alive.size * len(schedule) * per_run
     rules = _placement_rules(job, gpus, mesh, tp_in_domain)
     for code, bad in rules:
         out = alive & bad
         rejected[code] += int(out.sum()) * len(schedule) * per_run
         alive &= ~out
-    placements = {knob: np.broadcast_to(held, alive.shape)[alive] for knob, held in mesh.items()}
+    placements = {knob: np.broadcast_to(each, alive.shape)[alive] for knob, each in mesh.items()}
     if not alive.any():
         return Space((), considered, +rejected)
 
@@ -243,7 +243,7 @@ def build_space(
     cut.append((column, schedule[row][None], vp[row][None], np.ones((1, len(row)), dtype=bool)))
     slabs = []
     for number, schedules, chunks, can_run in cut:
-        some = {knob: held[number] for knob, held in placements.items()}
+        some = {knob: each[number] for knob, each in placements.items()}
         ranks = gpus / (some["tp"] * some["pp"])  # dp x cp
         groups = group[:, None]
         divides = (groups == 0) | ((ranks % np.maximum(groups, 1.0) == 0) & (groups < ranks))
@@ -253,7 +253,7 @@ def build_space(
         )
         possible = np.repeat(shards[:, None, None, :] & can_run, len(arrays["recompute"]), axis=1)
         slab = Slab(gpus, some, number, schedules, chunks, arrays["recompute"], zero, group, possible)
-        slabs.append(_launched(job, slab, rejected) if launchable else slab.where(True))
+        slabs.append(_launched(job, slab, rejected) if launchable_only else slab.where(True))
     return Space(tuple(slab for slab in slabs if slab.num_possible), considered, +rejected)
 
 

@@ -1,8 +1,8 @@
-"""After the layouts, the switches: the best placements priced again with what their framework leaves to its users.
+"""The search over switches that a framework leaves to its users, for the best placements of the search over layouts.
 
-Kernels differ by switches, so that a switch is a pass of its own; it runs over the best placements of the pass
-before, with all of their policies, instead of over the whole space. Choices are made one after another, the best
-first, until none is left that helps: not every combination is priced.
+Kernels differ by switches, so each switch makes a variant of the job to price. It is priced only for the best
+placements so far, with all recomputation, schedule and sharding policies. The search is greedy: the switch that helps
+most is taken, until none helps; not every combination is priced.
 
 What a framework can recompute of a layer is a ladder: modules in the order of what a byte that they free costs, between
 nothing and a third of the step (Korthikanti et al., arXiv:2205.05198, section 5).
@@ -26,7 +26,7 @@ from costmodel.describe.recipe import switch_text
 from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.best import Columns, taken
 from costmodel.planning.choices import Choice, choices_of
-from costmodel.planning.search import Pass, Question, Tally, best_placements, space_of
+from costmodel.planning.search import JobVariant, Question, Tally, best_placements, space_of
 from costmodel.planning.space import PLACEMENT_KNOBS
 from costmodel.step.price import price
 
@@ -52,7 +52,11 @@ def ladder_of(question: Question, job: Job) -> tuple[Choice, ...]:
     """
     launches = job.recipe.launches
     framework = FRAMEWORKS.get(launches.framework) if launches else None
-    if framework is None or RUNG in question.held or SELECTIVE not in question.values(job)["recompute"]:
+    if (
+        framework is None
+        or RUNG in question.user_switches
+        or SELECTIVE not in question.values(job)["recompute"]
+    ):
         return ()
     plain_s, plain = _priced(job, ())
     found = []
@@ -108,71 +112,73 @@ def hopeful(placements: Columns, before: Scores, tried: Sequence[Scores], best: 
 
 
 class Tuned:
-    """Passes over the spaces of a question, then over choices beside the layout, priced into one tally."""
+    """The search: every layout of each job, then a greedy search over switches for the best placements."""
 
     def __init__(
-        self, question: Question, keep: int, progress: Progress | None = None, watched: float = np.inf
+        self, question: Question, keep: int, progress: Progress | None = None, reference_score: float = np.inf
     ) -> None:
         self.asked, self.question = question, replace(question, jobs=())
-        self.passes: list[Pass] = []
+        self.variants: list[JobVariant] = []
         self.rejected = Counter[str]()
-        self.tally = Tally(watched=watched)
+        self.tally = Tally(reference_score=reference_score)
         self.ladders: list[tuple[Choice, ...]] = []
         self._keep, self._progress = keep, progress
         spaces: list[tuple[int, Job, tuple[Choice, ...]]] = [
             (index, job, ()) for index, job in enumerate(question.jobs)
         ]
-        if question.chooses:
+        if question.search_switches:
             spaces += [
                 (index, choice.applied(job), (choice,))
                 for index, job in enumerate(question.jobs)
-                for choice in choices_of(job, question.held)
+                for choice in choices_of(job, question.user_switches)
                 if choice.turned == _OWN_SPACE
             ]
         for origin, job, choices in spaces:
             space = space_of(question, job)
             self.rejected.update(space.rejected)
-            self._add(Pass(len(self.passes), job, space.slabs, origin, choices))
-        self._total = sum(slab.num_possible for one in self.passes for slab in one.slabs)
+            self._add(JobVariant(len(self.variants), job, space.slabs, origin, choices))
+        self._total = sum(slab.num_possible for one in self.variants for slab in one.slabs)
 
-    def _add(self, one: Pass) -> None:
-        self.passes.append(one)
+    def _add(self, one: JobVariant) -> None:
+        self.variants.append(one)
         self.question = replace(self.question, jobs=(*self.question.jobs, one.job))
 
     def price_spaces(self) -> None:
         """Price every layout that divides."""
-        for one in self.passes:
+        for one in self.variants:
             self._price(one)
 
     def tune(self) -> None:
         """Choose for every job, best first; count what could not start with the other dispatcher."""
         self.rejected["choice_not_started"] = self._total - self.tally.num_priced
-        for base in list(self.passes) if self.asked.chooses else ():
+        for base in list(self.variants) if self.asked.search_switches else ():
             self._tune(base)
 
-    def _price(self, one: Pass) -> None:
+    def _price(self, one: JobVariant) -> None:
         for part in one.parts():
             self.tally.add(self.question, part, self._keep)
             if self._progress is not None:
                 self._progress(self.tally.num_priced, max(self._total, self.tally.num_priced))
 
-    def _score(self, one: Pass) -> float:
+    def _score(self, one: JobVariant) -> float:
         return self.tally.best_score.get(one.number, np.inf)
 
-    def _tune(self, base: Pass) -> None:
-        """Choose for one job: rungs for what is cramped, then what helps most, until nothing does."""
+    def _tune(self, base: JobVariant) -> None:
+        """Tune one job: memory-saving rungs where memory limits, then the switch that helps most, until none does."""
         climbed, ladder = [base], ladder_of(self.asked, base.job)
         self.ladders.append(ladder)
         for rung in ladder:
-            cramped = self.tally.worth_memory(base.number, min(map(self._score, climbed)))
-            if cramped is not None:
-                climbed.append(self._chosen(base, rung, cramped))
+            memory_limited = self.tally.near_best_with_more_memory(
+                base.number, min(map(self._score, climbed))
+            )
+            if memory_limited is not None:
+                climbed.append(self._chosen(base, rung, memory_limited))
         found = [one for one in climbed if one.number in self.tally.placements]
         if not found:
             return
         placements = best_placements([self.tally.placements[one.number] for one in found])
         current = min(found, key=self._score)
-        candidates = choices_of(base.job, self.asked.held | {_OWN_SPACE})
+        candidates = choices_of(base.job, self.asked.user_switches | {_OWN_SPACE})
         while candidates:
             tried = [
                 (choice, self._chosen(current, choice, placements))
@@ -195,32 +201,32 @@ class Tuned:
                 choice for choice in candidates if str(choice) in helping and choice.turned != taken.turned
             )
 
-    def _by_placement(self, one: Pass) -> Scores:
-        """Return the best score of each placement that was kept of a pass."""
+    def _by_placement(self, one: JobVariant) -> Scores:
+        """Return the best score of each placement that was kept of a variant."""
         found = self.tally.placements.get(one.number)
         return {} if found is None else dict(zip(placements_of(found), found["score"].tolist(), strict=True))
 
-    def _chosen(self, before: Pass, choice: Choice, placements: Columns) -> Pass:
-        """Price a pass of one choice more over some placements."""
+    def _chosen(self, before: JobVariant, choice: Choice, placements: Columns) -> JobVariant:
+        """Price a variant with one more choice over some placements."""
         job = choice.applied(before.job)
         choices = (*(one for one in before.choices if one.turned != RUNG or choice.turned != RUNG), choice)
         question = self.asked
         if any(one.turned == RUNG for one in choices):
             question = replace(question, given={**question.given, "recompute": (SELECTIVE,)})
         slabs = space_of(question, job, placements).slabs
-        self._add(Pass(len(self.passes), job, slabs, before.origin, choices))
-        self._price(self.passes[-1])
-        return self.passes[-1]
+        self._add(JobVariant(len(self.variants), job, slabs, before.origin, choices))
+        self._price(self.variants[-1])
+        return self.variants[-1]
 
 
 def searched(question: Question, ladder: tuple[Choice, ...]) -> dict[str, str]:
-    """Return what a search looks at, by knob, switch or order, as texts."""
+    """Return the values that a search tries, by knob, switch or axis order, as texts."""
     first = question.jobs[0]
     found = {
         knob: ", ".join(value_text(knob, value) for value in values)
         for knob, values in question.values(first).items()
     }
-    for choice in (*choices_of(first, question.held), *ladder) if question.chooses else ():
+    for choice in (*choices_of(first, question.user_switches), *ladder) if question.search_switches else ():
         for name in choice.switches or ("axis_order",):
             own = " ".join(first.axis_order) if name == "axis_order" else first.switches[name]
             said = " ".join(choice.axis_order) or switch_text(choice.switches[name])
@@ -231,14 +237,14 @@ def searched(question: Question, ladder: tuple[Choice, ...]) -> dict[str, str]:
 
 
 def held(question: Question) -> str:
-    """Say what a search does not look at."""
+    """Say what a search keeps fixed."""
     first = question.jobs[0]
     launches = first.recipe.launches
     why = (
         "framework any: layouts alone are searched; a plan for one framework turns these too, and can find a faster one"
-        if not question.launchable
+        if not question.launchable_only
         else "choose is off"
-        if not question.chooses
+        if not question.search_switches
         else ""
         if launches and launches.framework in FRAMEWORKS
         else "it is what somebody ran"
@@ -246,7 +252,7 @@ def held(question: Question) -> str:
     said = f"All other settings: defaults of {first.recipe.name}"
     if why:
         said += f", overlaps, dispatcher, graphs and the order of the axes with them ({why})"
-    if question.held:
-        said += f"; as given: {', '.join(sorted(question.held))}"
+    if question.user_switches:
+        said += f"; as given: {', '.join(sorted(question.user_switches))}"
     chunks = "balanced to offset the LM head" if first.balanced_stages else "as the recipe splits them"
     return f"{said}; layers over stages: {chunks}"

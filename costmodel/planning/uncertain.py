@@ -24,7 +24,7 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import odds
 from costmodel.planning.best import Columns, taken
 from costmodel.planning.preference import LONGER, Indices
-from costmodel.planning.search import Pass, layout_of
+from costmodel.planning.search import JobVariant, layout_of
 from costmodel.step.price import price
 
 Array = NDArray[np.float64]
@@ -221,7 +221,7 @@ class Odds:
 
 
 def compare(
-    passes: Sequence[Pass],
+    variants: Sequence[JobVariant],
     kept: Columns,
     rows: Indices,
     weight: Callable[[Job], float],
@@ -233,9 +233,9 @@ def compare(
 
     `weight` says what a second of a job costs in the objective's currency.
     """
-    price_at = partial(_priced, passes, kept, weight=weight, seed=seed, max_memory_bytes=max_memory_bytes)
-    without = rows[_without(passes, taken(kept, rows))]
-    rows = rows[_one_a_trial(passes, taken(kept, rows))]
+    price_at = partial(_priced, variants, kept, weight=weight, seed=seed, max_memory_bytes=max_memory_bytes)
+    without = rows[_without(variants, taken(kept, rows))]
+    rows = rows[_one_a_trial(variants, taken(kept, rows))]
     if len(rows) > 1.25 * FINALISTS:
         # What only trials see would thin them by luck.
         first = price_at(rows, SCREENED, trials=False)
@@ -247,14 +247,14 @@ def compare(
     return price_at(rows, SAMPLES)
 
 
-def _turned(passes: Sequence[Pass], rows: Columns) -> list[frozenset[str]]:
+def _turned(variants: Sequence[JobVariant], rows: Columns) -> list[frozenset[str]]:
     """Return what the search has turned for each row, as texts."""
-    return [frozenset(str(choice) for choice in passes[int(job)].choices) for job in rows["job"]]
+    return [frozenset(str(choice) for choice in variants[int(job)].choices) for job in rows["job"]]
 
 
-def _without(passes: Sequence[Pass], rows: Columns) -> list[int]:
+def _without(variants: Sequence[JobVariant], rows: Columns) -> list[int]:
     """Return, for each thing that the search has turned for the first row, the best row without it."""
-    turned = _turned(passes, rows)
+    turned = _turned(variants, rows)
     found = []
     for switch in sorted(turned[0]):
         others = [index for index, of_row in enumerate(turned) if switch not in of_row]
@@ -267,20 +267,20 @@ _PARALLEL = ("gpus", "tp", "cp", "ep", "etp", "pp")
 _TRIAL = (*_PARALLEL, "sequence_parallel", "recompute", "zero_stage")
 
 
-def _one_a_trial(passes: Sequence[Pass], rows: Columns) -> Indices:
+def _one_a_trial(variants: Sequence[JobVariant], rows: Columns) -> Indices:
     """Return the first row of each trial: micro-batch, virtual stages, shard groups and switches are turned within one.
 
     In published sweeps layouts that differ in these alone differ no more than two runs of one layout. What a job has
     today is a trial of its own.
     """
-    jobs = [passes[int(job)] for job in rows["job"]]
+    jobs = [variants[int(job)] for job in rows["job"]]
     origin = np.asarray([float(one.origin if one.slabs else -1) for one in jobs])
     keys = np.stack([origin, *(rows[name] for name in _TRIAL)], axis=1)
     return np.asarray(np.sort(np.unique(keys, axis=0, return_index=True)[1]))
 
 
 def _priced(
-    passes: Sequence[Pass],
+    variants: Sequence[JobVariant],
     kept: Columns,
     rows: Indices,
     count: int,
@@ -297,7 +297,7 @@ def _priced(
     shared: dict[str, Array] = {}
     for number in np.unique(few["job"]).astype(int).tolist():
         at = np.flatnonzero(few["job"] == number)
-        job = passes[number].job
+        job = variants[number].job
         drawn = sampled(job, taken(few, at), count, seed, trials=trials)
         of_layout = named("layout", classed(job))
         shared |= {name: values for name, values in drawn.items() if name != of_layout}
@@ -308,9 +308,9 @@ def _priced(
         fits[:, at] = bill.memory_bytes() <= offered
         fits[:, at] &= bill.host_memory_bytes() <= room * cluster.host.memory_bytes
         cost[:, at] = np.where(fits[:, at], weight(job) * step_s[:, at], np.inf)
-    origins = [passes[int(number)].origin for number in few["job"]]
+    origins = [variants[int(number)].origin for number in few["job"]]
     parallel = tuple(zip(origins, *(few[name].tolist() for name in _PARALLEL), strict=True))
-    return Odds(rows, cost, step_s, fits, shared, parallel, tuple(_turned(passes, few)))
+    return Odds(rows, cost, step_s, fits, shared, parallel, tuple(_turned(variants, few)))
 
 
 def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = True) -> Factors:

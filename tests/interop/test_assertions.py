@@ -20,7 +20,7 @@ from costmodel.interop.emit import emit
 from costmodel.interop.keys import Flags
 from costmodel.interop.megatron_job import read_flags
 from costmodel.planning.request import make_question
-from costmodel.planning.search import Part, layout_of, rows_of, space_of
+from costmodel.planning.search import PricedSlab, layout_of, rows_of, space_of
 from costmodel.planning.space import table_of
 
 EXPERTS = make_model(
@@ -220,7 +220,7 @@ def test_what_a_plan_looks_at_breaks_nothing(asked):
         for slab in space.slabs:
             places = np.flatnonzero(slab.possible)
             picked = rng.choice(places, min(2000, places.size), replace=False)
-            part = Part(0, slab, np.zeros(slab.shape), np.zeros(slab.shape), np.zeros(slab.shape))
+            part = PricedSlab(0, slab, np.zeros(slab.shape), np.zeros(slab.shape), np.zeros(slab.shape))
             layouts = layout_of(rows_of(part, picked, np.zeros(picked.size)))
             arguments = table.arguments(replace(job, layout=layouts))
             for row in table.assertions:

@@ -154,7 +154,7 @@ def test_a_plan_of_experts_tries_what_it_picks_and_says_what_all_rest_on():
     shared = found.odds.rests_on()
     assert shared is not None
     for est, trial in trials:
-        assert shared.switch in map(str, found.passes[int(found.kept.top["job"][trial.row])].choices)
+        assert shared.switch in map(str, found.variants[int(found.kept.top["job"][trial.row])].choices)
         assert float(est.step_time_s) > 0.0
     assert found.to_dict(count=1)["try"]["rests_on"]["switch"] == shared.switch
 
@@ -200,7 +200,7 @@ def test_more_risk_takes_more_memory_and_no_more_time(plan):
     careful, bold = cm.plan(**JOB, risk=0.02), cm.plan(**JOB, risk="40%")
     fits = odds().fits_with(careful.best.job.recipe.name)
     need, capacity = float(careful.best.memory_bytes_per_gpu), careful.best.memory_capacity_bytes
-    assert careful.question.spared(careful.best.job) == pytest.approx(1.0 - fits.share(0.02))
+    assert careful.question.headroom_share(careful.best.job) == pytest.approx(1.0 - fits.share(0.02))
     assert need <= fits.share(0.02) * capacity
     assert fits.probability(need, capacity) >= 0.98
     assert float(bold.fastest.step_time_s) <= float(careful.fastest.step_time_s)

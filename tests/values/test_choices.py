@@ -16,7 +16,7 @@ from costmodel.interop.assertions.tables import broken
 from costmodel.planning import tuning
 from costmodel.planning.choices import _CONDITIONS, _FREE, Choice, choices_of, starts
 from costmodel.planning.request import make_question
-from costmodel.planning.search import Pass, space_of
+from costmodel.planning.search import JobVariant, space_of
 from costmodel.planning.space import PLACEMENT_KNOBS
 from costmodel.planning.tuning import hopeful, placements_of
 from costmodel.step.price import price
@@ -162,8 +162,8 @@ def test_what_choices_hold_counts_when_it_is_decided_what_fits():
     question = make_question(**DENSE, tp=4, cp=2, pp=4, vp=1, recompute="none", micro_batch=1, zero_stage=1)
     slabs = space_of(question, question.jobs[0]).slabs
     made = Choice({"tp_overlap": "pipelined"})
-    (part,) = Pass(0, made.applied(question.jobs[0]), slabs, 0, (made,)).parts()
-    (plain,) = Pass(0, question.jobs[0], slabs, 0).parts()
+    (part,) = JobVariant(0, made.applied(question.jobs[0]), slabs, 0, (made,)).parts()
+    (plain,) = JobVariant(0, question.jobs[0], slabs, 0).parts()
     assert part.memory_bytes - plain.memory_bytes == pytest.approx(10 * 2 * 4096 * 8192)
 
 
@@ -206,7 +206,7 @@ def test_every_layout_of_every_pass_is_counted():
     assert found.better_than(found.pick_score) < 50
     # Nothing kept breaks what its choices need, or what the framework asserts.
     for row in range(0, len(found), 50):
-        one = found.passes[int(found.kept.top["job"][row])]
+        one = found.variants[int(found.kept.top["job"][row])]
         est = found.estimate_of(found.kept.top, row)
         assert bool(starts(est.job, one.choices, est.job.layout))
         assert not broken("megatron", est.job)

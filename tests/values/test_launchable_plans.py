@@ -87,7 +87,7 @@ def test_a_layout_fits_with_nine_in_ten_unless_asked(model, cluster):
     found = odds().fits_with(job.recipe.name)
     device = job.cluster.accelerator.memory_bytes
     assert found.probability(question.limit_bytes(job), device) == pytest.approx(0.9)
-    assert make_question(**asked, headroom=0).spared(job) == 0
+    assert make_question(**asked, headroom=0).headroom_share(job) == 0
     risky = make_question(**asked, risk=0.3)
     assert found.probability(risky.limit_bytes(job), device) == pytest.approx(0.7)
 

@@ -11,7 +11,7 @@ from test_host_memory import host
 import costmodel as cm
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.describe.odds import odds
-from costmodel.planning.search import Part, space_of
+from costmodel.planning.search import PricedSlab, space_of
 
 N = 4 * (15 * 2**20 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
 ONE = {
@@ -228,9 +228,9 @@ def test_unasked_a_plan_keeps_to_what_the_recipe_launches():
     )
     assert tried(found, "zero_stage") == [0, 1]
     assert tried(found, "schedule") == ["1f1b", "interleaved"]
-    spared = plan(gpus=1, global_batch=1, headroom=None).question
-    chances = odds().fits_with(spared.jobs[0].recipe.name)
-    assert chances.probability(spared.limit_bytes(spared.jobs[0]), 64 * 2**30) == near(0.9)
+    headroom_share = plan(gpus=1, global_batch=1, headroom=None).question
+    chances = odds().fits_with(headroom_share.jobs[0].recipe.name)
+    assert chances.probability(headroom_share.limit_bytes(headroom_share.jobs[0]), 64 * 2**30) == near(0.9)
 
 
 def test_gpu_and_host_fit_together_at_the_accepted_risk():
@@ -240,7 +240,7 @@ def test_gpu_and_host_fit_together_at_the_accepted_risk():
     device = question.jobs[0].cluster.accelerator.memory_bytes
     memory = device * np.array([[chances.share(0.05)], [chances.share(0.0999)], [chances.share(0.11)]])
     host = np.array([0.0, chances.share(0.05), chances.share(0.06)])
-    part = Part(0, SimpleNamespace(possible=np.ones((3, 3), dtype=bool)), np.ones((3, 1)), memory, host)
+    part = PricedSlab(0, SimpleNamespace(possible=np.ones((3, 3), dtype=bool)), np.ones((3, 1)), memory, host)
     assert question.fits(part, question.jobs[0]).tolist() == [
         [True, True, False],
         [True, False, False],

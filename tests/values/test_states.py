@@ -166,7 +166,7 @@ def test_gathered_layers():
 
     assert held() == near({name: 2 * (2 * LAYER_PARAMS + root + root) + 4 * root})
     assert held(grad_reduce_dtype="bf16") == near({name: 2 * (2 * LAYER_PARAMS + root + root) + 2 * root})
-    # Kept after the forward pass, all is gathered, and one layer's gradient.
+    # BestLayouts after the forward pass, all is gathered, and one layer's gradient.
     assert held(fsdp_reshard_after_forward=False) == near({name: 2 * (N + LAYER_PARAMS) + 4 * LAYER_PARAMS})
     assert memory(price(zero_stage=3), name) == {}
     assert memory(price(zero_stage=2, **TWO), name) == {}
