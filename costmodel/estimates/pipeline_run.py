@@ -155,7 +155,7 @@ def durations(priced: Priced) -> Durations:
     parts = part_times(priced)
     by_stage = Durations(*(parts[part].exposed_s.sum(axis=0) for part in ("F", "I", "W")))
     ranks = int(priced.placed.layout.pp)
-    if fold_of(priced) == Fold.VEE:
+    if fold_of(priced) == Fold.V_SHAPED:
         return Durations(*(np.stack([each[:ranks], each[::-1][:ranks]], axis=-1) for each in by_stage))
     if interleaves(priced):
         return Durations(*(each.reshape(-1, ranks).T for each in by_stage))
@@ -165,7 +165,7 @@ def durations(priced: Priced) -> Durations:
 def interleaves(priced: Priced) -> bool:
     """Tell whether ranks of a single layout hold several chunks that go round them."""
     layout = priced.placed.layout
-    return fold_of(priced) == Fold.OWN and bool(layout.pp > 1) and bool(layout.vp > 1)
+    return fold_of(priced) == Fold.LINEAR and bool(layout.pp > 1) and bool(layout.vp > 1)
 
 
 def fold_of(priced: Priced) -> int:

@@ -83,7 +83,7 @@ def slowest_stage(est: PricedJob) -> int:
     same = np.ones(stages.index.shape, dtype=np.bool_)
     step = est.priced.step
     for block, lines in zip(step.blocks, step.block_lines, strict=True):
-        same = same & np.isclose(block.passes, counts[lines[0].name])
+        same = same & np.isclose(block.runs_on_stage, counts[lines[0].name])
     return int(stages.index[int(np.argmax(same))])
 
 

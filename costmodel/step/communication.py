@@ -163,7 +163,7 @@ def communication_line(
     cost = placed.messages.collective(primitive, size_bytes, group)
     part = np.asarray(share, dtype=np.float64)
     hidden, taken = hidden_behind(beside, cost.tier, waited_s)
-    made = placed.sent(cost).then(
+    made = placed.message_time(cost).then(
         "collective_s",
         f"busy_s = share * collective_s; {hidden}",
         share=part,

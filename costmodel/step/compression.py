@@ -88,7 +88,7 @@ def all_reduce_messages(step: Step, held: Array, group: Group, part: DataPart) -
 
 def _low_rank(step: Step, part: DataPart) -> tuple[Array, Array]:
     """Elements that PowerSGD sends of a stage's dense or expert parameters, and matrices it factors; worst stage. [-]."""
-    factored = [(_factors(block.parts, step.placed, part), block.held) for block in step.blocks]
+    factored = [(_factors(block.parts, step.placed, part), block.num_on_stage) for block in step.blocks]
     elements, matrices = (
         highest_on_stages(broadcast_sum([each[which][..., None] * held for each, held in factored]))
         for which in (0, 1)

@@ -62,43 +62,45 @@ ACTIVATION_SOURCE = (
 def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
     """Price element-wise kernels by the bytes that they move.
 
-    Norms start as many blocks as the device runs at once (Transformer Engine and flash-attention, ln_api.cpp): what
-    does not fit the SMs that are left to them waits for a whole wave more, each as long as all blocks' on their share.
+    Norms launch as many thread blocks as the whole device runs at once (Transformer Engine and flash-attention,
+    ln_api.cpp). With some SMs reserved the blocks that do not fit run in another full wave.
     """
-    slower, waves, left = 1.0, 1.0, _unreserved_share(placed)
+    cast_slowdown, waves, sm_share = 1.0, 1.0, _unreserved_share(placed)
     if operator.casts:
-        slower = _cast_slowdown(placed) * placed.recipe.kernels.cast_slowdown
-    if operator.role == "norm" and left < 1.0:
-        waves = math.ceil(1.0 / left) * left
+        cast_slowdown = _cast_slowdown(placed) * placed.recipe.kernels.cast_slowdown
+    if operator.role == "norm" and sm_share < 1.0:
+        waves = math.ceil(1.0 / sm_share) * sm_share
     sizes, launches = (
         (operator.forward_bytes, operator.backward_bytes),
         (operator.kernels_forward, operator.kernels_backward),
     )
     scalars = operator.scalar_forward, operator.scalar_backward
     return tuple(
-        placed.memory_bound(size, kernels, slower, scalar, waves)
+        placed.memory_bound(size, kernels, cast_slowdown, scalar, waves)
         for size, kernels, scalar in zip(sizes, launches, scalars, strict=True)
     )
 
 
 def _cast_slowdown(placed: PlacedJob) -> float:
-    """Bytes that quantising an element was measured to be worth, over those it reads and writes."""
+    """Measured time to quantise an element over the time to read and write it, at least 1. [-]"""
     precision, kernels = placed.precision, placed.kernels
     if not precision.cast_as_measured:
         return 1.0
     constants = kernels.matmul[precision.matmul_dtype]
-    worth = constants.cast_bytes_per_element * kernels.memory.bandwidth_fraction / constants.memory_fraction
-    return max(worth / (2.0 + precision.input_bytes), 1.0)
+    measured_bytes = (
+        constants.cast_bytes_per_element * kernels.memory.bandwidth_fraction / constants.memory_fraction
+    )
+    return max(measured_bytes / (2.0 + precision.input_bytes), 1.0)
 
 
 def _unreserved_share(placed: PlacedJob) -> float:
-    """Share of the SMs that nothing else holds for good. [-]"""
+    """Share of the SMs that are not reserved for communication kernels. [-]"""
     reserved: float = placed.recipe.overlap.reserved_sm_share
     return 1.0 - reserved
 
 
-def _plain_dtype(precision: Precision) -> str:
-    """Return what is computed in where nothing is quantised: the job's own fp16 or fp32, else bf16."""
+def _unquantised_dtype(precision: Precision) -> str:
+    """Return the dtype of products that are not quantised: the job's fp16 or fp32, else bf16."""
     return precision.matmul_dtype if precision.name in ("fp16", "fp32") else "bf16"
 
 
@@ -106,19 +108,19 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
     """Price fused attention, forward and backward."""
     accelerator, shape, recipe = placed.accelerator, operator.attention, placed.recipe
     assert shape is not None
-    low = recipe.kernels.fp8_attention and placed.precision.cast_bytes > 0
-    dtype = "fp8" if low else PEAK_KEY[_plain_dtype(placed.precision)]
-    kernel = FP8_ATTENTION if low else recipe.kernels.attention_kernel
+    is_fp8 = recipe.kernels.fp8_attention and placed.precision.cast_bytes > 0
+    dtype = "fp8" if is_fp8 else PEAK_KEY[_unquantised_dtype(placed.precision)]
+    kernel = FP8_ATTENTION if is_fp8 else recipe.kernels.attention_kernel
     if kernel not in placed.kernels.attention:
         raise RecipeError(f"fp8_attention: no kernel of 8-bit attention is known on {accelerator.name}")
     windowed = shape.windowed if np.any(shape.windowed) else np.asarray(False)
     factor = placed.factors.of("attention", accelerator.generation)
 
     def one_pass(backward: bool) -> Quantity:
-        # cuDNN's 8-bit backward pass takes a window's keys for those of the whole causal mask: its time grows
+        # cuDNN's 8-bit backward kernel ignores the sliding window and computes the whole causal mask: its time grows
         # with the square of the sequence (NVIDIA/cudnn-frontend, results of gpt_oss).
-        whole = low and backward
-        share = np.where(windowed, 0.5, shape.causal_share) if whole else shape.causal_share
+        ignores_window = is_fp8 and backward
+        share = np.where(windowed, 0.5, shape.causal_share) if ignores_window else shape.causal_share
         call = attention_time(
             1.0,
             shape.seq_q,
@@ -133,7 +135,7 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
             peak_flops_per_s=accelerator.peak_flops_per_s[dtype] * _unreserved_share(placed),
             memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
             keys_per_query=shape.seq_k * share,
-            windowed=windowed if np.any(windowed) and not whole else False,
+            windowed=windowed if np.any(windowed) and not ignores_window else False,
         )
         return scaled(call.then("kernel_s", "calls * kernel_s", calls=shape.calls), factor)
 
@@ -150,11 +152,11 @@ _VECTOR_SHARE = 1.0 / 16.0
 
 
 def _scan_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ...]:
-    """Price a recurrence in chunks: what each kernel moves, and what it computes, one after the other."""
+    """Price the chunked scan of a recurrent mixer: memory traffic and computation of its kernels, not overlapped."""
     work, accelerator = operator.scan, placed.accelerator
     assert work is not None
     peaks = accelerator.peak_flops_per_s
-    peak = peaks[PEAK_KEY[_plain_dtype(placed.precision)]]
+    peak = peaks[PEAK_KEY[_unquantised_dtype(placed.precision)]]
     if work.units:
         peak = peaks.get(work.units, peak if work.units == "fp8" else _VECTOR_SHARE * peak)
 
@@ -180,8 +182,8 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
     """Price a matrix product and the two of its backward pass."""
     accelerator, precision, recipe = placed.accelerator, placed.precision, placed.recipe
     kernels = placed.kernels
-    low = operator.low_precision
-    dtype = precision.matmul_dtype if low else _plain_dtype(precision)
+    is_low_precision = operator.low_precision
+    dtype = precision.matmul_dtype if is_low_precision else _unquantised_dtype(precision)
     table = kernels.grouped_matmul if operator.kind == "grouped_matmul" else kernels.matmul
     m, n, k, groups = operator.m, operator.n, operator.k, operator.groups
     aligned: Array = np.asarray(True)
@@ -192,20 +194,20 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
         aligned = (n % 8 == 0) & (k % 8 == 0)
         peak = np.where(aligned, peak, min(peak, accelerator.peak_flops_per_s.get("fp32", np.inf)))
     common: dict[str, Any] = {
-        # What draws the power that the limit is for are tensor cores.
+        # Only tensor cores draw enough power to lower the sustained clock.
         "sustained": True if operator.has_parameters else aligned,
         "groups": groups,
         "constants": table[dtype],
         "peak_flops_per_s": peak,
         "memory_bandwidth_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
-        "input_bytes": precision.input_bytes if low or precision.name == "fp32" else 2.0,
+        "input_bytes": precision.input_bytes if is_low_precision or precision.name == "fp32" else 2.0,
     }
 
     factor = placed.factors.of(operator.kind, accelerator.generation, bits_of(dtype))
 
     def product(rows: Array, columns: Array, depth: Array, **more: Any) -> Quantity:
         made = scaled(matmul_time(rows, columns, depth, **{**common, **more}), factor)
-        if not low or precision.product_slowdown == 1.0:
+        if not is_low_precision or precision.product_slowdown == 1.0:
             return made
         return made.then(
             "scaled_s", "product_slowdown * scaled_s", product_slowdown=precision.product_slowdown
@@ -216,16 +218,16 @@ def _matmul_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
         return forward, backward
     if not operator.has_parameters:
         return forward, backward, product(k, n, m)
-    own = kernels.matmul if low and precision.expert_weight_gradients_apart else table
+    wgrad_table = kernels.matmul if is_low_precision and precision.expert_weight_gradients_apart else table
     fused = recipe.kernels.fused_grad_accumulation
-    summed = {"output_bytes": recipe.dtypes.grad_bytes(), "accumulate": True} if fused else {}
-    weight = product(k, n, m, constants=own[dtype], **summed)
+    accumulation = {"output_bytes": recipe.dtypes.grad_bytes(), "accumulate": True} if fused else {}
+    weight = product(k, n, m, constants=wgrad_table[dtype], **accumulation)
     slowdown = recipe.kernels.weight_gradient_slowdown
-    if low and precision.cast_bytes and slowdown != 1.0:
+    if is_low_precision and precision.cast_bytes and slowdown != 1.0:
         # The framework's own kernels in place of the library's.
         weight = weight.then("library_s", "slowdown * library_s", slowdown=slowdown)
     if not fused:
-        # The gradient is written in 16 bits, then a kernel of its own reads both and writes the sum.
+        # The gradient is written in 16 bits, then a separate kernel adds it to the accumulated gradient.
         weight = weight.then(
             "product_s",
             "product_s + add_fixed_s + add_bytes * m * n * groups / (add_memory_fraction * hbm_bytes_per_s)",
@@ -243,41 +245,40 @@ _KERNELS: dict[OperatorKind, Callable[[Operator, PlacedJob], tuple[Quantity, ...
     "matmul": _matmul_kernels,
     "grouped_matmul": _matmul_kernels,
 }
-"""What prices the forward, input-gradient and weight-gradient pass of an operator; the last only where there is one."""
+"""The function that prices each kind of operator: forward, input-gradient and, with weights, weight-gradient pass."""
 
 
 def build_blocks(placed: PlacedJob) -> list[Block]:
-    """Price the operators of every layer kind, of the embedding, of the head, and before a predicting layer.
-
-    In the order of `StagePlan.blocks`.
-    """
-    model, given, stages, several = placed.model, placed.given, placed.stages, len(placed.kinds) > 1
+    """Price the operators of every layer kind, embedding, head and MTP projection, in the order of `StagePlan.blocks`."""
+    model, given, stages, has_kinds = placed.model, placed.given, placed.stages, len(placed.kinds) > 1
     if placed.tuning.lora_rank:
         given = given._replace(precision=without_weight_gradients(placed.precision))
     blocks = []
     for number, kind in enumerate(placed.kinds):
-        in_all = model.kind_of_layer.count(number) + model.mtp_layers * (number == model.kind_of_layer[-1])
+        num_layers = model.kind_of_layer.count(number) + model.mtp_layers * (
+            number == model.kind_of_layer[-1]
+        )
         blocks.append(
             _block(
                 placed,
                 layer_operators(given, kind),
                 layer_param_blocks(model, kind),
                 stages.layers[number],
-                float(in_all),
-                label=f"{kind.name}." if several else "",
+                float(num_layers),
+                label=f"{kind.name}." if has_kinds else "",
                 kind=kind,
             )
         )
-    table, tail = embedding_param_blocks(model), head_param_blocks(model)
+    embedding, head = embedding_param_blocks(model), head_param_blocks(model)
     heads = 1.0 + model.mtp_layers
     blocks += [
-        _block(placed, embedding_operators(given), table, stages.has_embedding, 1.0, role="embedding"),
-        _block(placed, head_operators(given), tail, stages.has_head, heads, role="head"),
+        _block(placed, embedding_operators(given), embedding, stages.has_embedding, 1.0, role="embedding"),
+        _block(placed, head_operators(given), head, stages.has_head, heads, role="head"),
     ]
     if model.mtp_layers:
-        joined, predicting = prediction_operators(given), float(model.mtp_layers)
-        own = [replace(one, count=one.count / model.mtp_layers) for one in mtp_own_param_blocks(model)]
-        blocks.append(_block(placed, joined, own, stages.mtp, predicting, role="mtp"))
+        projection, mtp_layers = prediction_operators(given), float(model.mtp_layers)
+        params = [replace(one, count=one.count / model.mtp_layers) for one in mtp_own_param_blocks(model)]
+        blocks.append(_block(placed, projection, params, stages.mtp, mtp_layers, role="mtp"))
     return blocks
 
 
@@ -285,8 +286,8 @@ def _block(
     placed: PlacedJob,
     operators: list[Operator],
     blocks: Sequence[ParamBlock],
-    held: Array,
-    in_all: float,
+    num_on_stage: Array,
+    runs_in_model: float,
     *,
     label: str = "",
     role: Literal["layer", "embedding", "head", "mtp"] = "layer",
@@ -307,8 +308,20 @@ def _block(
         for one in operators
     }
     # Each layer of multi-token prediction runs the head once more.
-    passes = np.asarray(held * in_all) if role == "head" else held
-    return Block(label, role, times, tuple(blocks), params, trained, quantised, held, passes, in_all, kind)
+    runs_on_stage = np.asarray(num_on_stage * runs_in_model) if role == "head" else num_on_stage
+    return Block(
+        label=label,
+        role=role,
+        by_operator=times,
+        parts=tuple(blocks),
+        params=params,
+        trained=trained,
+        quantised=quantised,
+        num_on_stage=num_on_stage,
+        runs_on_stage=runs_on_stage,
+        runs_in_model=runs_in_model,
+        kind=kind,
+    )
 
 
 _SOURCES: dict[str, str] = {
@@ -321,7 +334,7 @@ _SOURCES: dict[str, str] = {
 
 
 def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> list[TimeLine]:
-    """Return the operators of one block, one line a pass."""
+    """Return one time line for each operator of a block and each of its passes."""
     lines = []
     for name, item in block.by_operator.items():
         operator, kind = item.operator, item.operator.kind
@@ -362,94 +375,100 @@ _PHASES: dict[str, Phase] = {
     "backward_weight": "backward_weight",
 }
 
-# What the host issues besides kernels, in launches: a collective (read off launch-bound single-node runs, vTrain,
+# Host work besides kernels, counted in kernel launches: a collective (read off launch-bound single-node runs, vTrain,
 # where TP of 2 adds less than a launch for each of six), and saving and restoring the random state around a recomputed layer.
 _LAUNCHES_PER_COLLECTIVE = 1.0
 _LAUNCHES_PER_CHECKPOINT = 20.0
 
-_PAIRED_LAUNCHES = 1.6
-"""Launches where the exchange of experts overlaps over those where it does not, outside full graphs: layers are cut into
-schedule nodes, weight gradients are calls of their own (Megatron-Core models/common/model_chunk_schedule_plan.py);
+_EP_OVERLAP_LAUNCHES = 1.6
+"""Launches with `overlap_moe_expert_parallel_comm` over those without, outside full CUDA graphs: layers are split into
+schedule nodes, and weight gradients are launched apart (Megatron-Core models/common/model_chunk_schedule_plan.py);
 Qwen3-30B on H100 takes 16.7 ms a layer with it and 9.4 without. [-]"""
 
 
-class _Graphed(NamedTuple):
-    """What CUDA graphs replay, so that the host does not issue it.
-
-    Parts of a layer, or with `others` all of them and the collectives of all axes but experts'; `exchange`
-    that of experts, with all shapes that depend on the routing.
-    """
+class _GraphScope(NamedTuple):
+    """What CUDA graphs capture, so that the host does not launch it."""
 
     parts: tuple[Part, ...]
-    others: bool
-    exchange: bool
+    """Parts of a layer."""
+    static: bool
+    """Everything whose shapes do not depend on the routing: all but experts, token permutation and their all-to-all."""
+    experts: bool
+    """Experts, token permutation and their all-to-all too."""
 
-    def holds(self, operator: Operator) -> bool:
-        """Tell whether an operator is replayed."""
+    def captures(self, operator: Operator) -> bool:
+        """Tell whether an operator is replayed from a graph."""
         if operator.part == "experts" or operator.role == "permutation":
-            return self.exchange
-        return self.others or operator.part in self.parts
+            return self.experts
+        return self.static or operator.part in self.parts
 
 
-_NO_GRAPH = _Graphed((), others=False, exchange=False)
-_GRAPHED: dict[str, _Graphed] = {
-    "all": _Graphed((), others=True, exchange=True),
-    "static": _Graphed((), others=True, exchange=False),
-    "attention": _Graphed(("attention", "router"), others=False, exchange=False),
-    "router": _Graphed(("router",), others=False, exchange=False),
+_NO_GRAPH = _GraphScope((), static=False, experts=False)
+_GRAPH_SCOPES: dict[str, _GraphScope] = {
+    "all": _GraphScope((), static=True, experts=True),
+    "static": _GraphScope((), static=True, experts=False),
+    "attention": _GraphScope(("attention", "router"), static=False, experts=False),
+    "router": _GraphScope(("router",), static=False, experts=False),
 }
 
 
-class _Issued(NamedTuple):
-    """What the host issues in a pass of a block, and the kernels and collectives among it. [-]"""
+class _HostWork(NamedTuple):
+    """Host work in one pass of a block, counted in kernel launches. [-]"""
 
     launches: Array
+    """Kernels, collectives, and the host-only work around recomputed layers."""
     kernels: Array
+    """Kernels and collectives alone."""
 
 
-def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> list[TimeLine]:
-    """Return what the host costs where it cannot issue kernels as fast as the GPU runs them.
+def host_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> list[TimeLine]:
+    """Return the time the GPU waits where the host cannot launch kernels as fast as the GPU runs them.
 
     Each pass over a block takes the longer of GPU time, with a gap before every kernel, and launches x launch
     time; the excess is a line of its own. CUDA graphs take the host out of the way; with blocking launches host
-    and GPU take turns. `made` are all other lines of the block.
+    and GPU take turns. `others` are all other lines of the block.
     """
     host = placed.recipe.host
-    sent = [line for line in made if line.axis != "compute"]
-    before = [line for line in sent if line.phase == "forward"]
-    after = [line for line in sent if line.phase != "forward"]
-    issued = _issued(placed, block, forward=True, sent=before)
-    back = _issued(placed, block, forward=False, sent=after)
-    back_s = block.backward_s + block.recompute_s + exposed_sum(after)
+    collectives = [line for line in others if line.axis != "compute"]
+    forward_collectives = [line for line in collectives if line.phase == "forward"]
+    backward_collectives = [line for line in collectives if line.phase != "forward"]
+    forward = _host_work(placed, block, forward=True, collectives=forward_collectives)
+    backward = _host_work(placed, block, forward=False, collectives=backward_collectives)
+    backward_s = block.backward_s + block.recompute_s + exposed_sum(backward_collectives)
     weights_s = broadcast_sum(
         [
             *(item.backward_weight_s for item in block.by_operator.values()),
-            exposed_sum(line for line in sent if line.phase == "backward_weight"),
+            exposed_sum(line for line in collectives if line.phase == "backward_weight"),
         ]
     )
     # Of a product's two kernels in the backward pass one is the weight gradient's.
-    held = _graphed(placed)
-    own = broadcast_sum(
+    graph = _graph_scope(placed)
+    weight_kernels = broadcast_sum(
         [
             np.asarray(0.5 * item.operator.kernels_backward)
             for item in block.by_operator.values()
-            if len(item.passes) > 2 and not held.holds(item.operator)
+            if len(item.passes) > 2 and not graph.captures(item.operator)
         ]
     )
-    # Where passes towards inputs and weights run apart, each waits for its own launches; else what the host adds
-    # stretches all kernels of the backward pass alike.
-    apart = placed.splits_backward
-    of_weights = np.asarray(weights_s / np.maximum(back_s, np.finfo(float).tiny))
-    taken = where(apart, own, 0.0)
-    rest = _Issued(np.maximum(back.launches - taken, 0.0), np.maximum(back.kernels - taken, 0.0))
-    passes: list[tuple[Phase, _Issued, ArrayLike, ArrayLike]] = [
-        ("forward", issued, block.forward_s + exposed_sum(before), 1.0),
-        ("backward", rest, where(apart, back_s - weights_s, back_s), where(apart, 1.0, 1.0 - of_weights)),
+    # Where the schedule splits the backward pass, input and weight gradients each wait for their own launches;
+    # else the host's delay stretches all kernels of the backward pass alike.
+    splits = placed.splits_backward
+    weight_share = np.asarray(weights_s / np.maximum(backward_s, np.finfo(float).tiny))
+    split_off = where(splits, weight_kernels, 0.0)
+    inputs = _HostWork(
+        np.maximum(backward.launches - split_off, 0.0), np.maximum(backward.kernels - split_off, 0.0)
+    )
+    inputs_s = where(splits, backward_s - weights_s, backward_s)
+    passes: list[tuple[Phase, _HostWork, ArrayLike, ArrayLike]] = [
+        ("forward", forward, block.forward_s + exposed_sum(forward_collectives), 1.0),
+        ("backward", inputs, inputs_s, where(splits, 1.0, 1.0 - weight_share)),
     ]
-    if any_nonzero(of_weights):
-        both = _Issued(where(apart, own, back.launches), where(apart, own, back.kernels))
-        share = where(apart, 1.0, of_weights)
-        passes.append(("backward_weight", both, where(apart, weights_s, back_s), share))
+    if any_nonzero(weight_share):
+        weights = _HostWork(
+            where(splits, weight_kernels, backward.launches), where(splits, weight_kernels, backward.kernels)
+        )
+        share = where(splits, 1.0, weight_share)
+        passes.append(("backward_weight", weights, where(splits, weights_s, backward_s), share))
     return [
         time_line(
             f"compute.{block.label}{block.role}.host.{phase}",
@@ -473,44 +492,42 @@ def host_lines(placed: PlacedJob, block: Block, made: Sequence[TimeLine]) -> lis
     ]
 
 
-def _graphed(placed: PlacedJob) -> _Graphed:
-    """Return what the recipe's graphs hold."""
+def _graph_scope(placed: PlacedJob) -> _GraphScope:
+    """Return what the recipe's CUDA graphs capture."""
     host = placed.recipe.host
-    return _GRAPHED[host.cuda_graph_scope] if host.cuda_graphs else _NO_GRAPH
+    return _GRAPH_SCOPES[host.cuda_graph_scope] if host.cuda_graphs else _NO_GRAPH
 
 
-def _issued(placed: PlacedJob, block: Block, *, forward: bool, sent: Iterable[TimeLine]) -> _Issued:
-    """Count what the host issues in the forward pass of a block, or in the rest.
-
-    A graph issues what it holds itself. Where two micro-batches share a pass, it is issued piece by piece.
-    """
-    held = _graphed(placed)
-    issued, checkpoints = np.asarray(0.0), np.asarray(0.0)
+def _host_work(
+    placed: PlacedJob, block: Block, *, forward: bool, collectives: Iterable[TimeLine]
+) -> _HostWork:
+    """Count what the host launches in the forward pass of a block, or in recomputation and backward pass."""
+    graph = _graph_scope(placed)
+    kernels, checkpoints = np.asarray(0.0), np.asarray(0.0)
     for item in block.by_operator.values():
         operator = item.operator
-        if held.holds(operator):
+        if graph.captures(operator):
             continue
-        again = operator.kernels_forward * item.recompute_share
-        issued = issued + (operator.kernels_forward if forward else operator.kernels_backward + again)
+        recomputed = operator.kernels_forward * item.recompute_share
+        kernels = kernels + (operator.kernels_forward if forward else operator.kernels_backward + recomputed)
         checkpoints = np.maximum(checkpoints, 1.0 * (item.recompute_share > 0))
-    for line in sent:
-        by_host = not (held.exchange if line.axis == "ep" else held.others)
-        issued = issued + _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
-    kernels = np.asarray(issued)
+    for line in collectives:
+        by_host = not (graph.experts if line.axis == "ep" else graph.static)
+        kernels = kernels + _LAUNCHES_PER_COLLECTIVE * by_host * (line.each_s > 0)
+    launches = np.asarray(kernels)
     if block.role == "layer" and not forward:
-        # Saving and restoring the random state of what is recomputed inside of a graph is part of it.
-        issued = issued + _LAUNCHES_PER_CHECKPOINT * checkpoints
-    if block.kind is not None and block.kind.is_moe and not held.exchange:
-        issued = issued * (1.0 + (_PAIRED_LAUNCHES - 1.0) * placed.pairs_passes)
-    return _Issued(np.asarray(issued), kernels)
+        # Inside a graph, saving and restoring the random state is part of the graph.
+        launches = launches + _LAUNCHES_PER_CHECKPOINT * checkpoints
+    if block.kind is not None and block.kind.is_moe and not graph.experts:
+        launches = launches * (1.0 + (_EP_OVERLAP_LAUNCHES - 1.0) * placed.overlaps_expert_exchange)
+    return _HostWork(np.asarray(launches), np.asarray(kernels))
 
 
 def memory_lines(step: Step) -> list[MemoryLine]:
     """Return the activation lines, per pipeline stage (last dimension).
 
-    Where layers are recomputed, whole or by operator, each keeps its input, and one at a time is
-    whole again. On top comes what one backward pass needs for a moment: the gradients at a layer's
-    widest point, or the logits, whichever is more.
+    Where layers are recomputed, whole or by operator, each keeps its input, and one layer at a time has all its
+    activations. The backward pass of one layer, or of the head, adds its gradients; the larger of the two counts.
     """
     layer_stubs, head_stub = _weight_stubs(step)
     stubs = [
@@ -525,8 +542,8 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         for name, stub in (("layers", layer_stubs), ("head", head_stub))
         if any_nonzero(stub)
     ]
-    sizes = _pass_sizes(step, head_stub)
-    passing = memory_line(
+    sizes = _backward_sizes(step, head_stub)
+    transient = memory_line(
         "activation.backward_pass",
         part="activation",
         lasts="pass",
@@ -540,15 +557,15 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         source="one layer's recomputed activations and gradients are alive at a time, after the head's",
     )
     saved = [line for block in step.blocks for line in _saved_lines(step.placed, block)]
-    return [*saved, *_graph_lines(step), *stubs, passing]
+    return [*saved, *_graph_lines(step), *stubs, transient]
 
 
 def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
     """Return what the operators of a block save for the backward pass of all micro-batches in flight."""
-    head, parts, held, in_flight = block.role == "head", {}, block.held, placed.in_flight
+    head, parts, count, in_flight = block.role == "head", {}, block.num_on_stage, placed.in_flight
     if head:
         # A rank with the head works on the logits of one micro-batch at a time.
-        parts, held, in_flight = {"head": block.saved_bytes}, np.ceil(block.held), np.asarray(1.0)
+        parts, count, in_flight = {"head": block.saved_bytes}, np.ceil(block.num_on_stage), np.asarray(1.0)
     elif block.role == "embedding":
         parts = {"embedding": block.saved_bytes}
     else:
@@ -565,7 +582,7 @@ def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
             lasts="micro_batch" if head else "in_flight",
             axis="compute",
             formula="blocks * saved_bytes * in_flight",
-            terms={"blocks": held, "saved_bytes": saved[..., None], "in_flight": in_flight},
+            terms={"blocks": count, "saved_bytes": saved[..., None], "in_flight": in_flight},
             source=ACTIVATION_SOURCE,
         )
         for name, saved in parts.items()
@@ -573,14 +590,14 @@ def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
 
 
 def _graph_lines(step: Step) -> list[MemoryLine]:
-    """Return what graphs of parts of a layer keep for themselves: where they read their input and its gradient.
+    """Return the static input and gradient buffers of per-layer CUDA graphs.
 
-    Addresses inside of a graph are fixed, so that each layer and micro-batch in flight has its own. One graph of a
-    whole iteration has no such seams: published runs with it fill their memory without.
+    Addresses inside a graph are fixed, so each layer and micro-batch in flight has its own buffers. A full-iteration
+    graph has none of them.
     """
     placed = step.placed
-    held = _graphed(placed)
-    if held is _NO_GRAPH or held.exchange or not placed.recipe.memory.cuda_graph_pools:
+    graph = _graph_scope(placed)
+    if graph is _NO_GRAPH or graph.experts or not placed.recipe.memory.cuda_graph_pools:
         return []
     hidden = 2.0 * placed.shard.tokens_sp * placed.hidden
     return [
@@ -590,7 +607,11 @@ def _graph_lines(step: Step) -> list[MemoryLine]:
             lasts="in_flight",
             axis="compute",
             formula="2 * blocks * hidden_bytes * in_flight",
-            terms={"blocks": block.held, "hidden_bytes": hidden[..., None], "in_flight": placed.in_flight},
+            terms={
+                "blocks": block.num_on_stage,
+                "hidden_bytes": hidden[..., None],
+                "in_flight": placed.in_flight,
+            },
             source="NVIDIA/Megatron-LM megatron/core/transformer/cuda_graphs.py: static input of the forward graph, "
             "static gradient of the backward graph, of every layer and micro-batch",
         )
@@ -600,11 +621,10 @@ def _graph_lines(step: Step) -> list[MemoryLine]:
 
 
 def _weight_stubs(step: Step) -> tuple[Array, Array]:
-    """Bytes of the stubs that autograd gets where gradients are added in place: of the layers, of the head. [B]
+    """Bytes of the dummy weight gradients autograd gets with fused gradient accumulation: of layers, of the head. [B]
 
-    The stub of the logits matrix is made while the logits are alive. The layers' are cached by
-    shape (Transformer Engine, module/base.py, get_dummy_wgrad), so one layer's are there for good
-    and experts share theirs.
+    The head's is allocated while the logits are alive. The layers' are cached by shape (Transformer Engine,
+    module/base.py, get_dummy_wgrad), so one layer's stay allocated and experts share theirs.
     """
     shapes: dict[str, Array] = {}
     head: Array = np.asarray(0.0)
@@ -613,7 +633,7 @@ def _weight_stubs(step: Step) -> tuple[Array, Array]:
             op = item.operator
             if not (op.is_product and op.has_weight):
                 continue
-            size = (block.held > 0) * 2.0 * np.asarray(op.n * op.k)[..., None]
+            size = (block.num_on_stage > 0) * 2.0 * np.asarray(op.n * op.k)[..., None]
             if block.role == "head":
                 head = head + size
             elif op.low_precision:
@@ -622,34 +642,36 @@ def _weight_stubs(step: Step) -> tuple[Array, Array]:
     return np.asarray(on * sum(shapes.values(), np.asarray(0.0))), np.asarray(on * head)
 
 
-class _PassSizes(NamedTuple):
-    """What one backward pass makes for a moment on each stage (last dimension), and what the head has alive. [B]"""
+class _BackwardSizes(NamedTuple):
+    """Transient memory of one layer's backward pass on each stage (last dimension), and that of the head. [B]"""
 
     recomputed: Array
     gradients: Array
     head: Array
 
 
-def _pass_sizes(step: Step, head_stub: Array) -> _PassSizes:
-    """Return them, beside the stub of the logits matrix."""
-    again: Array = np.asarray(0.0)
-    working: Array = np.asarray(0.0)
-    head_alive: Array = head_stub
+def _backward_sizes(step: Step, head_stub: Array) -> _BackwardSizes:
+    """Return the largest recomputed activations and gradients of a layer, and logits with the head's dummy gradient."""
+    recomputed: Array = np.asarray(0.0)
+    gradients: Array = np.asarray(0.0)
+    head: Array = head_stub
     for block in step.blocks:
         saved = block.saved_bytes
         if block.role == "head":
-            head_alive = head_alive + np.ceil(block.held) * saved[..., None]
+            head = head + np.ceil(block.num_on_stage) * saved[..., None]
         elif block.role == "layer":
-            here = block.held > 0
-            again = np.maximum(again, np.maximum(saved - block.kept_bytes, 0.0)[..., None] * here)
-            working = np.maximum(working, block.widest_bytes[..., None] * here)
-    return _PassSizes(again, working, head_alive)
+            on_stage = block.num_on_stage > 0
+            recomputed = np.maximum(
+                recomputed, np.maximum(saved - block.kept_bytes, 0.0)[..., None] * on_stage
+            )
+            gradients = np.maximum(gradients, block.peak_gradient_bytes[..., None] * on_stage)
+    return _BackwardSizes(recomputed, gradients, head)
 
 
-def unfilled_by_layers(step: Step) -> Array:
-    """Bytes that the head has alive beyond what a layer's pass makes, on each stage (last dimension). [B]
+def head_bytes_beyond_layers(step: Step) -> Array:
+    """Bytes by which the head's backward pass exceeds a layer's, on each stage (last dimension). [B]
 
-    What a layer needs for a moment only adds to the peak beyond these: the logits are gone by then.
+    Other transient buffers of layers raise the peak only beyond this: the logits are freed by then.
     """
-    sizes = _pass_sizes(step, _weight_stubs(step)[1])
+    sizes = _backward_sizes(step, _weight_stubs(step)[1])
     return np.asarray(np.maximum(sizes.head - sizes.recomputed - sizes.gradients, 0.0))

@@ -41,7 +41,7 @@ from costmodel.physics.network.mesh import Group, split_group
 from costmodel.step.anatomy.mixers.sparse import core_widths
 from costmodel.step.anatomy.operator_parts import ContextExchange
 from costmodel.step.communication import Sent, collective_lines
-from costmodel.step.compute import unfilled_by_layers
+from costmodel.step.compute import head_bytes_beyond_layers
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, OperatorTime, PlacedJob
 
@@ -337,7 +337,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
             terms={
                 "others": np.asarray(placed.layout.cp / placed.shard.swaps - 1.0)[..., None],
                 "size_bytes": widest(_kv_bytes),
-                "head_bytes": unfilled_by_layers(step),
+                "head_bytes": head_bytes_beyond_layers(step),
             },
             source=f"K and V of other ranks, {source}",
         )

@@ -1,14 +1,14 @@
-"""The stage that sets the pace, which blocks it runs how often in a step, and what the others leave to it.
+"""The critical pipeline stage: how often it runs each block in a step, and its bubble and overlap windows.
 
-A step is as long as the slowest stage's whole step: m micro-batches, the bubble that the others make, and all
-that it does once a step. Stages differ in their layers, the embedding and the head, and so in compute and in
-what data parallelism sends for them. With 1F1B a stage s that takes t_s a micro-batch pays (m - 1) t_s, the sum
-over all stages, and what it sends; the sum is the same for all. But while it waits for the stages behind it, a slower
-one works on other micro-batches, and where a schedule splits the backward pass it also waits by how its passes are
-made up. So the bill is that of the stage that takes longest with its bubble, and what another stage pays beyond it
-counts less what that stage waits: the difference of both.
+A step lasts as long as that of the slowest stage: m micro-batches, its bubble, and what runs once a step. Stages
+differ in layers, embedding and head, and so in compute and in data-parallel communication. With 1F1B a stage s with
+t_s per micro-batch takes (m - 1) t_s, plus the sum of t over all stages, plus its messages. Bubbles differ: while a
+stage waits for those after it, a slower one works on other micro-batches, and with split backward passes the bubble
+depends on F, B and W separately. So the bill is that of the stage with the largest sum of compute and bubble. Another
+stage's communication counts only as far as it exceeds the time by which that stage waits for the critical one.
 
-Where stages wait alike (GPipe) the bill is that of the stage with the most compute, and another waits (m - 1) (t - t_s).
+Where all stages have the same bubble (GPipe) the critical stage is the one with the most compute, and another one waits
+(m - 1) (t - t_s) for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from costmodel.bill.lines import (
 from costmodel.bill.quantity import Quantity
 from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.stages import Meetings
+from costmodel.physics.pipeline.stages import ChunkWaits
 from costmodel.step.anatomy.params import Params
 from costmodel.step.communication import Ports, exposed_sum
 from costmodel.step.placed_job import Block, PlacedJob
@@ -46,36 +46,36 @@ from costmodel.step.placed_job import Block, PlacedJob
 # synchronises the device after each exchange, is taken as the same.
 _LAUNCHES_PER_MESSAGE = 3.0
 _TIE = 1e-9
-"""Share of a stage's pass by which stages of the same pace are told apart. [-]"""
+"""Weight of a stage's compute by which ties between equally slow stages are broken. [-]"""
 
 
 class StageTimes(NamedTuple):
-    """What one micro-batch takes on the critical stage and on all together, and what others leave."""
+    """Times of one micro-batch on the critical stage and on all, and the windows for overlap that stages have. [s]"""
 
     passes: Mapping[str, Array]
-    """The times, with the messages that ranks stand still for, as `schedules.bubble_time_s` names them. [s]"""
+    """Terms of `schedules.bubble_time_s` by name, blocking messages included. [s]"""
     sent: schedules.Sent
     """Messages that the critical stage sends to others. [-]"""
     forward_window_s: Array
-    """The least over stages of a pass and half of what the stage waits in a step: what may hide on every one once a
-    step. It waits once, not for what it gathers at first and again for what it sums in the end. [s]"""
+    """Window of the forward pass for communication once a step: the least over stages of the pass plus half of the
+    stage's wait. The other half is the backward pass's, as a stage waits only once. [s]"""
     backward_window_s: Array
     forward_each_s: Array
-    """The same for what is sent beside every micro-batch, which share what a stage waits. [s]"""
+    """The same for communication of every micro-batch, over which the wait is divided. [s]"""
     backward_each_s: Array
     idle_s: Array
-    """What the critical stage waits beside each further micro-batch where neighbours set the pace. [s]"""
+    """Wait of the critical stage per additional micro-batch, where a wait cycle of its neighbours sets the pace. [s]"""
     waits_s: Array
-    """What each looked-at stage (last dimension) waits for the critical one in a step. [s]"""
+    """Time that each priced stage (last dimension) waits for the critical one in a step. [s]"""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What the critical path of a step runs: what the lines of a whole step are made from."""
+    """The blocks that the critical stage runs, and its times, from which the lines of a whole step are made."""
 
     placed: PlacedJob
     blocks: tuple[Block, ...]
-    """Layers of every kind, the embedding, the head, and what is before a predicting layer."""
+    """Layers of every kind, the embedding, the head, and the MTP projection."""
     block_lines: tuple[tuple[TimeLine, ...], ...]
     """Of each block: its lines for one micro-batch through one such block, count 1."""
     counts: tuple[Array, ...]
@@ -84,34 +84,33 @@ class Step:
 
     @cached_property
     def params(self) -> Params:
-        """Parameters of a rank on each looked-at stage (last dimension). [-]"""
-        return self._held([block.params for block in self.blocks], table=True)
+        """Parameters of a rank on each priced stage (last dimension). [-]"""
+        return self._summed([block.params for block in self.blocks], table=True)
 
     @cached_property
     def trained(self) -> Params:
         """Those of them that have gradients. [-]"""
         if self.placed.tuning.whole:
             return self.params
-        return self._held(
+        return self._summed(
             [block.trained for block in self.blocks], table="embedding" not in self.placed.tuning.frozen
         )
 
     @cached_property
     def quantised(self) -> Params:
         """Those of them that lie in the dtype of a frozen base. [-]"""
-        return self._held([block.quantised for block in self.blocks], table=False)
+        return self._summed([block.quantised for block in self.blocks], table=False)
 
-    def _held(self, each: Sequence[Params], *, table: bool) -> Params:
-        """Add up parameters of blocks on each stage, with copies of the `table` of tokens."""
+    def _summed(self, each: Sequence[Params], *, table: bool) -> Params:
+        """Add up the parameters of all blocks on each stage; with `table`, also copies of the embedding table."""
         placed, stages, model = self.placed, self.placed.stages, self.placed.model
         zero = np.zeros_like(stages.has_head)
         total = Params(zero, zero)
         for block, params in zip(self.blocks, each, strict=True):
-            total = total + params.for_stages().scaled(block.held)
+            total = total + params.for_stages().scaled(block.num_on_stage)
         if not table:
             return total
-        # With several stages others than the first need their own copy of the table: for the logits where it
-        # is tied, and for the look-up of multi-token prediction.
+        # Stages after the first need a copy of the embedding table: for tied logits, and for MTP's look-up.
         reads = stages.has_head if model.tied_embeddings else zero
         reads = np.maximum(reads, np.minimum(stages.mtp, 1.0))
         rows = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
@@ -119,7 +118,7 @@ class Step:
         return total + Params(rows * copies, np.zeros_like(copies))
 
     def ports(self, *, forward: bool) -> Ports:
-        """Return what one micro-batch sends on the critical stage, in its forward pass or in the rest."""
+        """Return the traffic of one micro-batch on the critical stage, in its forward pass or in the rest."""
         sent = Ports()
         for lines, count in zip(self.block_lines, self.counts, strict=True):
             each = np.asarray(count / self.placed.micro_batches)
@@ -129,11 +128,11 @@ class Step:
         return sent
 
     def most_on_a_stage(self, each_s: Sequence[Array], once_s: Sequence[Array]) -> Array:
-        """Return the most that any stage pays for its blocks beyond what it waits: each of them, and once where any is. [s]"""
-        held = [block.passes for block in self.blocks]
+        """Return the most that any stage pays beyond its wait: `each_s` per run of a block, `once_s` where it has any. [s]"""
+        runs = [block.runs_on_stage for block in self.blocks]
 
         def paid_beyond_waits(stage: int) -> Array:
-            here = [at_stage(count, stage) for count in held]
+            here = [at_stage(count, stage) for count in runs]
             paid = [
                 counted(count, each) for count, each in zip(here, each_s, strict=True) if any_nonzero(count)
             ]
@@ -151,8 +150,8 @@ class Step:
 def critical_step(
     placed: PlacedJob, blocks: Sequence[Block], block_lines: Sequence[Sequence[TimeLine]]
 ) -> Step:
-    """Find the slowest stage: how many blocks of each sort it runs in a step, and its times."""
-    held = [block.passes for block in blocks]
+    """Find the critical stage: how often it runs each block in a step, and its times."""
+    runs = [block.runs_on_stage for block in blocks]
     forward, back, weight = [], [], []
     for lines in block_lines:
         forward.append(exposed_sum(line for line in lines if line.phase == "forward"))
@@ -160,25 +159,25 @@ def critical_step(
         rest = exposed_sum(line for line in lines if line.phase not in ("forward", "backward_weight"))
         back.append(np.asarray(weight[-1] + rest))
     forward_s, backward_s, weight_s = (
-        broadcast_sum([count * each[..., None] for count, each in zip(held, times, strict=True)])
+        broadcast_sum([count * each[..., None] for count, each in zip(runs, times, strict=True)])
         for times in (forward, back, weight)
     )
 
-    # Where the looked-at stages are the first or the last of a rank's.
+    # Which of the priced stages are the first or the last of the pipeline.
     index, ends = placed.stages.index, placed.layout.pp[..., None] - 1
     first, last = np.asarray((index == 0) * 1.0), np.asarray((index == ends) * 1.0)
     sent = _sent(placed, first, last)
-    pause_s = _pause_s(placed)
-    pass_s, back_s = forward_s + pause_s * sent.forward, backward_s + pause_s * sent.backward
-    shared = _of_pipeline(placed, blocks, (forward, back, weight), pause_s[..., 0])
+    blocking_s = _blocking_s(placed)
+    pass_s, back_s = forward_s + blocking_s * sent.forward, backward_s + blocking_s * sent.backward
+    shared = _of_pipeline(placed, blocks, (forward, back, weight), blocking_s[..., 0])
     shared |= {"most_forward_s": highest_on_stages(pass_s), "most_backward_s": highest_on_stages(back_s)}
-    if placed.meetings is not None:
+    if placed.chunk_waits is not None:
         each_s = [np.asarray(f + b) for f, b in zip(forward, back, strict=True)]
         last_s = np.asarray(pass_s[..., -1] + back_s[..., -1])
-        shared |= _by_chunk(placed, placed.meetings, blocks, each_s, last_s, shared)
-        # Each rank sends what its first chunk has made, and all but the first its gradients.
+        shared |= _by_chunk(placed, placed.chunk_waits, blocks, each_s, last_s, shared)
+        # Each rank sends the output of its first chunk, and all but the first send its input gradient.
         ranks = np.maximum(placed.layout.pp, 2.0)
-        shared["first_chunk_s"] = shared["first_chunk_s"] + pause_s[..., 0] * (2.0 * ranks - 3.0) / (
+        shared["first_chunk_s"] = shared["first_chunk_s"] + blocking_s[..., 0] * (2.0 * ranks - 3.0) / (
             ranks - 1.0
         )
     of_stage = {
@@ -190,13 +189,13 @@ def critical_step(
         "behind": placed.stages.behind,
     }
     paced_s = _paced_s(placed, of_stage, shared)
-    # Of a single micro-batch every stage of a plain schedule waits for all others alike.
-    # Where a cycle through neighbours sets the pace it is that of all stages: the busiest of them counts.
+    # With one micro-batch every stage of a plain schedule has the same step time, and where a wait cycle sets the
+    # pace all stages have its pace: the tie goes to the busiest stage.
     busy_s = pass_s + back_s
-    told_apart_s = paced_s + _TIE * busy_s
-    at_slowest = _of_largest(where(_with_stages(placed.ranks_wait_unlike), told_apart_s, busy_s))
+    without_ties_s = paced_s + _TIE * busy_s
+    at_slowest = _of_largest(where(_with_stages(placed.waits_differ_by_rank), without_ties_s, busy_s))
 
-    counts = [at_slowest(count) for count in held]
+    counts = [at_slowest(count) for count in runs]
     waits_s = np.asarray(at_slowest(paced_s)[..., None] - paced_s)
     beside_each_s = 0.5 * waits_s / placed.micro_batches[..., None]
     passes = {**{name: at_slowest(each) for name, each in of_stage.items()}, **shared}
@@ -220,7 +219,7 @@ def critical_step(
 
 
 def _of_largest(scores: Array) -> Callable[[Array], Array]:
-    """Return what takes of values by stage (last dimension) those of the stage with the largest score, the first of equals."""
+    """Return a function that takes, of values by stage (last dimension), those of the (first) stage with the largest score."""
     if scores.ndim == 1:
         best = int(np.argmax(scores))
         return lambda values: at_stage(values, best)
@@ -238,7 +237,7 @@ def _of_largest(scores: Array) -> Callable[[Array], Array]:
 
 
 def _sent(placed: PlacedJob, first: Array, last: Array) -> schedules.Sent:
-    """Return the messages that make stages with these ends stand still. [-]"""
+    """Return the blocking messages of stages, given whether each is the first or the last. [-]"""
     if placed.recipe.overlap.pp_overlap:
         return schedules.Sent(np.zeros(1), np.zeros(1))
     schedule, chunks = without_constant_axes(placed.layout.schedule), without_constant_axes(placed.layout.vp)
@@ -247,8 +246,8 @@ def _sent(placed: PlacedJob, first: Array, last: Array) -> schedules.Sent:
     )
 
 
-def _pause_s(placed: PlacedJob) -> Array:
-    """Return how long a rank stands still for a message that it sends (an empty last dimension for stages). [s]"""
+def _blocking_s(placed: PlacedJob) -> Array:
+    """Return how long a message blocks its sender, 0 with overlap (an empty last dimension for stages). [s]"""
     if placed.recipe.overlap.pp_overlap or not any_nonzero(placed.layout.pp > 1):
         return np.zeros(1)
     return _message_s(placed)
@@ -258,9 +257,9 @@ def _of_pipeline(
     placed: PlacedJob,
     blocks: Sequence[Block],
     each: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
-    pause_s: Array,
+    blocking_s: Array,
 ) -> dict[str, Array]:
-    """Return what one micro-batch takes on all stages together, and on the fullest and the mean one without ends.
+    """Return times of one micro-batch on all stages together, and those of layers alone on the fullest and the mean stage.
 
     `each` are the forward, backward and weight-gradient seconds of the blocks.
     """
@@ -270,21 +269,21 @@ def _of_pipeline(
     none, one = np.zeros(1), np.ones(1)
     inner, first, last = (_sent(placed, *ends) for ends in ((none, none), (one, none), (none, one)))
 
-    def in_all(times: Sequence[Array], some: Iterable[int]) -> Array:
-        return broadcast_sum([np.asarray(blocks[at].passes_in_all * times[at]) for at in some])
+    def summed(times: Sequence[Array], some: Iterable[int]) -> Array:
+        return broadcast_sum([np.asarray(blocks[at].runs_in_model * times[at]) for at in some])
 
     def total(
         times: Sequence[Array], inner_sent: Array | float = 0.0, ends_sent: Array | float = 0.0
     ) -> Array:
-        spent = in_all(times, range(len(blocks)))
-        return np.asarray(spent + pause_s * ((stages - 2.0) * inner_sent + ends_sent))
+        spent = summed(times, range(len(blocks)))
+        return np.asarray(spent + blocking_s * ((stages - 2.0) * inner_sent + ends_sent))
 
     def fullest(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
-        on_stages = broadcast_sum([blocks[at].passes * times[at][..., None] for at in layers])
-        return np.asarray(highest_on_stages(on_stages) + pause_s * sent)
+        on_stages = broadcast_sum([blocks[at].runs_on_stage * times[at][..., None] for at in layers])
+        return np.asarray(highest_on_stages(on_stages) + blocking_s * sent)
 
     def mean(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
-        return np.asarray(in_all(times, layers) / stages + pause_s * sent)
+        return np.asarray(summed(times, layers) / stages + blocking_s * sent)
 
     ends = schedules.Sent(*(np.asarray(one + other) for one, other in zip(first, last, strict=True)))
     found: dict[str, Array] = {}
@@ -298,87 +297,87 @@ def _of_pipeline(
         found[f"sum_{name}_s"] = total(times, between, at_ends)
         found[f"plain_{name}_s"] = fullest(times, each_sent)
         found[f"mean_{name}_s"] = mean(times, each_sent)
-    return found | _of_rings(placed, blocks, layers, each, pause_s)
+    return found | _wait_cycle_times(placed, blocks, layers, each, blocking_s)
 
 
-def _of_rings(
+def _wait_cycle_times(
     placed: PlacedJob,
     blocks: Sequence[Block],
     of_layers: list[int],
     each: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
-    pause_s: Array,
+    blocking_s: Array,
 ) -> dict[str, Array]:
-    """Return what one micro-batch takes on neighbours of a V, by the names of `schedules.bubble_time_s`.
+    """Return times of one micro-batch on the wait cycles of a V-shaped schedule, as terms of `schedules.bubble_time_s`.
 
-    A rank sends two messages each way, the last, at which the V turns, one. On its way up through the last chunks of
-    the first three ranks and down again a micro-batch is sent twice, and once more ahead of its next way up.
+    A rank sends two messages each way, the last, at which the V turns, one. Through the last chunks of the first
+    three ranks a micro-batch is sent twice forward and twice backward, and once more before the next one.
     """
-    rings = placed.rings
-    if rings is None:
+    wait_cycles = placed.wait_cycles
+    if wait_cycles is None:
         return {}
     forward, back, weight = each
     inputs = [np.asarray(b - w) for b, w in zip(back, weight, strict=True)]
 
-    def most(held: Sequence[Array], times: Sequence[Array], sent: Array | float = 0.0) -> Array:
-        parts = zip(held, of_layers, strict=True)
+    def most(counts: Sequence[Array], times: Sequence[Array], sent: Array | float = 0.0) -> Array:
+        parts = zip(counts, of_layers, strict=True)
         layers = broadcast_sum([count * times[at][..., None] for count, at in parts])
-        return highest_on_stages(np.asarray(layers + pause_s[..., None] * sent))
+        return highest_on_stages(np.asarray(layers + blocking_s[..., None] * sent))
 
-    of_pair, of_three = 4.0 - rings.pair_turns, 6.0 - rings.three_turns
-    held = dict(zip(of_layers, rings.turn, strict=True))
+    of_pair, of_three = 4.0 - wait_cycles.pair_turns, 6.0 - wait_cycles.three_turns
+    layers_at_turn = dict(zip(of_layers, wait_cycles.turn, strict=True))
     turn = [
-        np.asarray(held.get(at, block.passes_in_all) * (forward[at] + inputs[at]))
+        np.asarray(layers_at_turn.get(at, block.runs_in_model) * (forward[at] + inputs[at]))
         for at, block in enumerate(blocks)
         if block.role != "embedding"
     ]
     return {
-        "pair_forward_s": most(rings.pairs, forward, of_pair),
-        "pair_input_s": most(rings.pairs, inputs, of_pair),
-        "pair_weight_s": most(rings.pairs, weight),
-        "three_forward_s": most(rings.threes, forward, of_three),
-        "three_input_s": most(rings.threes, inputs, of_three),
-        "vee_turn_s": np.asarray(broadcast_sum(turn) + 5.0 * pause_s),
+        "pair_forward_s": most(wait_cycles.pairs, forward, of_pair),
+        "pair_input_s": most(wait_cycles.pairs, inputs, of_pair),
+        "pair_weight_s": most(wait_cycles.pairs, weight),
+        "three_forward_s": most(wait_cycles.threes, forward, of_three),
+        "three_input_s": most(wait_cycles.threes, inputs, of_three),
+        "vee_turn_s": np.asarray(broadcast_sum(turn) + 5.0 * blocking_s),
     }
 
 
 def _by_chunk(
     placed: PlacedJob,
-    meetings: Meetings,
+    chunk_waits: ChunkWaits,
     blocks: Sequence[Block],
     each: Sequence[Array],
     last_s: Array,
     shared: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """Return what one micro-batch takes where ranks run chunk by chunk, by the names of `schedules.bubble_time_s`.
+    """Return times of one micro-batch under interleaving, as terms of `schedules.bubble_time_s`.
 
-    `each` are the seconds of the blocks, forward and back, `last_s` those of the last rank.
+    `each` are the seconds of the blocks, forward and backward, `last_s` those of the last rank.
     """
     each = [
-        np.asarray(one * block.passes_in_all) if block.role == "head" else one
+        np.asarray(one * block.runs_in_model) if block.role == "head" else one
         for block, one in zip(blocks, each, strict=True)
     ]
     rows = range(len(blocks))
-    longer_s = broadcast_sum([meetings.more[at] * each[at][..., None] for at in rows])
+    longer_s = broadcast_sum([chunk_waits.more[at] * each[at][..., None] for at in rows])
     groups = (placed.micro_batches / placed.layout.pp)[..., None]
-    waits_s = meetings.share * (1.0 - meetings.of_next / groups) * np.maximum(longer_s, 0.0)
-    # A chunk that ranks may be apart for each further hop between them.
+    waits_s = chunk_waits.share * (1.0 - chunk_waits.next_group / groups) * np.maximum(longer_s, 0.0)
+    # Every further hop between two ranks allows one more mean chunk of slack.
     mean_s = shared["mean_forward_s"] + shared["mean_backward_s"]
     apart_s = np.asarray(mean_s / (placed.layout.vp * placed.layout.pp))[..., None]
     most_s: Array = np.asarray(0.0)
-    for number in range(int(meetings.rank.max()) + 1):
-        here = meetings.rank == number
-        further = np.where(here, meetings.hops - 1.0, 0.0).max(axis=-1)
+    for number in range(int(chunk_waits.rank.max()) + 1):
+        here = chunk_waits.rank == number
+        further = np.where(here, chunk_waits.hops - 1.0, 0.0).max(axis=-1)
         most_s = np.maximum(most_s, np.where(here, waits_s, 0.0).sum(axis=-1) - further * apart_s[..., 0])
-    first_s = broadcast_sum([np.asarray(meetings.first[at] * each[at]) for at in rows])
+    first_s = broadcast_sum([np.asarray(chunk_waits.first[at] * each[at]) for at in rows])
     return {"last_by_chunk_s": np.asarray(last_s + most_s), "first_chunk_s": first_s}
 
 
 def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[str, Array]) -> Array:
-    """Return what a step lasts if each looked-at stage (last dimension) sets the pace, less what is the same for all. [s]"""
+    """Return the step time if each priced stage (last dimension) is the critical one, up to a common constant. [s]"""
     micro_batches = placed.micro_batches[..., None]
     stage_s = np.asarray(of_stage["forward_s"] + of_stage["backward_input_s"] + of_stage["backward_weight_s"])
-    unlike = placed.ranks_wait_unlike
-    # Of a stage's own first micro-batch, all chunks but one pass while it waits for the others.
+    unlike = placed.waits_differ_by_rank
+    # A stage's first micro-batch overlaps with its wait for the others, except in one chunk.
     paced_s = np.asarray((micro_batches - placed.chunk_shares[0][..., None]) * stage_s)
     if not any_nonzero(unlike):
         return paced_s
@@ -389,7 +388,7 @@ def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[s
     }
     waits_s = schedules.bubble_time_s(**waiting)
     if placed.recipe.overlap.pp_overlap:
-        # What a slower stage hides of the messages is a part of what sets the pace.
+        # Messages that a slower stage hides are a part of its step time.
         message_s = _message_s(placed)
         sent = schedules.waited_messages(waiting, message_s)
         waits_s = np.asarray(waits_s + sent * message_s)
@@ -397,34 +396,36 @@ def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[s
 
 
 def _idle_s(placed: PlacedJob, passes: Mapping[str, Array]) -> Array:
-    """Return by how much the bubble of the critical stage grows with a micro-batch where neighbours set the pace. [s]
+    """Return by how much the critical stage's bubble grows per micro-batch where a wait cycle sets the pace. [s]
 
-    Its passes may then get shorter and the step not: what hides behind them has as long as before.
+    That time is a window for overlap too: shorter passes of the critical stage would not shorten the step.
     """
-    if placed.rings is None:
+    if placed.wait_cycles is None:
         return np.asarray(0.0)
     terms, few = {**placed.schedule_terms(), **passes}, placed.micro_batches
     less_s, more_s = (
         schedules.bubble_time_s(**{**terms, "micro_batches": micro_batches})
         for micro_batches in (few, few + 1.0)
     )
-    return where(schedules.fact("has_rings", placed.layout.schedule), np.maximum(more_s - less_s, 0.0), 0.0)
+    return where(
+        schedules.fact("has_wait_cycles", placed.layout.schedule), np.maximum(more_s - less_s, 0.0), 0.0
+    )
 
 
 def _with_stages(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return a mask with a dimension for pipeline stages, but for one value for all layouts."""
+    """Return a mask with a last dimension for pipeline stages; a single value for all layouts stays as it is."""
     return mask[..., None] if mask.ndim else mask
 
 
 def message_bytes(placed: PlacedJob) -> Array:
-    """One boundary activation as a rank sends it: split over TP (SP, or Megatron's scatter-gather). [B]"""
+    """Bytes of a boundary activation that a rank sends: split over TP by SP or Megatron's scatter-gather. [B]"""
     shard = placed.shard
     sent = shard.tokens / shard.tp if placed.recipe.overlap.pp_scatter_gather else shard.tokens_sp
     return np.asarray(2.0 * sent * placed.hidden)
 
 
 def _message_s(placed: PlacedJob) -> Array:
-    """Return how long a message between stages takes, where there are several (an empty last dimension for stages). [s]"""
+    """Return the time of a message between stages, 0 for one stage (an empty last dimension for stages). [s]"""
     return np.where(placed.layout.pp > 1, boundary_message(placed)[1].value, 0.0)[..., None]
 
 
@@ -432,4 +433,4 @@ def boundary_message(placed: PlacedJob) -> tuple[GroupCost, Quantity]:
     """Price one message between neighbouring stages: the send, and what it takes with the launches of the host. [s]"""
     cost = placed.messages.collective("send_recv", message_bytes(placed), placed.mesh.pp)
     host_s = np.asarray(0.0 if placed.recipe.host.cuda_graphs else _LAUNCHES_PER_MESSAGE * placed.launch_s)
-    return cost, placed.sent(cost).then("send_s", "send_s + host_s", host_s=host_s)
+    return cost, placed.message_time(cost).then("send_s", "send_s + host_s", host_s=host_s)

@@ -31,7 +31,7 @@ from costmodel.physics.network.expert_dispatch import DISPATCHERS, moe_exchange_
 from costmodel.physics.pipeline.schedules import unpaired_share
 from costmodel.step.anatomy.operator_parts import exchanged_bytes
 from costmodel.step.communication import Ports, Sent, collective_lines, communication_line, hidden_behind
-from costmodel.step.compute import unfilled_by_layers
+from costmodel.step.compute import head_bytes_beyond_layers
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, PlacedJob
 
@@ -124,12 +124,12 @@ def _hiding(placed: PlacedJob, block: Block, others: Sequence[TimeLine], part: A
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report," arXiv:2412.19437, section 3.2.1, figure 4.
     """
     layout, zero = placed.layout, np.asarray(0.0)
-    if not any_nonzero(placed.pairs_passes):
+    if not any_nonzero(placed.overlaps_expert_exchange):
         return _Hiding(zero, zero, zero, None)
     alone = unpaired_share(
         layout.schedule, stages=layout.pp, micro_batches=placed.micro_batches, virtual_stages=layout.vp
     )
-    beside = np.asarray(placed.pairs_passes * (1.0 - alone))
+    beside = np.asarray(placed.overlaps_expert_exchange * (1.0 - alone))
     inside = placed.mesh.ep.members[0] >= placed.mesh.ep.ranks
     hidden = np.where(inside, 1.0, placed.recipe.moe.ep_hidden_between_nodes)
     window_s = np.asarray(beside * part * _pass_s(block))
@@ -183,7 +183,7 @@ def _own_exchange_line(
     if rate < 1.0:
         steps, sent = steps + _UNDER_LOAD, "loaded_s"
         terms |= {"rate_under_load": rate, "beside": hiding.share}
-    made = placed.sent(cost).then(
+    made = placed.message_time(cost).then(
         "exchange_s",
         f"{steps}busy_s = share * imbalance * {sent}; {hidden}",
         share=share,
@@ -237,7 +237,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         terms={
             "on": np.asarray(moe * 1.0 * (layout.ep * layout.etp > 1))[..., None],
             "size_bytes": (2.0 * placed.shard.expert_tokens * placed.hidden)[..., None],
-            "head_bytes": unfilled_by_layers(step),
+            "head_bytes": head_bytes_beyond_layers(step),
         },
         source="tokens received by dispatch and sent by combine, bf16; gone again when the logits are alive",
     )

@@ -149,7 +149,7 @@ def _gradients(step: Step, bill: Bill) -> _Way:
         "state",
         "grad_sync",
         "out",
-        np.asarray(placed.recipe.dtypes.grad_bytes() * placed.most_stepped(step.trained)),
+        np.asarray(placed.recipe.dtypes.grad_bytes() * placed.max_optimizer_params(step.trained)),
         times,
         np.asarray(window_s + sum_exposed(waited) / times),
         "ZeRO-Offload, arXiv:2101.06840, section 4.1: gradients travel beside the backward pass",

@@ -52,7 +52,7 @@ _HOST_ADAM_PARAMS_PER_S = 10e9 / 2.57
 _NONE = np.asarray(0.0)
 
 
-class Stepped(NamedTuple):
+class UpdateGroup(NamedTuple):
     """Parameters that an optimizer steps alike, on each stage (last dimension), and their sides. [-]"""
 
     update: Update
@@ -77,15 +77,15 @@ class Stepped(NamedTuple):
         if not self.update.counts_sides:
             return dense
         kept = Params(np.asarray(dense * self.params.dense), np.asarray(expert * self.params.expert))
-        return np.asarray(placed.most_stepped(kept) / np.where(local > 0, local, 1.0))
+        return np.asarray(placed.max_optimizer_params(kept) / np.where(local > 0, local, 1.0))
 
 
-def stepped_alike(step: Step) -> tuple[Stepped, ...]:
+def update_groups(step: Step) -> tuple[UpdateGroup, ...]:
     """Return the parameters of a rank by how its optimizer steps them, one entry a different way."""
     chosen = step.placed.optimizer
     nothing = step.trained.scaled(_NONE)
     if len(chosen.updates) == 1 and not chosen.matrices.counts_sides:
-        return (Stepped(chosen.matrices, step.trained, nothing),)
+        return (UpdateGroup(chosen.matrices, step.trained, nothing),)
     by_update = dict.fromkeys(chosen.updates, (nothing, nothing))
     for update, params, sides in (
         (chosen.matrices, *_matrix_params(step)),
@@ -94,7 +94,7 @@ def stepped_alike(step: Step) -> tuple[Stepped, ...]:
     ):
         held = by_update[update]
         by_update[update] = (held[0] + params, held[1] + sides)
-    return tuple(Stepped(update, *held) for update, held in by_update.items())
+    return tuple(UpdateGroup(update, *held) for update, held in by_update.items())
 
 
 def whole_state_bytes(job: Job) -> float:
@@ -153,7 +153,7 @@ def _held_of(step: Step, *, matrices: bool) -> Params:
     for block in step.blocks:
         if block.role in ("layer", "mtp"):
             own = [one for one in block.parts if one.is_matrix == matrices]
-            total = total + held_params(own, step.placed.layout).for_stages().scaled(block.held)
+            total = total + held_params(own, step.placed.layout).for_stages().scaled(block.num_on_stage)
     return total
 
 
@@ -165,7 +165,7 @@ def _matrix_params(step: Step) -> tuple[Params, Params]:
         for one in _own_matrices(placed, block):
             number = _copies(placed, one) * _counted_sides(placed.optimizer, one)
             each = Params(_NONE, number) if one.is_expert else Params(number, np.zeros_like(placed.layout.ep))
-            sides = sides + each.for_stages().scaled(block.held)
+            sides = sides + each.for_stages().scaled(block.num_on_stage)
     return _held_of(step, matrices=True), sides
 
 
@@ -197,7 +197,7 @@ def time_lines(step: Step) -> list[TimeLine]:
     """
     return [
         *_iteration_lines(step),
-        *(line for part in stepped_alike(step) for line in _update_lines(step, part)),
+        *(line for part in update_groups(step) for line in _update_lines(step, part)),
         _norm_line(step),
         *_outer_lines(step.placed, step.trained),
     ]
@@ -218,13 +218,13 @@ def _line(name: str, made: Quantity, moved: Array, source: str, count: float = 1
     )
 
 
-def _update_lines(step: Step, part: Stepped) -> list[TimeLine]:
+def _update_lines(step: Step, part: UpdateGroup) -> list[TimeLine]:
     """Return the kernel that steps some parameters, priced by the bytes it reads and writes.
 
     And, where its states are paged, their way from the host's memory to the GPU and back, once a step.
     """
     placed, recipe, source = step.placed, step.placed.recipe, step.placed.optimizer.source
-    local = placed.most_stepped(part.params)
+    local = placed.max_optimizer_params(part.params)
     if not any_nonzero(local):
         return []
     own = part.mean_state_bytes(placed, local)
@@ -252,7 +252,7 @@ def _update_lines(step: Step, part: Stepped) -> list[TimeLine]:
 def _norm_line(step: Step) -> TimeLine:
     """Return the norm, which reads every gradient once; clipping and zeroing write it."""
     placed, params = step.placed, step.trained
-    local = placed.most_stepped(params)
+    local = placed.max_optimizer_params(params)
     full = np.where(placed.shards_optimizer, local, (params.dense + params.expert).max(axis=-1))
     moved = quantity("3 * grad_bytes * params", grad_bytes=placed.recipe.dtypes.grad_bytes(), params=full)
     source = "gradient norm, clipping and zeroing"
@@ -285,7 +285,7 @@ def _outer_lines(placed: PlacedJob, params: Params) -> list[TimeLine]:
     if placed.policy.sync_every == 1:
         return []
     copies = 5.0 if placed.policy.outer_momentum else 3.0
-    moved = quantity("4 * copies * params", copies=copies, params=placed.most_stepped(params))
+    moved = quantity("4 * copies * params", copies=copies, params=placed.max_optimizer_params(params))
     source = "DiLoCo, arXiv:2311.08105, algorithm 1: Nesterov momentum on the mean change of parameters"
     rarely = 1.0 / placed.policy.sync_every
     return [_line("outer", placed.memory_bound(moved), moved.value, source, rarely)]
@@ -317,7 +317,7 @@ def _iterated(step: Step) -> list[_Iterated]:
                 for product in chosen.products
                 if not product.basis or getattr(cut, product.basis) <= chosen.largest_side
             ]
-            held = np.asarray(block.held * _copies(placed, one)[..., None])
+            held = np.asarray(block.num_on_stage * _copies(placed, one)[..., None])
             made.append(_Iterated(block.label, one, held, tuple(products)))
     return made
 

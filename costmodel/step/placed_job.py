@@ -1,4 +1,4 @@
-"""What every axis is told: the job, where its ranks sit, and what one micro-batch looks like."""
+"""A job placed on its machine: process groups, pipeline stages and the shard of one rank, as every axis needs them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.chunks import Chunk
 from costmodel.physics.pipeline.stages import (
-    Meetings,
-    Rings,
+    ChunkWaits,
     Split,
     StagePlan,
+    WaitCycles,
     balanced_split,
     chunk_shares,
     chunks_on_ranks,
-    plan_meetings,
-    plan_rings,
+    plan_chunk_waits,
     plan_stages,
+    plan_wait_cycles,
 )
 from costmodel.physics.run.stragglers import expected_maximum_normal
 from costmodel.step.anatomy.operator_parts import Given, Operator, ParamBlock, Part, Role, ScalarWork, Shard
@@ -60,14 +60,15 @@ DATA_PARTS: tuple[DataPart, ...] = get_args(DataPart)
 # named, its vector kernels reach 7.0 TB/s: 148 SMs taken).
 SCALAR_PER_SM = {"ampere": 1.71e9, "hopper": 2.07e9, "blackwell": 2.61e9}
 """By generation; kernels of others are priced by their bytes alone."""
-HIDING: tuple[Axis, ...] = ("tp", "cp", "ep", "dp")
-"""Axes whose messages hide behind compute by a window."""
+OVERLAPPED_AXES: tuple[Axis, ...] = ("tp", "cp", "ep", "dp")
+"""Axes whose messages overlap with compute, within a window."""
 
 
 class OperatorTime(NamedTuple):
     """Seconds of one operator on one micro-batch, by pass.
 
-    `recompute_share` of the forward pass is run again; `kept_bytes` of its output stay until then.
+    `recompute_share` of the forward pass runs again before the backward pass; `kept_bytes` of the saved activations
+    are not recomputed and stay in memory.
     """
 
     operator: Operator
@@ -104,10 +105,10 @@ class OperatorTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """What runs together in one pass: a layer of some kind, the embedding, the head, or what is before a predicting layer.
+    """A layer of one kind, the embedding, the head, or the input projection of an MTP layer.
 
-    Lines of a block are made for one micro-batch through one such block; `critical_stage` counts how
-    many of them the slowest stage runs in a step.
+    Its lines are for one micro-batch through one such block; `critical_stage` counts how often the slowest
+    stage runs it in a step.
     """
 
     label: str
@@ -122,11 +123,11 @@ class Block:
     """Those that have gradients. [-]"""
     quantised: Params
     """Those that lie in the dtype of a frozen base. [-]"""
-    held: Array
-    """Such blocks on each stage (last dimension). [-]"""
-    passes: Array
-    """Passes of a micro-batch through them on each stage: a layer of multi-token prediction runs the head again. [-]"""
-    passes_in_all: float
+    num_on_stage: Array
+    """Number of such blocks on each stage (last dimension). [-]"""
+    runs_on_stage: Array
+    """How often a micro-batch runs such blocks on each stage: every MTP layer runs the head again. [-]"""
+    runs_in_model: float
     """The same on all stages together. [-]"""
     kind: LayerKind | None = None
 
@@ -164,7 +165,7 @@ class Block:
         return broadcast_sum([item.kept_bytes for item in self.by_operator.values()])
 
     @cached_property
-    def widest_bytes(self) -> Array:
+    def peak_gradient_bytes(self) -> Array:
         """Gradients alive at the widest point of the backward pass: of an operator's output and input. [B]"""
         products = [item.operator for item in self.by_operator.values() if item.operator.is_product]
         sizes = (2.0 * op.m * (op.n + op.k) * op.groups for op in products)
@@ -195,12 +196,12 @@ class PlacedJob(Job):
 
     @property
     def given(self) -> Given:
-        """What its operators follow from."""
+        """Model, shard, recipe and precision, from which the operators follow."""
         return Given(self.model, self.shard, self.recipe, self.precision)
 
     @property
     def whole(self) -> Given:
-        """The same of a rank that holds everything, for one token."""
+        """The same without any parallelism, for one token."""
         return Given.whole(self.model, self.recipe, self.precision)
 
     @property
@@ -228,7 +229,7 @@ class PlacedJob(Job):
         scalar: ScalarWork | None = None,
         waves: float = 1.0,
     ) -> Quantity:
-        """Time of kernels of this GPU that only move bytes; see `roofline.memory_time`. [s]"""
+        """Time of memory-bound kernels; see `roofline.memory_time`. [s]"""
         per_sm, rate = SCALAR_PER_SM.get(self.accelerator.generation), None
         if scalar is not None and per_sm is not None:
             rate = ScalarRate(scalar.size_bytes, scalar.elements, self.accelerator.num_sms * per_sm)
@@ -245,25 +246,25 @@ class PlacedJob(Job):
 
     @property
     def contention(self) -> float:
-        """Share of compute speed lost while a collective runs beside it, by the cores that move its data. [-]"""
+        """Share of compute speed lost while a collective overlaps, by the cores that move its data. [-]"""
         overlap = self.recipe.overlap
         return 0.0 if overlap.collectives_on == "sparse-cores" else overlap.overlap_contention
 
     @property
     def launch_s(self) -> Array:
-        """Host time to issue one kernel, on a host of the recipe's. [s]"""
+        """Host time to launch one kernel, on the host that the recipe was measured on. [s]"""
         launch_s, factor = self.recipe.host.launch_s, self.factors.of("launch")
         return np.asarray(launch_s if factor is None else factor * launch_s)
 
     @property
     def host_slowdown(self) -> float:
-        """Time of this host over one of the recipe's. [-]"""
+        """Launch time on this cluster's host over that on the recipe's. [-]"""
         accelerator = self.accelerator
         bound = self.recipe.host.cpu_binding
         return accelerator.host_slowdown_bound if bound else accelerator.host_slowdown
 
-    def sent(self, cost: GroupCost) -> Quantity:
-        """Return what a message takes, its latency and its transfer by the factors of the fabric that it crosses. [s]"""
+    def message_time(self, cost: GroupCost) -> Quantity:
+        """Return the time of a collective, with the uncertainty factors of the fabric that it crosses. [s]"""
         if not self.factors:
             return cost.made
         factors = {part: self._of_fabric(part, cost.tier) for part in ("latency", "transfer")}
@@ -284,13 +285,13 @@ class PlacedJob(Job):
         return found
 
     def window_s(self, axis: Axis, compute_s: ArrayLike) -> ArrayLike:
-        """Return the part of some compute that messages of an axis really hide behind. [s]"""
-        factor = self.factors.of("overlap", axis) if self.factors and axis in HIDING else None
+        """Return the compute time that messages of an axis can overlap with. [s]"""
+        factor = self.factors.of("overlap", axis) if self.factors and axis in OVERLAPPED_AXES else None
         return compute_s if factor is None else factor * np.asarray(compute_s)
 
     @cached_property
     def messages(self) -> Messages:
-        """What its groups send over the fabric, by algorithms that the recipe's library takes."""
+        """Costs of messages over this fabric, by the algorithms that the recipe's NCCL may choose."""
         return Messages(self.cluster.tiers, () if self.recipe.overlap.nccl_pat else ("pat",))
 
     @cached_property
@@ -300,7 +301,7 @@ class PlacedJob(Job):
 
     @cached_property
     def host_link(self) -> Quantity:
-        """What each GPU gets of the way to the host's memory when all GPUs of the host use it. [B/s]
+        """Bandwidth of each GPU to the host's memory when all GPUs of the host use it. [B/s]
 
         GPUs behind one switch share its port, and all of them the channels of the memory.
         """
@@ -320,12 +321,12 @@ class PlacedJob(Job):
 
     @cached_property
     def shards_parameters(self) -> NDArray[np.bool_]:
-        """Whether it shards the parameters too (ZeRO-3, FSDP); one value where all are alike."""
+        """Whether data parallelism shards the parameters (ZeRO-3, FSDP); one value where all are alike."""
         return np.asarray(without_constant_axes(self.layout.zero_stage >= 3) > 0)
 
     @cached_property
     def shard_ranks(self) -> Params:
-        """Ranks that shard dense and expert states between them. [-]"""
+        """Ranks over which dense and expert states are sharded. [-]"""
         group = self.layout.shard_group
         return Params(
             *(
@@ -339,17 +340,17 @@ class PlacedJob(Job):
         whole = self.mesh.grad if part == "dense" else self.mesh.edp
         return split_group(whole, np.where(self.shards_optimizer, self.shard_ranks.of(part), 1.0))[0]
 
-    def stepped(self, params: Params) -> Array:
-        """Parameters that a rank's optimizer steps, on each stage (last dimension). [-]"""
+    def optimizer_params(self, params: Params) -> Array:
+        """Parameters that a rank's optimizer updates, on each stage (last dimension). [-]"""
         sharded = self.shards_optimizer[..., None]
         ranks = self.shard_ranks.for_stages()
         dense = params.dense / np.where(sharded, ranks.dense, 1.0)
         return np.asarray(dense + params.expert / np.where(sharded, ranks.expert, 1.0))
 
-    def most_stepped(self, params: Params) -> Array:
-        """Parameters that a rank's optimizer steps, dense ones and experts of the stage with most of each. [-]"""
+    def max_optimizer_params(self, params: Params) -> Array:
+        """Parameters that an optimizer updates: the most dense ones on any stage plus the most expert ones. [-]"""
         most = Params(highest_on_stages(params.dense), highest_on_stages(params.expert))
-        return np.asarray(self.stepped(most.for_stages())[..., 0])
+        return np.asarray(self.optimizer_params(most.for_stages())[..., 0])
 
     @cached_property
     def weight_copies(self) -> Array:
@@ -358,28 +359,30 @@ class PlacedJob(Job):
 
     @cached_property
     def splits_backward(self) -> NDArray[np.bool_]:
-        """Whether the passes towards inputs and towards weights run apart; one value where all are alike."""
+        """Whether the schedule splits input and weight gradients (zero bubble); one value where all are alike."""
         return np.asarray(without_constant_axes(schedules.fact("splits_backward", self.layout.schedule)) > 0)
 
     @cached_property
-    def ranks_wait_unlike(self) -> NDArray[np.bool_]:
-        """Whether ranks that are equally busy wait for unlike times; one value where all are alike."""
-        return np.asarray(without_constant_axes(schedules.fact("differs_by_rank", self.layout.schedule)) > 0)
+    def waits_differ_by_rank(self) -> NDArray[np.bool_]:
+        """Whether equally busy ranks have different bubbles; one value where all are alike."""
+        return np.asarray(
+            without_constant_axes(schedules.fact("waits_differ_by_rank", self.layout.schedule)) > 0
+        )
 
     @cached_property
-    def rings(self) -> Rings | None:
-        """What neighbours hold that wait for each other in a circle; none where no schedule has such."""
-        if not any_nonzero(schedules.fact("has_rings", self.layout.schedule)):
+    def wait_cycles(self) -> WaitCycles | None:
+        """Neighbouring ranks that wait for each other in a cycle; None where no schedule has such."""
+        if not any_nonzero(schedules.fact("has_wait_cycles", self.layout.schedule)):
             return None
-        return plan_rings(self.model.kind_of_layer, len(self.kinds), self.layout.pp, self.split)
+        return plan_wait_cycles(self.model.kind_of_layer, len(self.kinds), self.layout.pp, self.split)
 
     @cached_property
-    def meetings(self) -> Meetings | None:
-        """Where chunks of the last rank meet larger ones; none where no schedule interleaves."""
+    def chunk_waits(self) -> ChunkWaits | None:
+        """Where the last rank waits for larger chunks of other ranks; None where no schedule interleaves."""
         layout = self.layout
-        if not any_nonzero(schedules.fact("meets_by_chunk", layout.schedule)):
+        if not any_nonzero(schedules.fact("waits_by_chunk", layout.schedule)):
             return None
-        return plan_meetings(self.model.kind_of_layer, len(self.kinds), layout.pp, layout.vp, self.split)
+        return plan_chunk_waits(self.model.kind_of_layer, len(self.kinds), layout.pp, layout.vp, self.split)
 
     @cached_property
     def in_flight(self) -> Array:
@@ -390,23 +393,23 @@ class PlacedJob(Job):
                 name: terms[name] for name in terms if name not in ("pending_weight_fraction", "synchronized")
             },
             stage=self.stages.index,
-            paired=self.pairs_passes[..., None],
+            paired=self.overlaps_expert_exchange[..., None],
             layers=float(self.model.num_layers),
         )
 
     @cached_property
     def chunk_shares(self) -> tuple[Array, Array]:
-        """Shares of a full rank's layers in its largest and its smallest chunk. [-]"""
+        """Share of the fullest rank's layers in its largest and its smallest chunk. [-]"""
         return chunk_shares(self.stages, self.layout.vp, self.split.chunks)
 
     @cached_property
     def recomputation(self) -> Recomputation:
-        """What is run again in the backward pass."""
+        """What is recomputed in the backward pass."""
         memory = self.recipe.memory
         return Recomputation(self.layout.recompute, memory.selective_modules, memory.recompute_early_stop)
 
     def schedule_terms(self, *, by_stage: bool = False) -> dict[str, Array]:
-        """Return what the closed forms of schedules are told of a layout, with a last dimension for stages or without."""
+        """Return the layout's terms of the closed forms of schedules, with a last dimension for stages or without."""
         layout, (largest, smallest) = self.layout, self.chunk_shares
         terms = {
             "schedule": layout.schedule,
@@ -422,7 +425,7 @@ class PlacedJob(Job):
 
     @property
     def pending_weight_fraction(self) -> Array:
-        """Share of a layer's activations that a postponed weight gradient still needs. [-]
+        """Share of a layer's activations that a delayed weight gradient still needs. [-]
 
         Zero-bubble schedules free the rest (scores and masks of unfused attention) with the input
         gradient: 32 of 34 + 5 a s / h bytes per token and hidden (Qi et al., arXiv:2401.10241, table 1).
@@ -434,12 +437,12 @@ class PlacedJob(Job):
 
     @property
     def synchronized(self) -> bool:
-        """Whether all ranks wait for each other at the optimizer; the zero-bubble papers validate the step after it."""
+        """Whether ranks synchronise before the optimizer step; zero-bubble schedules can validate after it."""
         return not self.recipe.overlap.post_validation
 
     @property
-    def pairs_passes(self) -> Array:
-        """1 where the exchange of experts hides behind the pass of another micro-batch, else 0. [-]
+    def overlaps_expert_exchange(self) -> Array:
+        """1 where the experts' all-to-all overlaps with another micro-batch's compute, else 0. [-]
 
         Megatron-Core refuses it under full recomputation (transformer_config.py,
         `overlap_moe_expert_parallel_comm`).
@@ -449,7 +452,7 @@ class PlacedJob(Job):
 
 
 def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
-    """Place the ranks and work out what one micro-batch looks like on one of them."""
+    """Place the ranks on the machine, and return the job with its groups, stages and the shard of a rank."""
     model, layout = job.model, job.layout
     kinds = tuple(model.layer_kinds())
     split = stage_split(job)
@@ -463,7 +466,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     )
     tokens = np.asarray(layout.micro_batch * job.seq_len / layout.cp)
     tokens_sp = np.asarray(np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens))
-    load = _load(job, tokens_sp)
+    imbalance = _expert_imbalance(job, tokens_sp)
     mesh = build_mesh(
         tp=layout.tp,
         cp=layout.cp,
@@ -484,9 +487,9 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         tp=layout.tp,
         cp=layout.cp,
         etp=layout.etp,
-        expert_tokens=np.asarray(tokens_sp * max(model.top_k, 1) * layout.etp * load),
+        expert_tokens=np.asarray(tokens_sp * max(model.top_k, 1) * layout.etp * imbalance),
         local_experts=np.asarray(max(model.num_experts, 1) / layout.ep),
-        swaps=_swap_ranks(job, mesh.cp),
+        swaps=_ulysses_ranks(job, mesh.cp),
     )
     require_cores(job.recipe, job.cluster.accelerator)
     return PlacedJob(
@@ -496,15 +499,15 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         stages=stages,
         shard=shard,
         kinds=kinds,
-        imbalance=load,
+        imbalance=imbalance,
     )
 
 
-def _swap_ranks(job: Job, group: Group) -> Array:
-    """Count the ranks of a context group that swap sequence for heads before K and V go round the others. [-]
+def _ulysses_ranks(job: Job, group: Group) -> Array:
+    """Count the ranks of a context group that exchange sequence for heads by all-to-all (Ulysses); the rest is a ring. [-]
 
-    As many as the recipe says or the innermost domain holds, of those that divide the group and the heads of
-    keys of a rank; one where the method has no such part.
+    The recipe's number, or all of the innermost domain, reduced to a divisor of the group and of a rank's K/V heads;
+    1 where the method has no all-to-all part.
     """
     overlap, layout = job.recipe.overlap, job.layout
     if overlap.cp_method != "a2a+p2p":
@@ -515,7 +518,7 @@ def _swap_ranks(job: Job, group: Group) -> Array:
     return np.asarray(reduce(np.gcd, whole), dtype=np.float64)
 
 
-def _load(job: Job, tokens: Array) -> Array:
+def _expert_imbalance(job: Job, tokens: Array) -> Array:
     r"""Tokens of the busiest expert rank over the mean. [-]
 
     Where each of T tokens a rank picks k of E experts by itself, a rank of n gets
@@ -524,7 +527,7 @@ def _load(job: Job, tokens: Array) -> Array:
     their sum over tokens is nearly normal, and what one rank gets another lacks.
     """
     moe, model, ranks = job.recipe.moe, job.model, job.layout.ep
-    uneven = job.factors.of("routing")
+    factor = job.factors.of("routing")
     if moe.moe_capacity_factor > 0:
         return np.asarray(moe.moe_capacity_factor)
     if moe.moe_balance == "balanced" or model.num_experts < 2 or not any_nonzero(ranks > 1):
@@ -538,8 +541,8 @@ def _load(job: Job, tokens: Array) -> Array:
         top_k=float(model.top_k),
         tokens=tokens,
     )
-    beyond = deviations * spread.value
-    return np.asarray(moe.moe_imbalance * (1.0 + (beyond if uneven is None else uneven * beyond)))
+    excess = deviations * spread.value
+    return np.asarray(moe.moe_imbalance * (1.0 + (excess if factor is None else factor * excess)))
 
 
 def measured_load(of_experts: Sequence[float], experts: int, ranks: Array) -> Array:
@@ -548,7 +551,7 @@ def measured_load(of_experts: Sequence[float], experts: int, ranks: Array) -> Ar
     if len(loads) != experts:
         raise RecipeError(f"moe_loads: expected a load for each of {experts} experts, got {len(loads)}")
     degrees, where = np.unique(ranks, return_inverse=True)
-    # A degree that does not divide the experts is no layout; its price does not matter.
+    # A degree that does not divide the experts is no valid layout; its value is never used.
     busiest = [
         float(loads.reshape(int(degree), -1).sum(axis=1).max() * degree / loads.sum())
         if experts % int(degree) == 0
@@ -559,7 +562,7 @@ def measured_load(of_experts: Sequence[float], experts: int, ranks: Array) -> Ar
 
 
 def stage_split(job: Job) -> Split:
-    """Return how the layers of a model are dealt to pipeline stages: as written out, or as the recipe does."""
+    """Return how layers are split over pipeline stages: as `pipeline_layout` lists them, or by the recipe's rule."""
     model, memory, layout = job.model, job.recipe.memory, job.layout
     if job.balanced_stages:
         ways, chunks = (
@@ -575,9 +578,9 @@ def stage_split(job: Job) -> Split:
 
 
 def chunks_of(job: Job) -> tuple[Chunk, ...]:
-    """Return which layers run in which chunk of one layout where the job says so, else nothing.
+    """Return the layers of each pipeline chunk where the job sets or balances them, else nothing.
 
-    Schedules that fold the pipeline hold other chunks on a rank than the plain ones that can be written out.
+    Nor of V-shaped and bidirectional schedules, whose chunks lie on other ranks than `pipeline_layout` can say.
     """
     if job.pipeline_layout or not job.balanced_stages or any_nonzero(job.layout.pp < 2):
         return job.pipeline_layout
@@ -588,7 +591,7 @@ def chunks_of(job: Job) -> tuple[Chunk, ...]:
 
 
 def head_in_layers(job: Job) -> float:
-    """Return how many layers do as many multiply-adds a token as head and loss, each MTP layer's again. [-]"""
+    """Return the FLOPs of head and loss in units of one layer; every MTP layer runs them again. [-]"""
     kind = job.model.layer_kinds()[-1]
     model = job.model.seen_by(kind)
     active = sum(block.count * active_fraction(model, block) for block in layer_param_blocks(model, kind))

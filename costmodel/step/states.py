@@ -29,7 +29,7 @@ from costmodel.describe.switch_table import DTYPE_BYTES
 from costmodel.physics.pipeline import schedules
 from costmodel.step.anatomy.params import Params, layer_param_blocks
 from costmodel.step.critical_stage import Step
-from costmodel.step.optimizer import stepped_alike
+from costmodel.step.optimizer import update_groups
 from costmodel.step.placed_job import DATA_PARTS, Block, DataPart, PlacedJob
 
 _OFFLOADED = (
@@ -156,7 +156,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                 formula="bytes_per_param * params",
                 terms={
                     "bytes_per_param": 8.0 if placed.policy.outer_momentum else 4.0,
-                    "params": placed.stepped(step.trained),
+                    "params": placed.optimizer_params(step.trained),
                 },
                 source="DiLoCo, arXiv:2311.08105, algorithm 1",
             )
@@ -196,19 +196,19 @@ def _optimizer_lines(step: Step, part: DataPart, shards: Array) -> list[MemoryLi
     placed = step.placed
     away = placed.optimizer.paged or placed.recipe.host.offload_optimizer
     lines = []
-    for stepped in stepped_alike(step):
-        held, width = stepped.params.of(part), stepped.state_bytes(placed, part)
-        if not any_nonzero(held) or not any_nonzero(width.value):
+    for group in update_groups(step):
+        params, width = group.params.of(part), group.state_bytes(placed, part)
+        if not any_nonzero(params) or not any_nonzero(width.value):
             continue
         made = width.then(
             "bytes_per_param",
             "on_gpu * bytes_per_param * params / shards",
             on_gpu=0.0 if away else 1.0,
-            params=held,
+            params=params,
             shards=shards,
         )
         source = f"{placed.optimizer.source}; sharded as in ZeRO, arXiv:1910.02054, section 3.1"
-        name = f"state.{part}.optimizer.{stepped.update.holds}"
+        name = f"state.{part}.optimizer.{group.update.holds}"
         lines.append(_line(name, part="optimizer", made=made, source=source))
     return lines
 
@@ -273,7 +273,7 @@ def _host_lines(step: Step) -> list[MemoryLine]:
     if offloaded and not on_nvme:
         kept["main_weights"] = placed.recipe.dtypes.master_weights_bytes
     if not on_nvme:
-        kept |= {one.update.holds: one.state_bytes(placed, "dense").value for one in stepped_alike(step)}
+        kept |= {one.update.holds: one.state_bytes(placed, "dense").value for one in update_groups(step)}
     if offloaded:
         kept["gradients"] = DTYPE_BYTES["fp32"]
     return [
@@ -285,7 +285,7 @@ def _host_lines(step: Step) -> list[MemoryLine]:
             terms={
                 "gpus_per_host": placed.gpus_per_host[..., None],
                 "bytes_per_param": width,
-                "params": placed.stepped(step.trained),
+                "params": placed.optimizer_params(step.trained),
             },
             source=_OFFLOADED if offloaded else placed.optimizer.source,
         )
@@ -297,7 +297,7 @@ def _host_lines(step: Step) -> list[MemoryLine]:
 def fetched_bytes(step: Step) -> Array:
     """Bytes of its share of the parameters that a rank keeps on the host, on each stage (last dimension). [B]"""
     placed, on = step.placed, 1.0 * step.placed.shards_parameters[..., None]
-    return np.asarray(on * param_bytes(placed) * placed.stepped(step.trained))
+    return np.asarray(on * param_bytes(placed) * placed.optimizer_params(step.trained))
 
 
 def _largest_tensor(placed: PlacedJob) -> Array:
@@ -325,7 +325,7 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     add to what is reserved, not to the peak of what is allocated.
     """
     placed, recipe, memory = step.placed, step.placed.recipe, step.placed.recipe.memory
-    local, dtypes = placed.stepped(step.trained), recipe.dtypes
+    local, dtypes = placed.optimizer_params(step.trained), recipe.dtypes
     lines = []
     if memory.reduce_bucket_elements:
         # The flat copy that gradients are reduced in, and its conversion where the reduction has another dtype.
@@ -410,7 +410,7 @@ def _sharded_sizes(step: Step, held: Params, each: Sequence[Params]) -> tuple[Ar
         if block.role == "layer":
             layers.append(np.asarray(params.dense * dense + params.expert * expert))
         else:
-            root = root + (params.dense * dense)[..., None] * block.held
+            root = root + (params.dense * dense)[..., None] * block.num_on_stage
     largest = np.maximum.reduce(np.broadcast_arrays(*layers))[..., None]
     everything = held.dense * dense[..., None] + held.expert * expert[..., None]
     return largest, np.asarray(root), np.asarray(everything)

@@ -24,7 +24,7 @@ def breadth_first(p: int, m: int, v: int) -> Orders:
 FIELDS = {
     "name": NAME,
     "order": breadth_first,
-    "fold": Fold.OWN,
+    "fold": Fold.LINEAR,
     "splits_backward": False,
     "needs": {
         "vp >= 2": "virtual_stages >= 2",

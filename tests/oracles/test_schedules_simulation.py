@@ -196,9 +196,9 @@ def check_order(name: str, p: int, m: int, v: int) -> None:
     # The ways are written down here again, from the papers' figures, not taken from the engine.
     down = [(rank, 0) for rank in range(p)]
     fold = SCHEDULES[name].fold
-    if fold is Fold.VEE:
+    if fold is Fold.V_SHAPED:
         paths = [down + [(rank, 1) for rank in reversed(range(p))]]
-    elif fold is Fold.BOTH_WAYS:
+    elif fold is Fold.BIDIRECTIONAL:
         paths = [down, [(rank, 1) for rank in reversed(range(p))]]
     else:
         paths = [[(rank, chunk) for chunk in range(v) for rank in range(p)]]

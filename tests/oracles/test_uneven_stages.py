@@ -8,7 +8,7 @@ from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import task_orders
-from costmodel.physics.pipeline.stages import Fold, plan_rings
+from costmodel.physics.pipeline.stages import Fold, plan_wait_cycles
 
 KEPT = 32 / 34
 PASSES = ("forward_s", "backward_input_s", "backward_weight_s")
@@ -56,16 +56,16 @@ def test_a_rank_with_the_head_is_slower_than_the_others(name):
     # The head lies at the end of the way: on the last rank, and where a V turns back on the first. Its forward pass is
     # a third of all; a little of the embedding on the first stage.
     fold = SCHEDULES[name].fold
-    chunks = 2 if fold is Fold.VEE else 1
+    chunks = 2 if fold is Fold.V_SHAPED else 1
     for p, m in [(4, 16), (8, 16), (8, 64)]:
         for head in [0.15, 0.5, 1.0]:
             for times in [(1.0, 1.8, 0.6), (1.0, 1.1, 0.9)]:
                 by_chunk = [np.full((p, chunks), each / chunks) for each in times]
                 for each, time in zip(by_chunk, times, strict=True):
-                    each[(0, 1) if fold is Fold.VEE else (p - 1, 0)] += head * time
+                    each[(0, 1) if fold is Fold.V_SHAPED else (p - 1, 0)] += head * time
                     each[0, 0] += 0.02 * time
                 given, of_rank = by_chunk, [each.sum(axis=1) for each in by_chunk]
-                if fold is Fold.BOTH_WAYS:
+                if fold is Fold.BIDIRECTIONAL:
                     given, of_rank = of_rank, [0.5 * (each + each[::-1]) for each in of_rank]
                 step_s = took_s(name, p, m, given, v=chunks, pending_weight_fraction=KEPT)
 
@@ -226,16 +226,16 @@ def test_a_single_group_goes_round_at_the_pace_of_its_slowest_rank():
 
 def test_neighbours_of_a_v_by_layers():
     # Eight chunks of 2, 1, 1, 1 and again: ranks of 3, 2, 2 and 3 layers.
-    rings = plan_rings([0] * 10, 1, 4)
+    rings = plan_wait_cycles([0] * 10, 1, 4)
     assert (rings.pairs[0].tolist(), rings.pair_turns.tolist()) == ([4.0], [0.0])
     assert (rings.threes[0].tolist(), rings.three_turns.tolist()) == ([7.0], [1.0])
     assert float(rings.turn[0]) == 3.0
     # Six ranks of 3, 2, 2, 3, 3 and 2: of pairs (1, 2) and (3, 4), of threes the block of V-Min turns at rank 3.
-    rings = plan_rings([0] * 15, 1, 6)
+    rings = plan_wait_cycles([0] * 15, 1, 6)
     assert rings.pairs[0].tolist() == [4.0, 6.0]
     assert (rings.threes[0].tolist(), rings.three_turns.tolist()) == ([7.0], [0.0])
     # Of many layouts each as alone, with two makes of pairs or one; three ranks are no V.
-    many = plan_rings([0] * 10, 1, np.array([3, 4, 8]))
+    many = plan_wait_cycles([0] * 10, 1, np.array([3, 4, 8]))
     assert many.pairs[0].max(axis=-1).tolist() == [0.0, 4.0, 4.0]
 
 

@@ -30,7 +30,7 @@ from costmodel.interop.draft import optimizer_of
 from costmodel.step.anatomy.operator_parts import Given
 from costmodel.step.anatomy.operators import layer_matrices
 from costmodel.step.anatomy.params import layer_param_blocks
-from costmodel.step.optimizer import stepped_alike, whole_state_bytes
+from costmodel.step.optimizer import update_groups, whole_state_bytes
 from costmodel.step.price import price as price_job
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
@@ -245,7 +245,7 @@ def test_every_parameter_is_stepped_once():
             if model == "deepseek-v3":
                 layout["layout"] = "tp2 pp4 ep8"
             step = price_job(make_job(model=model, optimizer=name, cluster="dgx-h100-ndr", **layout)).step
-            found = stepped_alike(step)
+            found = update_groups(step)
             for part in ("dense", "expert"):
                 total = sum(np.asarray(getattr(one.params, part)) for one in found)
                 assert total == pytest.approx(np.asarray(getattr(step.params, part)), rel=1e-9)

@@ -279,7 +279,7 @@ def test_sums_by_axis_and_phase():
 
 def test_a_stage_that_waits_pays_for_that_much_less():
     """Two blocks at a second each and half of one once, less three seconds of waiting; one block without."""
-    blocks = [SimpleNamespace(passes=np.asarray([2.0, 1.0]))]
+    blocks = [SimpleNamespace(runs_on_stage=np.asarray([2.0, 1.0]))]
     each, once = [np.asarray(1.0)], [np.asarray(0.5)]
 
     def most(waits):

@@ -114,7 +114,7 @@ def test_the_best_of_every_value_of_every_knob(chunk):
 
 @pytest.mark.parametrize("chunk", [40, 100_000])
 def test_the_best_placements_of_each_job(chunk, monkeypatch):
-    monkeypatch.setattr(search, "PLACEMENTS_KEPT", 3)
+    monkeypatch.setattr(search, "MAX_PLACEMENTS", 3)
     counted.cache_clear()
     tally, rows = counted(chunk)
     counted.cache_clear()

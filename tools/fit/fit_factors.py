@@ -45,7 +45,7 @@ from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator, load_link
 from costmodel.describe.hardware.profile_files import read_yaml, shipped_folder
 from costmodel.describe.odds import FitOdds
-from costmodel.step.placed_job import HIDING
+from costmodel.step.placed_job import OVERLAPPED_AXES
 from costmodel.trust.published_runs import read_rows
 from costmodel.trust.shares import errors_with, fit_shares, fitted_runs, left_out_errors, source_family
 from costmodel.trust.validation import Validation, validate
@@ -193,7 +193,7 @@ def time_spreads(runs: Runs, known: Mapping[str, Said]) -> dict[str, Said]:
     for role, names in (
         ("launch", ["launch"]),
         ("memory_kernels", [f"memory_kernels.{OTHER}"]),
-        ("overlap", [f"overlap.{axis}" for axis in HIDING]),
+        ("overlap", [f"overlap.{axis}" for axis in OVERLAPPED_AXES]),
     ):
         said = _normal(told[role], len(gpu), how)
         if not told[role]:

@@ -25,10 +25,10 @@ from costmodel.physics.pipeline.stages import Fold
 UNLIKE: Mapping[str, str] = {
     row["name"]: row["alike"] for row in read_rows(Path(__file__).with_name("schedule_terms.csv"))
 }
-"""How stages may differ, by the names of the closed forms, and what that is where they are alike, as a formula."""
+"""Terms of the closed forms for unequal stages, and the formula of each where all stages are equal."""
 
-RINGS = tuple(name for name in UNLIKE if name.startswith(("pair_", "three_", "vee_")))
-"""Of neighbours that wait for each other in a circle."""
+WAIT_CYCLE_TERMS = tuple(name for name in UNLIKE if name.startswith(("pair_", "three_", "vee_")))
+"""Terms of neighbouring ranks that wait for each other in a cycle (`stages.WaitCycles`)."""
 LAYOUT = ("stages", "micro_batches", "virtual_stages")
 NAMES = (
     *LAYOUT,
@@ -86,12 +86,12 @@ class Schedule:
     order: Callable[[int, int, int], orders.Orders]
     """What every rank does, from stages, micro-batches and virtual stages: the engine's task order."""
     fold: Fold
-    """Which stages share a rank."""
+    """Which stages are placed on one rank."""
     splits_backward: bool
-    """Whether the passes towards inputs and towards weights run apart. Where they do not, the stage with the most compute
-    sets the pace; where they do, the one that takes longest with its bubble."""
+    """Whether input and weight gradients are separate passes. If not, the stage with the most compute sets the pace;
+    if so, the one with the most compute and bubble."""
     needs: Mapping[str, str]
-    """When it can run: conditions on `LAYOUT`, by how to say them."""
+    """Conditions on `LAYOUT` under which it can run, by their text for messages."""
     bubble: str
     """Time per step that the busiest rank is idle, messages not counted. [s]"""
     held: str
@@ -115,21 +115,21 @@ class Schedule:
     @cached_property
     def weight_copies(self) -> float:
         """Copies of its parameters that a rank holds. [-]"""
-        return 2.0 if self.fold is Fold.BOTH_WAYS else 1.0
+        return 2.0 if self.fold is Fold.BIDIRECTIONAL else 1.0
 
     @cached_property
-    def has_rings(self) -> bool:
-        """Whether neighbours that wait for each other in a circle may set its pace."""
-        return bool(set(inputs_of(self.bubble)) & set(RINGS))
+    def has_wait_cycles(self) -> bool:
+        """Whether neighbouring ranks that wait for each other in a cycle may set its pace."""
+        return bool(set(inputs_of(self.bubble)) & set(WAIT_CYCLE_TERMS))
 
     @cached_property
-    def meets_by_chunk(self) -> bool:
-        """Whether chunks of ranks that meet each other may set its pace."""
+    def waits_by_chunk(self) -> bool:
+        """Whether waits for larger chunks of other ranks may set its pace."""
         return "last_by_chunk_s" in inputs_of(self.bubble)
 
     @cached_property
-    def differs_by_rank(self) -> bool:
-        """Whether ranks that are equally busy wait for unlike times: the slowest is found with its bubble."""
+    def waits_differ_by_rank(self) -> bool:
+        """Whether equally busy ranks have different bubbles: the slowest stage is then found with its bubble."""
         return self.splits_backward or "behind" in inputs_of(with_steps(STEPS, self.bubble))
 
     def require_known_names(self) -> None:
@@ -182,7 +182,7 @@ _RECORDS = (
     Schedule(
         name="none",
         order=orders.one_f_one_b,
-        fold=Fold.OWN,
+        fold=Fold.LINEAR,
         splits_backward=False,
         needs={"pp = 1; several stages need a schedule such as 1f1b": "stages == 1", **_ONE_CHUNK},
         bubble="0",
@@ -199,7 +199,7 @@ _RECORDS = (
     Schedule(
         name="naive",
         order=orders.naive,
-        fold=Fold.OWN,
+        fold=Fold.LINEAR,
         splits_backward=False,
         needs=_ONE_CHUNK,
         bubble="micro_batches * others_s",
@@ -214,7 +214,7 @@ _RECORDS = (
     Schedule(
         name="gpipe",
         order=orders.gpipe,
-        fold=Fold.OWN,
+        fold=Fold.LINEAR,
         splits_backward=False,
         needs=_ONE_CHUNK,
         # All forward passes go at the pace of the slowest stage, then all backward passes of the one slowest in them.
@@ -231,7 +231,7 @@ _RECORDS = (
     Schedule(
         name="1f1b",
         order=orders.one_f_one_b,
-        fold=Fold.OWN,
+        fold=Fold.LINEAR,
         splits_backward=False,
         needs=_ONE_CHUNK,
         # It waits for those before it once, and for those behind it when their first backward pass is due, and again for
@@ -251,7 +251,7 @@ _RECORDS = (
     Schedule(
         name="interleaved",
         order=orders.interleaved,
-        fold=Fold.OWN,
+        fold=Fold.LINEAR,
         splits_backward=False,
         needs={
             "vp >= 2": "virtual_stages >= 2",
@@ -300,7 +300,7 @@ _RECORDS = (
     Schedule(
         name="zb-h1",
         order=orders.zb_h1,
-        fold=Fold.OWN,
+        fold=Fold.LINEAR,
         splits_backward=True,
         needs=_ONE_CHUNK,
         bubble="ahead = min(behind, micro_batches - 1); kept = floor(before / pending_weight_fraction); "
@@ -320,7 +320,7 @@ _RECORDS = (
     Schedule(
         name="zb-2p",
         order=orders.zb_2p,
-        fold=Fold.OWN,
+        fold=Fold.LINEAR,
         splits_backward=True,
         needs=_ONE_CHUNK,
         bubble="ahead = min(2 * behind, micro_batches - 1); kept = 2 * before / pending_weight_fraction; "
@@ -336,7 +336,7 @@ _RECORDS = (
     Schedule(
         name="zb-v",
         order=orders.zb_v,
-        fold=Fold.VEE,
+        fold=Fold.V_SHAPED,
         splits_backward=True,
         needs=_TWO_CHUNKS,
         # Fewer micro-batches than stages do not fill the way there, fewer than two a stage not that of both chunks.
@@ -359,7 +359,7 @@ _RECORDS = (
     Schedule(
         name="dualpipe",
         order=orders.dualpipe,
-        fold=Fold.BOTH_WAYS,
+        fold=Fold.BIDIRECTIONAL,
         splits_backward=True,
         needs={
             "an even pp": "stages % 2 == 0",
@@ -383,7 +383,7 @@ _RECORDS = (
     Schedule(
         name="dualpipe-v",
         order=orders.dualpipe_v,
-        fold=Fold.VEE,
+        fold=Fold.V_SHAPED,
         splits_backward=True,
         needs=_TWO_CHUNKS | _TWICE_THE_STAGES,
         bubble="depth = 0.5 * hops; part = 0.5; alone = 2 * hops; "
@@ -401,7 +401,7 @@ _RECORDS = (
     Schedule(
         name="v-half",
         order=orders.v_half,
-        fold=Fold.VEE,
+        fold=Fold.V_SHAPED,
         splits_backward=True,
         needs=_TWO_CHUNKS | _FOUR_STAGES,
         # The block repeats every six units of one chunk's pass, F, I and W alike; where they differ it repeats with
@@ -437,7 +437,7 @@ _RECORDS = (
     Schedule(
         name="v-min",
         order=orders.v_min,
-        fold=Fold.VEE,
+        fold=Fold.V_SHAPED,
         splits_backward=True,
         needs=_TWO_CHUNKS | _FOUR_STAGES,
         # The same with three F, or three I, on three neighbours in the slowest cycle; or F and I of the last chunks of the

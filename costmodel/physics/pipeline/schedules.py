@@ -303,9 +303,9 @@ def sent_by_rank(
     0.0
     """
     fold, first, last = fact("fold", schedule), as_array(first), as_array(last)
-    ends = np.where(fold == Fold.BOTH_WAYS, 0.5, 1.0) * (first + last)
+    ends = np.where(fold == Fold.BIDIRECTIONAL, 0.5, 1.0) * (first + last)
     chunks = as_array(virtual_stages)
-    return Sent(*(np.asarray(chunks - np.where(fold == Fold.OWN, own, ends)) for own in (last, first)))
+    return Sent(*(np.asarray(chunks - np.where(fold == Fold.LINEAR, own, ends)) for own in (last, first)))
 
 
 def valid(

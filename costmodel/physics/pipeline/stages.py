@@ -1,4 +1,4 @@
-"""How the layers of a model fall on pipeline stages, counted by kind without a loop over layouts."""
+"""How the layers of a model are split over pipeline stages, counted by kind without a loop over layouts."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ Array = NDArray[np.float64]
 
 
 class Fold(IntEnum):
-    """Which of its stages a pipeline rank holds."""
+    """Which stages of the pipeline are placed on one rank."""
 
-    OWN = 0
-    """Its own."""
-    BOTH_WAYS = 1
-    """Stages i and p-1-i, each for half of the micro-batches (DualPipe)."""
-    VEE = 2
-    """The i-th chunk from either end of 2 p (schedules in the shape of a V)."""
+    LINEAR = 0
+    """Stage i on rank i."""
+    BIDIRECTIONAL = 1
+    """Stages i and p-1-i on rank i, each for half of the micro-batches (DualPipe)."""
+    V_SHAPED = 2
+    """Chunks i and 2p-1-i on rank i (ZB-V, V-Half, V-Min, DualPipeV)."""
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What each of the stages looked at holds; the last dimension runs over stages. [-]"""
+    """Contents of the stages that are priced: all, or one of each composition; the last dimension runs over them. [-]"""
 
     index: Array
     """Number of the stage, 0 … pp-1."""
     behind: Array
-    """Stages behind the last one that holds the same."""
+    """Stages after the last one with the same contents."""
     layers: tuple[Array, ...]
-    """Layers on the stage, one array a layer kind, multi-token prediction among them."""
+    """Layers on the stage, one array per layer kind, MTP layers included."""
     has_embedding: Array
     has_head: Array
     mtp: Array
-    """Multi-token-prediction layers among `layers`."""
+    """MTP layers among `layers`."""
 
     def blocks(self, mtp_layers: int) -> tuple[Array, ...]:
-        """Return how many of each block a stage runs: layers by kind, embedding, head, and prediction if any.
+        """Return how often a stage runs each block: layers by kind, embedding, head, and MTP projection if any. [-]
 
-        Each layer of multi-token prediction runs the head once more. [-]
+        Every MTP layer runs the head once more.
         """
         predicting = (self.mtp,) if mtp_layers else ()
         return (*self.layers, self.has_embedding, self.has_head * (1.0 + mtp_layers), *predicting)
@@ -54,20 +54,20 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Split:
-    """The rule by which layers are divided over stages. [-]"""
+    """The rule by which layers are split over stages. [-]"""
 
     embedding: ArrayLike = 0.0
-    """Layers whose place the embedding takes on the first stage, by layout."""
+    """Layers that the embedding counts for on the first stage, by layout."""
     head: ArrayLike = 0.0
-    """Layers whose place the head takes on the last stage, by layout."""
+    """Layers that the head counts for on the last stage, by layout."""
     mtp_layers: int = 0
-    """Multi-token-prediction layers: more layers of the last kind, beside the head unless `chunks` say where."""
+    """MTP layers: additional layers of the last kind, on the head's stage unless `chunks` place them."""
     chunks: tuple[Chunk, ...] = ()
-    """What each chunk holds, in the order of the model; empty where layers are divided evenly."""
+    """Contents of each chunk, in the order of the model; empty where layers are split evenly."""
 
 
 class _Stack(NamedTuple):
-    """The layers of a model, first to last by kind, and its split but for the places of embedding and head."""
+    """The kind of every layer, and the parts of the split that are the same for all layouts."""
 
     kinds: tuple[int, ...]
     num_kinds: int
@@ -85,28 +85,27 @@ def plan_stages(
     pp: ArrayLike,
     split: Split | None = None,
     *,
-    fold: ArrayLike = Fold.OWN,
+    fold: ArrayLike = Fold.LINEAR,
     every_stage: bool = False,
 ) -> StagePlan:
-    """Divide the layers over `pp` stages, in order, as evenly as whole layers allow, or as chunks say.
+    """Split the layers over `pp` stages, in order, as evenly as whole layers allow, or as `split.chunks` lists them.
 
-    What does not divide leaves the later stages one layer shorter, which is where the head is.
+    Where the layers do not divide, the later stages, which include the head's, have one layer less.
 
     Parameters
     ----------
     kind_of_layer : sequence of int
         Kind of each layer, first to last, of `num_kinds`.
     pp, fold : array_like
-        Pipeline stages, and what one rank holds, as `Fold`; with `BOTH_WAYS` the mean of its two stages. [-]
+        Pipeline stages, and which of them a rank has, as `Fold`; with `BIDIRECTIONAL` counts are the mean of its two. [-]
     every_stage : bool
-        All ranks one by one, of layouts with as many stages; else one of each make-up, the first, which keeps most
-        micro-batches in flight: no other of them can be slower or fuller.
+        Whether to return all ranks, of layouts with the same number of stages. Else one of each composition: the first,
+        which has the most micro-batches in flight, so that no other of them is slower or needs more memory.
 
     Notes
     -----
-    With virtual stages a rank holds several shorter runs of layers; for a stack that mixes kinds
-    the counts are those of one contiguous run, exact when kinds alternate or only lead, and always
-    where chunks are written out.
+    With virtual stages the counts are those of one contiguous run of layers per rank. For models that mix layer kinds
+    that is exact where kinds alternate, where the odd kind comes only first, or where `split.chunks` is given.
     """
     rule = split or Split()
     stack = _stack(kind_of_layer, num_kinds, rule)
@@ -121,7 +120,7 @@ def plan_stages(
 def _stage_rows(
     stack: _Stack, every_stage: bool, pp: float, fold: float, embedding: float, head: float
 ) -> Array:
-    """Return number, stages behind the last of the same make-up, and what it holds, of stages (columns)."""
+    """Return index, stages after the last one of the same composition, and contents, of each stage (columns)."""
     rows = _rank_rows(stack, int(pp), fold, embedding, head)
     first = last = np.arange(int(pp))
     if not every_stage:
@@ -133,23 +132,23 @@ def _stage_rows(
 
 
 def _rank_rows(stack: _Stack, ranks: int, fold: float, embedding: float, head: float) -> Array:
-    """Return what each rank (columns) holds, in the rows of `_chunk_rows`. [-]"""
-    chunks = ranks * (2 if fold == Fold.VEE else 1)
+    """Return the contents of each rank (columns), in the rows of `_chunk_rows`. [-]"""
+    chunks = ranks * (2 if fold == Fold.V_SHAPED else 1)
     return _folded(_chunk_rows(stack, chunks, embedding, head), ranks, fold)
 
 
 def _folded(chunks: Array, ranks: int, fold: float) -> Array:
-    """Return what ranks hold of what chunks do (last dimension, in the order of the model)."""
-    if fold == Fold.VEE:
+    """Return the contents of ranks from those of chunks (last dimension, in the order of the model)."""
+    if fold == Fold.V_SHAPED:
         return np.asarray(chunks[..., :ranks] + chunks[..., : -ranks - 1 : -1])
-    held = chunks.reshape(*chunks.shape[:-1], -1, ranks).sum(axis=-2)
-    return np.asarray(0.5 * (held + held[..., ::-1]) if fold == Fold.BOTH_WAYS else held)
+    folded = chunks.reshape(*chunks.shape[:-1], -1, ranks).sum(axis=-2)
+    return np.asarray(0.5 * (folded + folded[..., ::-1]) if fold == Fold.BIDIRECTIONAL else folded)
 
 
 def _chunk_rows(stack: _Stack, count: int, embedding: float, head: float) -> Array:
-    """Return layers by kind, embedding, head and predicting layers of each chunk: (kinds + 3, chunks). [-]
+    """Return layers by kind, embedding, head and MTP layers of each chunk: (kinds + 3, chunks). [-]
 
-    `count` chunks are as even as whole layers allow, unless they are written out.
+    `count` chunks are as even as whole layers allow, unless `stack.chunks` lists them.
     """
     if stack.chunks:
         until = np.cumsum([0, *(chunk.layers for chunk in stack.chunks)])
@@ -173,10 +172,10 @@ def _even_cuts(layers: int, count: int, embedding: ArrayLike, head: ArrayLike) -
 
 
 def _by_layout(found: Sequence[Array], which: NDArray[np.int64], *, repeats: bool = True) -> list[Array]:
-    """Return each row of what was found for cases, (rows, columns), by layout; columns are the last dimension.
+    """Return each row of tables found per case, (rows, columns), by layout; columns are the last dimension.
 
-    Where other cases have more columns the last is repeated, or zeros stand there. Columns are few: they lie one after
-    the other in memory, so that what is computed from them runs along layouts, which are many.
+    Cases with fewer columns are padded with their last one, or with zeros. Layouts are contiguous in memory, since they
+    are many and columns few.
     """
     wide = np.zeros((len(found[0]), max(each.shape[1] for each in found), len(found)))
     for case, each in enumerate(found):
@@ -188,7 +187,7 @@ def _by_layout(found: Sequence[Array], which: NDArray[np.int64], *, repeats: boo
 
 
 def _distinct(*columns: ArrayLike) -> tuple[list[tuple[float, ...]], NDArray[np.int64]]:
-    """Return the combinations of numbers that occur, and which of them each element is."""
+    """Return the distinct combinations of numbers, and the index of each element's."""
     arrays = [np.asarray(column, dtype=np.float64) for column in columns]
     if all(array.ndim == 0 for array in arrays):
         return [tuple(float(array) for array in arrays)], np.asarray(0)
@@ -202,43 +201,43 @@ def _distinct(*columns: ArrayLike) -> tuple[list[tuple[float, ...]], NDArray[np.
     return list(cases), which.reshape(joint.shape)
 
 
-class Rings(NamedTuple):
-    """What ranks of a V hold that wait for each other in a circle, whatever the rest of the pipeline does. [-]
+class WaitCycles(NamedTuple):
+    """Layers of neighbouring ranks of a V-shaped schedule that wait for each other in a cycle. [-]
 
-    Layers by kind; the last dimension runs over circles of unlike make-up, never with the first rank, which has the ends.
+    Layers by kind; the last dimension runs over cycles of different composition. The first rank is in none.
     """
 
     pairs: tuple[Array, ...]
     """Of two neighbours: ranks 1 and 2, 3 and 4, ..."""
     pair_turns: Array
-    """1 where the last rank is among them, at which the V turns."""
+    """1 where the last rank, at which the V turns, is among them."""
     threes: tuple[Array, ...]
     """Of three neighbours: the last three, the three before them, ..."""
     three_turns: Array
     turn: tuple[Array, ...]
-    """Layers by kind in the last chunks of the first three ranks, multi-token prediction among them."""
+    """Layers by kind in the last chunks of the first three ranks, MTP layers included."""
 
 
-def plan_rings(
+def plan_wait_cycles(
     kind_of_layer: Sequence[int], num_kinds: int, pp: ArrayLike, split: Split | None = None
-) -> Rings:
-    """Return what neighbours hold where `pp` ranks hold two chunks each in a V; nothing with fewer than four ranks."""
+) -> WaitCycles:
+    """Return the wait cycles where `pp` ranks hold two chunks each in a V; zeros with fewer than four ranks."""
     rule = split or Split()
     stack = _stack(kind_of_layer, num_kinds, rule)
     cases, which = _distinct(pp, rule.embedding, rule.head)
-    found = [_ring_rows(stack, *case) for case in cases]
+    found = [_wait_cycle_rows(stack, *case) for case in cases]
     pairs, threes, turn = (_by_layout(rows, which) for rows in zip(*found, strict=True))
     of_turn = tuple(row[..., 0] for row in turn)
-    return Rings(tuple(pairs[:-1]), pairs[-1], tuple(threes[:-1]), threes[-1], of_turn)
+    return WaitCycles(tuple(pairs[:-1]), pairs[-1], tuple(threes[:-1]), threes[-1], of_turn)
 
 
 @lru_cache(maxsize=8192)
-def _ring_rows(stack: _Stack, pp: float, embedding: float, head: float) -> tuple[Array, Array, Array]:
+def _wait_cycle_rows(stack: _Stack, pp: float, embedding: float, head: float) -> tuple[Array, Array, Array]:
     """Return rows of pairs, of threes (layers by kind, and whether they turn) and of the turn of one layout."""
     ranks, kinds = int(pp), stack.num_kinds
     if ranks < 4:
         return np.zeros((kinds + 1, 1)), np.zeros((kinds + 1, 1)), np.zeros((kinds, 1))
-    held = _rank_rows(stack, ranks, Fold.VEE, embedding, head)[:kinds]
+    held = _rank_rows(stack, ranks, Fold.V_SHAPED, embedding, head)[:kinds]
     rows = np.array([*held, np.arange(ranks) == ranks - 1])
     # The block of V-Min turns two ranks earlier where three divides the ranks.
     least = ranks - 1 - 2 * (ranks % 3 == 0)
@@ -248,8 +247,8 @@ def _ring_rows(stack: _Stack, pp: float, embedding: float, head: float) -> tuple
     return np.unique(pairs, axis=0).T, np.unique(threes, axis=0).T, turn
 
 
-_MOST_PLACES = 16
-"""Layers that the head may count for when stages are balanced."""
+_MAX_HEAD_OFFSET = 16
+"""Most layers that the head may count for when stages are balanced."""
 
 
 def balanced_split(
@@ -261,144 +260,152 @@ def balanced_split(
     fold: ArrayLike = 0,
     vp: ArrayLike = 1,
 ) -> Split:
-    """Return the split of which a micro-batch takes least: on the busiest stage, or chunk by chunk on the busiest in each.
+    """Return the split with the least time per micro-batch: of the busiest stage, or summed over the largest of each chunk.
 
-    Of several chunks a rank all are alike, but for the first and the last ones, which make room for embedding
-    and head: ranks of an interleaved schedule wait for each other's larger chunks again and again. Of splits that are
-    as good it is the one nearest to an even division; where no places make all chunks alike, any may be taken.
+    With virtual stages all chunks have the same size, except that the first and last ones are smaller to offset embedding
+    and head: ranks of an interleaved schedule wait for each other's larger chunks. Ties go to the most even split.
+    Where no split makes all chunks the same size, every split is considered.
 
     Parameters
     ----------
     kind_of_layer : sequence of int
         Kind of each layer, first to last; kinds are taken to cost the same.
     pp, fold, vp : array_like
-        Stages, what a rank holds (`Fold`), and chunks of ranks that hold stages of their own. [-]
+        Pipeline stages, which of them a rank has (`Fold`), and virtual stages of linear schedules. [-]
     head : float
-        What head and loss cost, in layers. [-]
+        Cost of head and loss, in layers. [-]
     mtp_layers : int
-        Multi-token-prediction layers, which lie beside the head. [-]
+        MTP layers, which are on the head's stage. [-]
     """
     cases, which = _distinct(pp, fold, vp)
-    best = [_best_places(len(kind_of_layer), *case, round(head, 6), mtp_layers) for case in cases]
+    best = [_best_offsets(len(kind_of_layer), *case, round(head, 6), mtp_layers) for case in cases]
     places = np.array(best)[which]
     return Split(places[..., 0], places[..., 1], mtp_layers)
 
 
 @lru_cache(maxsize=8192)
-def _best_places(
+def _best_offsets(
     layers: int, pp: float, fold: float, vp: float, head: float, mtp_layers: int
 ) -> tuple[float, float]:
-    """Return the places of embedding and head of which a micro-batch takes least."""
+    """Return how many layers embedding and head count for in the split with the least time per micro-batch."""
     if pp < 2:
         return 0.0, 0.0
-    embedding, of_head = np.ix_(np.arange(2.0), np.arange(min(_MOST_PLACES, layers) + 1.0))
-    places, count = embedding + of_head, int(pp) * (2 if fold == Fold.VEE else 1)
-    first, last = np.broadcast_arrays(embedding, of_head)
-    held = _folded(np.diff(_even_cuts(layers, count, first, last)), int(pp), fold)
-    paid = (held + (mtp_layers + head) * _folded(np.arange(count) == count - 1.0, int(pp), fold)).max(axis=-1)
-    if fold == Fold.OWN and vp > 1:
-        by_chunk = _divided_in_chunks(held, int(vp), embedding, of_head)
+    embedding, head_offset = np.ix_(np.arange(2.0), np.arange(min(_MAX_HEAD_OFFSET, layers) + 1.0))
+    offsets, count = embedding + head_offset, int(pp) * (2 if fold == Fold.V_SHAPED else 1)
+    first, last = np.broadcast_arrays(embedding, head_offset)
+    layers_of_rank = _folded(np.diff(_even_cuts(layers, count, first, last)), int(pp), fold)
+    cost = (
+        layers_of_rank + (mtp_layers + head) * _folded(np.arange(count) == count - 1.0, int(pp), fold)
+    ).max(axis=-1)
+    if fold == Fold.LINEAR and vp > 1:
+        by_chunk = _divided_in_chunks(layers_of_rank, int(vp), embedding, head_offset)
         by_chunk[..., -1, -1] += mtp_layers + head
-        paid = by_chunk.max(axis=-1).sum(axis=-1)
-        alike = (layers + places) % (pp * vp) == 0
-        paid = np.where(alike, paid, np.inf) if alike.any() else paid
-    columns = np.broadcast_arrays(np.round(paid, 9), places, embedding)
-    _, least, of_embedding = min(zip(*(column.ravel().tolist() for column in columns), strict=True))
-    return of_embedding, least - of_embedding
+        cost = by_chunk.max(axis=-1).sum(axis=-1)
+        is_even = (layers + offsets) % (pp * vp) == 0
+        cost = np.where(is_even, cost, np.inf) if is_even.any() else cost
+    columns = np.broadcast_arrays(np.round(cost, 9), offsets, embedding)
+    _, best_offset, best_embedding = min(zip(*(column.ravel().tolist() for column in columns), strict=True))
+    return best_embedding, best_offset - best_embedding
 
 
 def chunks_on_ranks(
     plan: StagePlan, vp: int, mtp_layers: int, split: Split | None = None
 ) -> tuple[Chunk, ...]:
-    """Write out which layers run where, in the order of the model: chunk i on rank i mod pp, `vp` of them a rank.
+    """Return the contents of every chunk of one layout, in the order of the model: chunk i on rank i mod pp, `vp` per rank.
 
-    Every rank of one layout divides the layers that it has by its `plan` and `split` evenly, one more to each of its
-    first chunks, so that ranks which hold less wait for no chunk that is larger than the fullest rank's. Places of the
-    embedding are left empty in the first chunks, those of the head in the last.
+    Each rank splits its layers over its chunks evenly, the first chunks taking what does not divide, so that no rank
+    waits for a chunk larger than those of the fullest rank. Layers that embedding and head count for are left out of
+    the first and the last chunks.
     """
     rule = split or Split()
-    held = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
-    return _written_out(held, vp, mtp_layers, float(np.asarray(rule.embedding)), float(np.asarray(rule.head)))
-
-
-def _written_out(held: Array, vp: int, mtp_layers: int, embedding: float, head: float) -> tuple[Chunk, ...]:
-    """Return the chunks of ranks that hold so many layers, multi-token prediction left out."""
-    by_chunk, last = _divided_in_chunks(held, vp, embedding, head), held.size * vp - 1
-    return tuple(
-        Chunk(int(i == 0), int(layers), mtp_layers * (i == last), int(i == last))
-        for i, layers in enumerate(by_chunk.ravel())
+    layers_of_rank = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
+    return _listed_chunks(
+        layers_of_rank, vp, mtp_layers, float(np.asarray(rule.embedding)), float(np.asarray(rule.head))
     )
 
 
-def _divided_in_chunks(held: Array, vp: int, embedding: ArrayLike, head: ArrayLike) -> Array:
+def _listed_chunks(
+    layers: Array, vp: int, mtp_layers: int, embedding: float, head: float
+) -> tuple[Chunk, ...]:
+    """Return the chunks of ranks with `layers` layers each, MTP layers apart."""
+    by_chunk, last = _divided_in_chunks(layers, vp, embedding, head), layers.size * vp - 1
+    return tuple(
+        Chunk(int(i == 0), int(count), mtp_layers * (i == last), int(i == last))
+        for i, count in enumerate(by_chunk.ravel())
+    )
+
+
+def _divided_in_chunks(layers_of_rank: Array, vp: int, embedding: ArrayLike, head: ArrayLike) -> Array:
     """Return the layers of each chunk, (..., chunks of a rank, ranks), from those of each rank (last dimension). [-]
 
-    With places beside them on the first and the last one, which are left empty in its first and its last chunks.
+    `embedding` and `head` are the layers that these count for: the first and the last chunks are shorter by them.
 
     >>> _divided_in_chunks(np.array([17.0, 18.0, 18.0, 15.0]), 6, 1.0, 3.0).T.astype(int).tolist()
     [[2, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 0]]
     """
-    places = np.zeros_like(held)
-    places[..., 0] = embedding
-    places[..., -1] = places[..., -1] + np.asarray(head)
-    full, more = (each[..., None, :] for each in np.divmod(held + places, vp))
-    found = np.asarray(full + (np.arange(vp)[:, None] < more))
-    for of_rank, left in ((found[..., 0], embedding), (found[..., ::-1, -1], head)):
-        emptied = np.minimum(np.cumsum(of_rank, axis=-1), np.asarray(left)[..., None])
-        of_rank -= np.diff(emptied, prepend=0.0)
-    return found
+    offsets = np.zeros_like(layers_of_rank)
+    offsets[..., 0] = embedding
+    offsets[..., -1] = offsets[..., -1] + np.asarray(head)
+    even, remainder = (each[..., None, :] for each in np.divmod(layers_of_rank + offsets, vp))
+    by_chunk = np.asarray(even + (np.arange(vp)[:, None] < remainder))
+    for of_rank, offset in ((by_chunk[..., 0], embedding), (by_chunk[..., ::-1, -1], head)):
+        removed = np.minimum(np.cumsum(of_rank, axis=-1), np.asarray(offset)[..., None])
+        of_rank -= np.diff(removed, prepend=0.0)
+    return by_chunk
 
 
-class Meetings(NamedTuple):
-    """What other ranks hold beyond the last one where they run a chunk while it runs one. [-]
+class ChunkWaits(NamedTuple):
+    """Where the last rank, which has the head, waits for ranks that run a larger chunk at the same time. [-]
 
-    But for `first` the last dimension runs over the meetings of unlike chunks.
+    The last dimension runs over distinct pairs of chunks, except in `first`.
     """
 
     more: tuple[Array, ...]
-    """Layers by kind, embedding, head and predicting layers beyond those of the last rank's chunk, or less than none."""
+    """Layers by kind, embedding, head and MTP layers of the other rank's chunk less those of the last rank's."""
     share: Array
-    """The share of micro-batches in which two chunks meet."""
+    """Share of micro-batches in which these two chunks run at the same time."""
     rank: Array
-    """Which of the other ranks it is, numbered from 0."""
+    """Index of the other rank among those considered, from 0."""
     hops: Array
-    """How far that is from the last one, round the ranks."""
-    of_next: Array
-    """1 where the other chunk belongs to the next p micro-batches, so that the last of a step meets none."""
+    """Hops between the two ranks, cyclic."""
+    next_group: Array
+    """1 where the other chunk is of the next group of p micro-batches, so that the last group of a step has no wait."""
     first: tuple[Array, ...]
-    """The same rows of a mean rank's first chunk, without the last rank."""
+    """Contents of the first chunk, in the same rows, averaged over all ranks but the last."""
 
 
-def plan_meetings(
+def plan_chunk_waits(
     kind_of_layer: Sequence[int], num_kinds: int, pp: ArrayLike, vp: ArrayLike, split: Split | None = None
-) -> Meetings:
-    """Return where chunks of the last rank, which has the head, meet larger ones of other ranks, of `vp` on each.
+) -> ChunkWaits:
+    """Return where the last rank waits for larger chunks of other ranks, with `vp` chunks each.
 
-    A rank k before the last is k passes ahead of it: of p micro-batches it runs the same chunk in all but k, and in
-    those the next one. Of ranks that hold the same only those nearest to the last one on either side are looked at.
+    The rank k before the last is k passes ahead: of p micro-batches it runs the same chunk in p - k and the next chunk
+    in k. Of ranks with the same contents only the nearest to the last one, on either side, are considered.
     """
     rule = split or Split()
     stack = _stack(kind_of_layer, num_kinds, rule)
     cases, which = _distinct(pp, vp, rule.embedding, rule.head)
-    columns, first = zip(*(_meeting_rows(stack, *case) for case in cases), strict=True)
-    *more, share, rank, hops, of_next = _by_layout(columns, which, repeats=False)
+    columns, first = zip(*(_chunk_wait_rows(stack, *case) for case in cases), strict=True)
+    *more, share, rank, hops, next_group = _by_layout(columns, which, repeats=False)
     firsts = tuple(row[..., 0] for row in _by_layout(first, which))
-    return Meetings(tuple(more), share, rank, hops, of_next, firsts)
+    return ChunkWaits(tuple(more), share, rank, hops, next_group, firsts)
 
 
 @lru_cache(maxsize=8192)
-def _meeting_rows(stack: _Stack, pp: float, vp: float, embedding: float, head: float) -> tuple[Array, Array]:
-    """Return the meetings of one layout (rows: what is more, share, rank, hops and of_next), and a mean first chunk."""
+def _chunk_wait_rows(
+    stack: _Stack, pp: float, vp: float, embedding: float, head: float
+) -> tuple[Array, Array]:
+    """Return the waits of one layout (rows: more, share, rank, hops and next_group), and the mean first chunk."""
     ranks, chunks = int(pp), int(vp)
     rows = _chunk_rows(stack, ranks * chunks, embedding, head)
     none = np.zeros((len(rows) + 4, 1))
     if ranks < 2 or chunks < 2:
         return none, none[4:]
     if not stack.chunks:
-        of_ranks = _rank_rows(stack._replace(mtp_layers=0), ranks, Fold.OWN, embedding, head)
-        held_layers = of_ranks[: stack.num_kinds].sum(axis=0)
-        written = _written_out(held_layers, chunks, stack.mtp_layers, embedding, head)
-        rows = _chunk_rows(stack._replace(chunks=written), 0, embedding, head)
+        of_ranks = _rank_rows(stack._replace(mtp_layers=0), ranks, Fold.LINEAR, embedding, head)
+        layers_of_rank = of_ranks[: stack.num_kinds].sum(axis=0)
+        listed = _listed_chunks(layers_of_rank, chunks, stack.mtp_layers, embedding, head)
+        rows = _chunk_rows(stack._replace(chunks=listed), 0, embedding, head)
     held = rows.reshape(len(rows), chunks, ranks)
     _, below = np.unique(held[..., -2::-1].reshape(-1, ranks - 1), axis=1, return_index=True)
     _, above = np.unique(held[..., :-1].reshape(-1, ranks - 1), axis=1, return_index=True)
@@ -411,20 +418,20 @@ def _meeting_rows(stack: _Stack, pp: float, vp: float, embedding: float, head: f
             for chunk in np.flatnonzero((more > 0).any(axis=0)).tolist():
                 alike[*more[:, chunk].tolist(), shift > 0 and chunk == chunks - 1] += share
         hops = min(ahead, ranks - ahead)
-        columns += [(*more, share, number, hops, of_next) for (*more, of_next), share in alike.items()]
+        columns += [(*more, share, number, hops, next_group) for (*more, next_group), share in alike.items()]
     return np.array(columns).T if columns else none, held[:, 0, :-1].mean(axis=1, keepdims=True)
 
 
 def chunk_shares(plan: StagePlan, vp: ArrayLike, chunks: Sequence[Chunk] = ()) -> tuple[Array, Array]:
-    """Return what part of a full rank's layers is in its largest and in its smallest of `vp` chunks, 1 / vp if even. [-]
+    """Return the share of the fullest rank's layers in its largest and its smallest of `vp` chunks, 1 / vp if even. [-]
 
-    Chunks are even, as in `chunks_on_ranks`, unless they are written out.
+    Chunks are even, as in `chunks_on_ranks`, unless `chunks` lists them.
     """
-    most = np.maximum(np.sum(plan.layers, axis=0).max(axis=-1), 1.0)
+    fullest = np.maximum(np.sum(plan.layers, axis=0).max(axis=-1), 1.0)
     if chunks:
-        held = np.array([chunk.layers + chunk.mtp for chunk in chunks], dtype=np.float64)
-        by_rank = held.reshape(int(np.max(vp)), -1)
+        layers = np.array([chunk.layers + chunk.mtp for chunk in chunks], dtype=np.float64)
+        by_rank = layers.reshape(int(np.max(vp)), -1)
         full = by_rank.sum(axis=0) == by_rank.sum(axis=0).max()
-        return np.asarray(held.max() / most), np.asarray(by_rank[:, full].min() / most)
-    each = most / np.asarray(vp, dtype=np.float64)
-    return np.asarray(np.ceil(each) / most), np.asarray(np.floor(each) / most)
+        return np.asarray(layers.max() / fullest), np.asarray(by_rank[:, full].min() / fullest)
+    each = fullest / np.asarray(vp, dtype=np.float64)
+    return np.asarray(np.ceil(each) / fullest), np.asarray(np.floor(each) / fullest)
