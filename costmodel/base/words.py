@@ -52,12 +52,6 @@ def chance_text(share: float) -> str:
     return "> 99%" if share > 0.99 else "< 1%" if share < 0.01 else f"{share:.0%}"
 
 
-def ordinal(number: int) -> str:
-    """Return the number of a place."""
-    teen = number % 100 in (11, 12, 13)
-    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
-
-
 def wanted(message: str) -> str:
     """Return in plain words what a message of pydantic's says a value should be."""
     text = (

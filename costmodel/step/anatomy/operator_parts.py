@@ -49,17 +49,8 @@ PATHS: Mapping[str, str] = {
 }
 """Where the names of a part's operators begin; what keeps activations together is its first word."""
 
-_MODULES: Mapping[str, tuple[str, ...]] = {
-    "attention": ("attention",),
-    "mixer": ("attention",),
-    "mlp": ("mlp",),
-    "router": ("moe",),
-    "experts": ("moe",),
-    "shared": ("moe",),
-    "embedding": (),
-    "head": (),
-    "mtp": ("mtp",),
-}
+_MODULES: dict[str, tuple[str, ...]] = {part: (path.partition(".")[0],) for part, path in PATHS.items()}
+_MODULES |= {"mixer": ("attention",), "embedding": (), "head": ()}
 """Recompute modules that a part belongs to; another mixer stands in attention's place."""
 
 Sharding = Literal["tp", "expert", "replicated"]

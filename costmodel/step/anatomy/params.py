@@ -23,7 +23,7 @@ from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.models.mixers import AnyMixer
 from costmodel.describe.models.model import LayerKind, Model
 from costmodel.step.anatomy.mixers import mixer_flops
-from costmodel.step.anatomy.operator_parts import ParamBlock, Part, Sharding
+from costmodel.step.anatomy.operator_parts import ParamBlock
 
 
 def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
@@ -33,21 +33,19 @@ def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
     tensor rank holds them whole. MLA's down-projections are not split by tensor parallelism.
     """
     model = model.seen_by(kind)
-    mlp = _moe_blocks(model) if kind.is_moe else _mlp_blocks("mlp", model, model.ffn_size)
+    owners = ["mla" if model.attention == "mla" else "heads", "attention"] if kind.attends else []
     mixes = kind.attends or kind.mixer is not None
     # A layer that only mixes, or only has an MLP, has the norms of that half.
     whole = mixes and kind.has_mlp
     norms = model.norms_per_layer if whole else max(model.norms_per_layer // 2, 1)
-    own = model.layer_embedding_size
+    norm_size = model.hidden_size * (model.norm_scale + model.norm_bias)
     return _present(
         [
-            *(_attention_blocks(model) if kind.attends else []),
+            *(block for owner in owners for block in _blocks(owner, model)),
             *(_blocks(kind.mixer.kind, model, kind.mixer) if kind.mixer is not None else []),
-            *(mlp if kind.has_mlp else []),
-            ParamBlock("norm", "", norms * _norm_size(model), "replicated"),
-            # Gate and projection of a layer's own embedding, and the norm of what it adds.
-            ParamBlock("mlp", "layer_embedding", 2.0 * model.hidden_size * own, "replicated", is_matrix=True),
-            ParamBlock("norm", "layer_embedding", _norm_size(model) if own else 0, "replicated"),
+            *(_blocks("moe" if kind.is_moe else "mlp", model) if kind.has_mlp else []),
+            ParamBlock("norm", "", norms * norm_size, "replicated"),
+            *_blocks("layer", model),
         ]
     )
 
@@ -221,52 +219,11 @@ def _blocks(owner: str, model: Model, sizes: AnyMixer | None = None) -> list[Par
             float(evaluate(row["count"], {name: number(name) for name in inputs_of(row["count"])})),
             row["sharding"],  # type: ignore[arg-type]
             is_matrix=row["is_matrix"] == "yes",
+            # The gate is in the first matrix of an MLP.
+            tensors=1 + (row["leaf"] == "fc1" and model.gated_mlp),
         )
         for row in _TABLE.get(owner, ())
     ]
-
-
-def _attention_blocks(model: Model) -> list[ParamBlock]:
-    """Weights and biases of attention; of MLA only the down-projections carry the bias (HuggingFace deepseek_v3)."""
-    kind = "mla" if model.attention == "mla" else "heads"
-    return [*_blocks(kind, model), *_blocks("attention", model)]
-
-
-def _mlp_blocks(
-    part: Part, model: Model, width: int, copies: int = 1, sharding: Sharding = "tp"
-) -> list[ParamBlock]:
-    """Two matrices of an MLP (the gate is in the first) and their biases, `copies` times."""
-    sides = 2 if model.gated_mlp else 1
-    h, inner = float(model.hidden_size), width * sides
-    bias = copies * float(model.linear_bias)
-    row_bias_sharding: Sharding = "expert" if sharding == "expert" else "replicated"
-    return [
-        ParamBlock(part, "fc1", copies * h * inner, sharding, is_matrix=True, tensors=sides),
-        ParamBlock(part, "fc1.bias", bias * inner, sharding),
-        ParamBlock(part, "activation", copies * model.activation_params, row_bias_sharding),
-        ParamBlock(part, "fc2", copies * h * width, sharding, is_matrix=True),
-        ParamBlock(part, "fc2.bias", bias * h, row_bias_sharding),
-    ]
-
-
-def _moe_blocks(model: Model) -> list[ParamBlock]:
-    """Router, routed experts and shared experts."""
-    h, experts = float(model.hidden_size), model.num_experts
-    blocks = [
-        ParamBlock("router", "router", experts * h, "replicated", is_matrix=True),
-        ParamBlock("router", "router.bias", experts if model.router_bias else 0, "replicated"),
-        *_mlp_blocks("experts", model, model.expert_ffn_size, experts, "expert"),
-    ]
-    if model.shared_expert_ffn_size:
-        blocks += _mlp_blocks("shared", model, model.shared_expert_ffn_size)
-        gate = h if model.shared_expert_gate else 0
-        blocks.append(ParamBlock("shared", "gate", gate, "replicated", is_matrix=True))
-    return blocks
-
-
-def _norm_size(model: Model) -> float:
-    """Parameters of one norm: scale, and shift where it has one."""
-    return float(model.hidden_size) * (int(model.norm_scale) + int(model.norm_bias))
 
 
 def _layer_blocks(model: Model) -> list[ParamBlock]:
