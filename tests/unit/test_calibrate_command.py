@@ -10,12 +10,12 @@ from test_fit_scripts import attention_s
 
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_accelerator
-from costmodel.describe.hardware.kernels import MatmulBlock
+from costmodel.describe.hardware.kernels import AttentionPassBlock, MatmulBlock
 from costmodel.estimates.estimate import estimate
-from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
+from costmodel.physics.kernels.roofline import AttentionPassConstants, MatmulConstants, matmul_time
 from costmodel.trust.calibrate import part_factors
 from costmodel.trust.calibration.kernel_csv import table_of
-from costmodel.trust.calibration.kernel_fits import fit_held_out, matmul_block, matmul_bounds
+from costmodel.trust.calibration.kernel_fits import constants_block, fit_held_out, matmul_bounds
 from costmodel.trust.own_runs import OwnRun
 
 H200 = load_accelerator("h200")
@@ -71,20 +71,9 @@ def test_kernels_make_an_accelerator_that_a_cluster_can_use(tmp_path, capsys):
     profile = tmp_path / "ours.yaml"
     paths = [str(tmp_path / name) for name in tables]
 
-    code = main(
-        [
-            "observed",
-            "calibrate",
-            "kernels",
-            *paths,
-            "-a",
-            "h200",
-            "--write",
-            str(profile),
-            "--format",
-            "json",
-        ]
-    )
+    command = ["observed", "calibrate", "kernels", *paths, "-a", "h200", "--write", str(profile)]
+
+    code = main([*command, "--format", "json"])
 
     record = json.loads(capsys.readouterr().out)
     fits = {(row["section"], row["name"]): row for row in record["kernels"]}
@@ -102,7 +91,7 @@ def test_kernels_make_an_accelerator_that_a_cluster_can_use(tmp_path, capsys):
     # what was not measured, and the power limit that bursts do not show, stay as they were
     assert ours.kernels.matmul["fp8"] == H200.kernels.matmul["fp8"]
     assert ours.kernels.matmul["bf16"].sustained_loss == H200.kernels.matmul["bf16"].sustained_loss
-    assert main(["observed", "calibrate", "kernels", *paths, "-a", "h200", "--write", str(profile)]) == 2
+    assert main(command) == 2
     assert "--force replaces it" in capsys.readouterr().err
 
 
@@ -119,22 +108,20 @@ BAD_ROWS = (
 
 def test_bad_timings_are_named_by_file_and_line_and_nothing_is_written(tmp_path, capsys):
     file, profile = tmp_path / "t.csv", tmp_path / "ours.yaml"
+    command = ["observed", "calibrate", "kernels", str(file), "-a", "h200", "--write", str(profile)]
     for text, message in BAD_ROWS:
         file.write_text(text)
-        assert (
-            main(["observed", "calibrate", "kernels", str(file), "-a", "h200", "--write", str(profile)]) == 2
-        )
+        assert main(command) == 2
         assert message in capsys.readouterr().err
     assert not profile.exists()
 
 
 JOB = {"model": "llama3-8b", "gpus": 64, "layout": "tp4 pp2", "global_batch": 512, "seq_len": 8192}
 OTHER = {
+    **JOB,
     "model": "llama3-70b",
-    "gpus": 64,
     "layout": "tp8",
     "global_batch": 64,
-    "seq_len": 8192,
     "zero_stage": 3,
     "recompute": "full",
 }
@@ -196,36 +183,29 @@ def test_wrong_steps_are_one_line(tmp_path, capsys):
 
 def test_constants_of_products_are_read_as_they_were_written():
     """What is zero is left out; a share of the peak is at most 0.98, and a start of a group's below 0.1 us none."""
-    names = (
-        "fixed_s",
-        "peak_fraction",
-        "memory_fraction",
-        "num_sms",
-        "tile_m",
-        "tile_n",
-        "wave_fraction",
-        "ramp_k",
+    plain = dict(
+        fixed_s=2.5e-6, peak_fraction=0.7654, memory_fraction=0.8, num_sms=132, tile_m=128, tile_n=256
     )
-    plain = dict(zip(names, (2.5e-6, 0.7654, 0.8, 132, 128, 256, 0.3456, 61.23), strict=True))
-    more = {
-        **{"split_k": 3000.0, "small_tile_fraction": 0.7, "epilogue_fraction": 0.1234, "sustained_loss": 0.2},
-        **{
-            "sustained_flops": 3.5e11,
-            "cast_bytes_per_element": 5.0,
-            "cast_fixed_s": 4e-6,
-            "fixed_per_group_s": 2e-7,
-        },
-    }
+    plain |= dict(wave_fraction=0.3456, ramp_k=61.23)
+    more = dict(split_k=3000.0, small_tile_fraction=0.7, epilogue_fraction=0.1234, sustained_loss=0.2)
+    more |= dict(
+        sustained_flops=3.5e11, cast_bytes_per_element=5.0, cast_fixed_s=4e-6, fixed_per_group_s=2e-7
+    )
     for values in (plain, plain | more):
-        block = matmul_block(MatmulConstants(**values))
+        block = constants_block(MatmulConstants(**values))
         read = MatmulBlock(basis="measured", source="x", **block).constants(132)
         for name, value in values.items():
             assert getattr(read, name) == pytest.approx(value, rel=4e-3), name
-    assert len(matmul_block(MatmulConstants(**plain))) == 6
-    capped = matmul_block(
+    assert len(constants_block(MatmulConstants(**plain))) == 6
+    capped = constants_block(
         MatmulConstants(**plain | more | {"peak_fraction": 0.99, "fixed_per_group_s": 1e-7})
     )
     assert (capped["peak_fraction"], "fixed_per_group" in capped) == (0.98, False)
+    shares = {"head_dims": (64.0, 128.0), "peak_fractions": (0.5123, 0.7), "causal_fraction": 0.92}
+    one_pass = AttentionPassConstants(132, 5e-6, 0.8, **shares, ramp_seq=60.25, side_bytes_per_element=9.5)
+    read = AttentionPassBlock(basis="measured", source="x", **constants_block(one_pass)).constants(132)
+    for name, value in one_pass._asdict().items():
+        assert getattr(read, name) == pytest.approx(value, rel=4e-3), name
 
 
 @pytest.mark.parametrize(

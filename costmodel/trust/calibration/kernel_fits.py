@@ -359,16 +359,6 @@ def fit_kernels(
 # --- blocks of a profile ---
 
 
-def _seconds(value: float) -> str:
-    """Return a time as the profiles write it."""
-    return f"{value * 1e6:.4g} us"
-
-
-def _fraction(value: float) -> float:
-    """Round a share to what the fit supports."""
-    return float(f"{value:.3g}")
-
-
 def kernel_block(found: KernelFit[Any], source: str) -> Block:
     """Return a fit as the ``kernels:`` block of a profile has it."""
     head: Block = {
@@ -379,48 +369,31 @@ def kernel_block(found: KernelFit[Any], source: str) -> Block:
     }
     constants = found.constants
     if isinstance(constants, AttentionConstants):
-        return {name: head | _attention_block(getattr(constants, name)) for name in PASSES}
-    if isinstance(constants, MatmulConstants):
-        return head | matmul_block(constants)
-    fraction = round(constants.bandwidth_fraction, 3)
-    return head | {"bandwidth_fraction": fraction, "fixed": _seconds(constants.fixed_s)}
+        return {name: head | constants_block(getattr(constants, name)) for name in PASSES}
+    return head | constants_block(constants)
 
 
-def matmul_block(c: MatmulConstants) -> Block:
-    """Write matrix constants, leaving out what is zero."""
-    block: Block = {
-        "fixed": _seconds(c.fixed_s),
-        "peak_fraction": _fraction(min(0.98, c.peak_fraction)),
-        "memory_fraction": _fraction(c.memory_fraction),
-        "tile": [c.tile_m, c.tile_n],
-        "wave_fraction": round(c.wave_fraction, 3),
-        "ramp_k": _fraction(c.ramp_k),
-    }
-    optional: Block = {
-        "split_k": _fraction(c.split_k),
-        "small_tile_fraction": _fraction(c.small_tile_fraction),
-        "epilogue_fraction": round(c.epilogue_fraction, 3),
-        "sustained_loss": round(c.sustained_loss, 3),
-        "cast_bytes_per_element": _fraction(c.cast_bytes_per_element),
-        "sustained_flops": f"{c.sustained_flops / 1e9:.4g} GFLOP" if c.sustained_loss else "",
-        "cast_fixed": _seconds(c.cast_fixed_s) if c.cast_fixed_s else "",
-        "fixed_per_group": _seconds(c.fixed_per_group_s) if c.fixed_per_group_s > 1e-7 else "",
-    }
-    return block | {key: value for key, value in optional.items() if value}
-
-
-def _attention_block(c: AttentionPassConstants) -> Block:
-    """Write the constants of one pass."""
-    peaks = sorted(zip(c.head_dims, c.peak_fractions, strict=True))
-    block: Block = {
-        "fixed": _seconds(c.fixed_s),
-        "memory_fraction": c.memory_fraction,
-        "peak_fractions": {round(dim): _fraction(min(0.95, value)) for dim, value in peaks},
-        "causal_fraction": _fraction(c.causal_fraction),
-        "ramp_seq": _fraction(c.ramp_seq),
-        "tile_rows": c.tile_rows,
-        "wave_fraction": round(c.wave_fraction, 3),
-    }
-    if c.side_bytes_per_element > 0.2:
-        block["side_bytes_per_element"] = _fraction(c.side_bytes_per_element)
+def constants_block(c: MatmulConstants | AttentionPassConstants | MemoryConstants) -> Block:
+    """Write constants under their keys in a profile, in as many digits as the fit supports; what is zero is left out."""
+    values: dict[str, Any] = c._asdict()
+    if isinstance(c, MatmulConstants):
+        values |= {"tile": [c.tile_m, c.tile_n], "peak_fraction": min(0.98, c.peak_fraction)}
+        values["sustained_flops"] = f"{c.sustained_flops / 1e9:.4g} GFLOP" if c.sustained_loss else ""
+        values["fixed_per_group_s"] *= c.fixed_per_group_s > 1e-7
+    if isinstance(c, AttentionPassConstants):
+        peaks = sorted(zip(c.head_dims, c.peak_fractions, strict=True))
+        values["peak_fractions"] = {round(dim): _rounded(min(0.95, value)) for dim, value in peaks}
+        values["side_bytes_per_element"] *= c.side_bytes_per_element > 0.2
+    block: Block = {}
+    for name, value in values.items():
+        if name.endswith("_s"):
+            value = f"{value * 1e6:.4g} us" if value else ""
+        elif isinstance(value, float):
+            value = _rounded(value)
+        if value and name not in ("num_sms", "tile_m", "tile_n", "head_dims"):
+            block[name.removesuffix("_s")] = value
     return block
+
+
+def _rounded(value: float) -> float:
+    return float(f"{round(value, 4):.3g}")
