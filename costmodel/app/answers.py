@@ -33,7 +33,7 @@ from costmodel.describe.jobs.short_form import job_file_text, short_form
 from costmodel.estimates.samples import QUANTILES
 from costmodel.reporting import tables
 from costmodel.reporting.cells import say
-from costmodel.reporting.charts import FILLS, ink_on, page_record
+from costmodel.reporting.charts import Chart, page_record
 from costmodel.reporting.html.page import warned
 from costmodel.reporting.other_pictures import layout_in_short, pareto_chart
 from costmodel.reporting.pictures import MOST_TASKS, pipeline_chart
@@ -53,8 +53,6 @@ SAMPLES = 200
 _LAYOUTS = 10
 _KEPT = ("model", "gpus", "cluster")
 """What stays of the form where a dropped job does not say it."""
-_STAGES = 12
-"""Rows of the memory gauge; of more stages some are shown."""
 _LONG = 24
 """Characters from which on the texts of a column are broken."""
 _MINOR = frozenset(
@@ -73,7 +71,7 @@ def template(name: str) -> Any:
     from jinja2 import Environment, PackageLoader
 
     found = Environment(loader=PackageLoader("costmodel.app", "."), autoescape=True)
-    found.globals |= {"html_table": html_table, "fills": FILLS, "ink_on": ink_on}
+    found.globals["html_table"] = html_table
     return found.get_template(name)
 
 
@@ -101,7 +99,7 @@ def view(state: State) -> Record:
     shown["head"] = head(est) + _piece("sentences", est.assumptions, "said")
     if state.view == "overview":
         point = {"x": float(est.memory_bytes_per_gpu) / 2**30, "y": float(est.step_time_s)}
-        return shown | {"body": overview(est), "point": point}
+        return shown | _overview(est) | {"point": point}
     if state.view == "figures":
         return shown | _figure(est, state.figure)
     if state.view == "sure" and est.samples is not None:
@@ -194,42 +192,34 @@ def head(est: Estimate) -> str:
     return called(_piece("head", est, job_title(est), about, refusal, numbers, details), est.device_word)
 
 
-def overview(est: Estimate) -> str:
-    """Return the step as a bar and the memory of each stage, as HTML with every number in text too."""
-    step = float(est.step_time_s)
+def _overview(est: Estimate) -> Record:
+    """Return the step by parts and the memory of each stage as one figure, its numbers as sentences too."""
+    step_s, (stages, held) = float(est.step_time_s), memory_stacks(est)
     parts = [
-        (part.label, part.fill, part.exposed_s / step, format_seconds(part.exposed_s, 3))
+        f"{part.label} {format_seconds(part.exposed_s, 3)} ({part.exposed_s / step_s:.1%})"
         for part in time_parts(est)
         if part.exposed_s > 0
     ]
-    stages, held = memory_stacks(est)
-    capacity, totals = est.memory_capacity_bytes, np.sum(list(held.values()), axis=0)
-    longest = 1.04 * max(capacity, float(np.max(totals)))
+    totals = np.sum(list(held.values()), axis=0)
     worst = int(np.argmax(totals))
-    shown = sorted({worst, *np.linspace(0, len(stages) - 1, min(_STAGES, len(stages))).astype(int).tolist()})
-
-    def filled(at: int, names: Sequence[tuple[str, str]]) -> list[tuple[str, str, float, str]]:
-        sizes = [(label, name, float(held[name][at])) for label, name in names]
-        return [(label, name, size / longest, format_bytes(size)) for label, name, size in sizes]
-
-    rows = [
-        (
-            f"{stages[at]:.0f}",
-            filled(at, [part for part in MEMORY_PARTS if held[part[1]][at] > 0]),
-            "over" if totals[at] > capacity else "fits",
-            format_bytes(float(totals[at])),
-        )
-        for at in shown
+    on_worst = [
+        f"{label} {format_bytes(float(held[name][worst]))}"
+        for label, name in MEMORY_PARTS
+        if held[name][worst] > 0
     ]
-    title = f"Memory of a GPU; the line is the {format_bytes(capacity)} of {est.job.cluster.accelerator.name}"
-    if len(shown) < len(stages):
-        title += f"; {len(shown)} of {len(stages)} stages, the fullest among them"
-    fullest = filled(worst, [part for part in MEMORY_PARTS if held[part[1]].max() > 0])
-    where = f"{stages[worst]:.0f}"
-    drawn = _piece(
-        "overview", format_seconds(step, 4), parts, title, rows, capacity / longest, fullest, where
-    )
-    return called(drawn, est.device_word)
+    numbers = [
+        f"A step of {format_seconds(step_s, 4)}: {', '.join(parts)}.",
+        f"Memory of a GPU on stage {stages[worst]:.0f}: {', '.join(on_worst)}.",
+    ]
+    if len(stages) > 1:
+        numbers.append(f"By stage: {', '.join(format_bytes(float(total)) for total in totals)}.")
+    charts = [est.plot.chart(name) for name in ("time", "memory")]
+    both = Chart(title="", panels=[panel for chart in charts for panel in chart.panels])
+    return {
+        "body": called(_piece("sentences", numbers), est.device_word),
+        "figure": page_record(both),
+        "label": called("Parts of the step, and memory of a GPU by stage", est.device_word),
+    }
 
 
 # --- the bills ---

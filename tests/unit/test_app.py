@@ -152,15 +152,23 @@ def test_a_link_restores_the_whole_state(first, second, search, run, shown, figu
     assert again == state
 
 
-def test_a_stage_that_is_too_full_is_shown_so():
-    """Llama 3 70B over four stages of 64 H100: the first is the fullest, and the capacity a line in the bars."""
+def test_the_first_view_draws_all_of_the_step_and_of_the_memory_of_each_stage():
+    """Llama 3 70B over four stages of 64 H100: parts add up, and the capacity is a line across the bars."""
     job = {**JOB, "tp": "1", "pp": "4", "gpus": "64", "sequence_parallel": "true"}
     est = cm.estimate(**job_keywords(Texts(job)))
-    held, capacity = est.bill.memory_per_stage_bytes(), est.memory_capacity_bytes
-    body = view(State((Texts(job), Texts())))["body"]
-    sides = re.findall(r'</div><span class="(over|fits)">([^<]+)</span>', body)
-    assert sides == [("over" if size > capacity else "fits", format_bytes(float(size))) for size in held]
-    assert "over" in dict(sides)
+    shown = view(State((Texts(job), Texts())))
+    time, memory = (panel["marks"] for panel in shown["figure"]["panels"])
+    *parts, whole = (mark["lengths"][0] for mark in time)
+    assert sum(parts) == pytest.approx(whole, rel=1e-3)
+    assert whole == pytest.approx(float(est.step_time_s), rel=1e-4)
+    stacks = zip(*(mark["lengths"] for mark in memory if mark["kind"] == "bars"), strict=True)
+    held = est.bill.memory_per_stage_bytes()
+    assert [sum(stack) * 2**30 for stack in stacks] == pytest.approx(held, rel=1e-3)
+    assert memory[-1]["y"] == pytest.approx([est.memory_capacity_bytes / 2**30] * 2, rel=1e-4)
+    step, fullest, by_stage = re.findall(r'<p class="note">([^<]*)</p>', shown["body"])
+    assert sum(map(float, re.findall(r"\(([\d.]+)%\)", step))) == pytest.approx(100, abs=0.5)
+    assert fullest.startswith(f"Memory of a GPU on stage {est.worst_stage}: parameters")
+    assert by_stage == f"By stage: {', '.join(format_bytes(float(size)) for size in held)}."
 
 
 def test_an_empty_address_shows_a_job_that_can_be_priced():
