@@ -79,6 +79,7 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
         ep=layout.ep,
         etp=layout.etp,
         tier_sizes=[float(tier.size) for tier in cluster.tiers],
+        ends=[tier.ends for tier in cluster.tiers],
         order=order,
         shape=cluster.tiers[0].shape,
     )

@@ -194,6 +194,7 @@ class Deployment:
             ep=ep,
             etp=tp * dp / ep,
             tier_sizes=[tier.size for tier in tiers],
+            ends=[tier.ends for tier in tiers],
             shape=tiers[0].shape,
         )
 

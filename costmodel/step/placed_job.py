@@ -475,6 +475,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         ep=layout.ep,
         etp=layout.etp,
         tier_sizes=[float(tier.size) for tier in job.cluster.tiers],
+        ends=[tier.ends for tier in job.cluster.tiers],
         order=job.axis_order,
         shape=job.cluster.tiers[0].shape,
     )

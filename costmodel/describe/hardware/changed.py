@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import accumulate
-from math import gcd
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodel.base.errors import ProfileError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
@@ -25,7 +27,7 @@ NUMBERS: Mapping[str, str] = {
 }
 """What can be changed beside the tiers of a cluster by their names, and its unit: the dense 16-bit peak (other dtypes
 follow in proportion), rate and usable size of the GPU's memory, limit of the board, link to the host, and all tiers that
-leave the node (in proportion); and the nodes that lie together, where a job is on fragments of racks or pods."""
+leave the node (in proportion); and the nodes of each fragment, where a job is on fragments of racks or pods."""
 _OF_DEVICE = {
     "hbm_bandwidth": "memory_bandwidth_bytes_per_s",
     "memory": "memory_bytes",
@@ -50,9 +52,10 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
         tiers = [tier.name for tier in cluster.tiers]
         if name not in NUMBERS and name not in tiers:
             raise ProfileError(f"hw: {shown(name)} is unknown; {choices_hint(name, [*NUMBERS, *tiers])}")
-        unit = NUMBERS.get(name, "B/s")
         if name == "placement":
-            value = str(value)
+            found = _placed(found, str(value))
+            continue
+        unit = NUMBERS.get(name, "B/s")
         size = _sized(found, name, value, unit) if isinstance(value, str) else value
         if isinstance(size, bool) or not isinstance(size, int | float) or not 0.0 < size <= _MOST:
             raise ProfileError(f"hw: {name}: expected a positive quantity in {unit}, got {shown(value)}")
@@ -61,9 +64,7 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
 
 
 def _sized(cluster: Cluster, name: str, value: str, unit: str) -> float:
-    """Read a quantity, or a percentage of what the profile has; of fragments the nodes that lie together."""
-    if name == "placement":
-        return float(_together(cluster, value))
+    """Read a quantity, or a percentage of what the profile has."""
     if not value.strip().endswith("%"):
         return read_quantity(f"hw: {name}", value, unit)
     try:
@@ -74,21 +75,29 @@ def _sized(cluster: Cluster, name: str, value: str, unit: str) -> float:
         ) from None
 
 
-def _together(cluster: Cluster, text: str) -> int:
-    """Return the nodes that lie together wherever ranks are cut into groups: fragments ``5+27`` fill in order.
-
-    A group of n nodes begins at a multiple of n, and the slowest sets the pace: none crosses where n divides every place
-    at which a fragment ends.
-    """
-    tier = _split_by_placement(cluster)
-    most = tier.size // cluster.gpus_per_node
+def _placed(cluster: Cluster, text: str) -> Cluster:
+    """Return a cluster of which a job fills fragments of racks or pods in order: nodes of each, such as ``5+27``."""
+    tier, node = _split_by_placement(cluster), cluster.gpus_per_node
     parts = [int(part) if part.strip().isdecimal() else 0 for part in text.split("+")]
-    if not all(1 <= part <= most for part in parts):
+    if not all(1 <= part <= tier.size // node for part in parts):
         raise ProfileError(
-            f"hw: placement: expected nodes of fragments such as 5+27, each of 1 to the {most} of a {tier.name}, got "
-            f"{shown(text)}"
+            f"hw: placement: expected nodes of fragments such as 5+27, each of 1 to the {tier.size // node} of a "
+            f"{tier.name}, got {shown(text)}"
         )
-    return gcd(*list(accumulate(parts))[:-1]) or parts[0]
+    placed = replace(tier, ends=tuple(node * nodes for nodes in accumulate(parts)))
+    tiers = tuple(placed if one is tier else one for one in cluster.tiers)
+    return replace(cluster, tiers=tiers, changed=_recorded(cluster, "placement", "+".join(map(str, parts))))
+
+
+def require_placed(cluster: Cluster, gpus: ArrayLike) -> None:
+    """Refuse fragments that do not add up to the nodes of a job."""
+    for tier in cluster.tiers:
+        if tier.ends and np.any(np.asarray(gpus) != tier.ends[-1]):
+            text, node = dict(cluster.changed)["placement"], cluster.gpus_per_node
+            raise ProfileError(
+                f"hw: placement: {text} is {tier.ends[-1] // node} nodes of {node} GPUs; the job has "
+                f"{', '.join(f'{count:.0f}' for count in np.unique(gpus))} GPUs"
+            )
 
 
 def _split_by_placement(cluster: Cluster) -> Tier:
@@ -133,12 +142,6 @@ def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
     the profile of an H100 at 500 W is that of the 700 W one by the same rule. The burst clock, at which peaks are, is not
     exceeded.
     """
-    record = tuple({**dict(cluster.changed), name: value}.items())
-    if name == "placement":
-        whole = _split_by_placement(cluster)
-        part = replace(whole, size=int(value) * cluster.gpus_per_node)
-        tiers = tuple(part if tier is whole else tier for tier in cluster.tiers)
-        return replace(cluster, tiers=tiers, changed=record)
     device, factor = cluster.accelerator, value / _now(cluster, name)
     changes: dict[str, Any] = {_OF_DEVICE[name]: value} if name in _OF_DEVICE else {}
     if name == "peak":
@@ -154,8 +157,13 @@ def _changed(cluster: Cluster, name: str, value: float) -> Cluster:
         cluster,
         accelerator=replace(device, **changes) if changes else device,
         tiers=tuple(at_rate(tier, factor) if tier in rated else tier for tier in cluster.tiers),
-        changed=record,
+        changed=_recorded(cluster, name, value),
     )
+
+
+def _recorded(cluster: Cluster, name: str, value: float | str) -> tuple[tuple[str, float | str], ...]:
+    """Return what of a cluster is changed, with one thing more."""
+    return tuple({**dict(cluster.changed), name: value}.items())
 
 
 def at_rate(tier: Tier, factor: float) -> Tier:
@@ -213,9 +221,9 @@ def changed_text(cluster: Cluster) -> str:
     return f"{cluster.name} with {changed}" if changed else cluster.name
 
 
-def _text(value: float, unit: str) -> str:
-    if unit == "nodes":
-        return f"{value:.12g}"
+def _text(value: float | str, unit: str) -> str:
+    if isinstance(value, str):
+        return value
     if unit == "B":
         return f"{value / 2**30:.12g}GiB"
     scale, prefix = next((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1.0, "")) if value >= s or s == 1.0)

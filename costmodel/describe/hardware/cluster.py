@@ -170,8 +170,9 @@ class Cluster:
     """Lowest and highest list price at that time: commitments, cheap and dear clouds. [USD/h]"""
     pue: float = 1.0
     """Power of the building over power of the machines. [-]"""
-    changed: tuple[tuple[str, float], ...] = ()
-    """Numbers that are not the profile's, by their names in `costmodel.describe.hardware.changed`; SI units."""
+    changed: tuple[tuple[str, float | str], ...] = ()
+    """Numbers that are not the profile's, by their names in `costmodel.describe.hardware.changed`; SI units, and fragments
+    as text."""
 
     @property
     def max_gpus(self) -> int:

@@ -18,7 +18,7 @@ from costmodel.base.errors import CostModelError, LayoutError, ProfileError, sho
 from costmodel.base.numbers import distinct
 from costmodel.base.words import errors_called
 from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
-from costmodel.describe.hardware.changed import with_hardware
+from costmodel.describe.hardware.changed import require_placed, with_hardware
 from costmodel.describe.hardware.cluster import Accelerator, Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
@@ -172,6 +172,7 @@ def changed_cluster(cluster: Cluster, given: Mapping[str, Any], layout: Layout) 
     """Return the cluster as a job's layouts run on it: with the numbers and the slices that the job names."""
     if "hw" in given:
         cluster = with_hardware(cluster, read("hw", given["hw"]))
+    require_placed(cluster, layout.gpus)
     return sliced_for(cluster, layout, read("slice", given["slice"]) if "slice" in given else None)
 
 

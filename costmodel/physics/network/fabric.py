@@ -89,6 +89,8 @@ class Tier:
     """What the level is called: nvlink, leaf, pod, spine."""
     size: int
     """GPUs inside one domain of this level. [-]"""
+    ends: tuple[int, ...] = ()
+    """GPUs of a job after which each of the fragments that it fills ends, empty where schedulers hand out equal parts. [-]"""
     bandwidth_bytes_per_s: float
     """Line rate per GPU and direction. [B/s]"""
     efficiency: float = 1.0

@@ -6,6 +6,8 @@ then follow from strides alone, so a million GPUs cost as much to place as eight
 """
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +68,21 @@ def usable_domain_size(num_gpus: ArrayLike, tier_size: float) -> Array:
     return used
 
 
+def _inside(domain: Array, ends: Sequence[float], span: Array) -> Array:
+    """Return what the groups of a span have in a domain; where fragments end inside a group, their smallest piece. [-]
+
+    Every step waits for the slowest group, and a group for its piece with the fewest ports.
+    """
+    if not ends:
+        return domain
+    cut, piece = np.asarray(False), np.asarray(np.min(np.diff([0.0, *ends])))
+    for end in ends:
+        before = end % span
+        cut = cut | (before > 0.0)
+        piece = np.where(before > 0.0, np.minimum(piece, np.minimum(before, span - before)), piece)
+    return np.where(cut, piece, span)
+
+
 def _members(domain: Array, *axes: tuple[Array, Array]) -> Array:
     """Members inside a domain of a group that runs over `axes`, each (stride, size)."""
     inside: Array = np.asarray(1.0)
@@ -109,6 +126,7 @@ def build_mesh(
     tier_sizes: Sequence[float],
     order: Sequence[str] = DEFAULT_ORDER,
     shape: Sequence[int] = (),
+    ends: Sequence[Sequence[float]] = (),
 ) -> Mesh:
     """Place the axes on the fabric and return the group of each; degrees broadcast together. [-]
 
@@ -116,6 +134,7 @@ def build_mesh(
     order, as in Megatron-Core's `parallel_state`: EP is not a factor of the number of GPUs.
     `tier_sizes` are GPUs in one domain of each tier, innermost first, `order` the axes likewise, and `shape` the chips along
     each dimension of a slice, where the innermost tier is a torus (D. Narayanan et al., arXiv:2104.04473, section 3).
+    `ends` are GPUs of each tier after which a domain ends, where a job fills fragments in order and not equal parts.
     """
     size = {
         name: np.asarray(degree, dtype=np.float64)
@@ -133,12 +152,6 @@ def build_mesh(
         np.prod(np.broadcast_arrays(*(size[n] for n in order if n != "dp" and n != "pp")), axis=0)
     )
     pp_inside_dp = tuple(order).index("pp") < tuple(order).index("dp")
-    stage_domains = domains
-    if pp_inside_dp:
-        stage_domains = [
-            np.where(d <= before_pp, d, before_pp * np.maximum(1.0, np.floor(d / (before_pp * size["pp"]))))
-            for d in domains
-        ]
     edp = np.asarray(size["tp"] * size["cp"] * size["dp"] / (size["ep"] * size["etp"]))
     expert = {
         "etp": (np.asarray(1.0), size["etp"]),
@@ -147,14 +160,25 @@ def build_mesh(
     }
     dense = {name: (stride[name], size[name]) for name in order}
 
-    def group(dim: str, domains: Sequence[Array], *axes: tuple[Array, Array]) -> Group:
+    def group(dim: str, *axes: tuple[Array, Array]) -> Group:
         ranks = np.asarray(np.prod(np.broadcast_arrays(*(degree for _, degree in axes)), axis=0))
-        return Group(ranks, tuple(_members(d, *axes) for d in domains), dim, _box(shape, *axes))
+        span = reduce(np.maximum, (stride * degree for stride, degree in axes))
+        of_stage = pp_inside_dp and dim in expert
+        if of_stage:
+            span = np.where(span <= before_pp, span, span * size["pp"])
+        parts = [_inside(d, tier_ends, span) for d, tier_ends in zip_longest(domains, ends, fillvalue=())]
+        if of_stage:
+            parts = [
+                np.where(
+                    d <= before_pp, d, before_pp * np.maximum(1.0, np.floor(d / (before_pp * size["pp"])))
+                )
+                for d in parts
+            ]
+        return Group(ranks, tuple(_members(d, *axes) for d in parts), dim, _box(shape, *axes))
 
     return Mesh(
-        **{name: group(name, domains, axis) for name, axis in dense.items()},
-        **{name: group(name, stage_domains, axis) for name, axis in expert.items()},
-        grad=group("grad", domains, dense["cp"], dense["dp"]),
+        **{name: group(name, axis) for name, axis in {**dense, **expert}.items()},
+        grad=group("grad", dense["cp"], dense["dp"]),
     )
 
 

@@ -47,7 +47,7 @@ class Level(NamedTuple):
     always: bool
     """Whether every group of the array crosses it."""
     ends: str
-    """Whether all, none or some of the groups end inside one of its domains."""
+    """Whether all, none or some of the groups end inside one of its domains, or go on over the same ports (all)."""
     inner: bool
     """Whether it is the innermost tier of the fabric."""
     wiring: Topology
@@ -135,8 +135,9 @@ class Path(NamedTuple):
 def ring_steps(levels: tuple[Level, ...]) -> Steps:
     """Return latency, seconds a byte and fill time of neighbour to neighbour, and the latency of a tree.
 
-    Where the ring goes on to an outer tier, one subdomain in each domain leaves over that one; the
-    tightest tier sets the rate, the outermost one how long the chunk pipeline fills.
+    Where the ring goes on to an outer tier, one subdomain in each domain leaves over that one. Where that takes the
+    same ports (a NIC to its leaf and through it to the spine) each still sends all of the ring's bytes. The tightest tier
+    sets the rate, the outermost one how long the chunk pipeline fills.
     """
     steps = [(f"{at.name}_hops", f"{at.over_below('ranks')} - ranks / {at.name}_members") for at in levels]
     steps.append(("hops_s", add_up(f"{at.name}_hops * {at.name}_hop_s" for at in levels)))
@@ -263,7 +264,9 @@ def _walk(
         crossed = inside > below
         if not any_nonzero(crossed):
             continue
-        ended = inside >= ranks
+        # A network of several tiers is entered by one port.
+        same_port = index > 0 and index + 1 < len(tiers) and tiers[index + 1].kind == one.kind
+        ended = (inside >= ranks) | same_port
         ends = "all" if not any_nonzero(~ended) else ("some" if any_nonzero(ended) else "none")
         wiring, axes = topology(one.topology), tuple[int, ...]()
         if wiring.shaped:
