@@ -7,7 +7,6 @@ then follow from strides alone, so a million GPUs cost as much to place as eight
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -146,6 +145,7 @@ def build_mesh(
         stride[name] = inner
         inner = np.asarray(inner * size[name])
     domains = [usable_domain_size(inner, tier) for tier in tier_sizes]
+    fragments = ends or [()] * len(domains)
 
     # Where pp lies inside dp, a domain holds fewer ranks of one stage than it has GPUs.
     before_pp = np.asarray(
@@ -166,7 +166,7 @@ def build_mesh(
         of_stage = pp_inside_dp and dim in expert
         if of_stage:
             span = np.where(span <= before_pp, span, span * size["pp"])
-        parts = [_inside(d, tier_ends, span) for d, tier_ends in zip_longest(domains, ends, fillvalue=())]
+        parts = [_inside(d, tier_ends, span) for d, tier_ends in zip(domains, fragments, strict=True)]
         if of_stage:
             parts = [
                 np.where(
