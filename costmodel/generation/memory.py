@@ -11,7 +11,7 @@ from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.models.model import Model
 from costmodel.generation.deployment import Deployment, Split
 from costmodel.step.anatomy.kv_cache import attended, cached_layers, state_elements
-from costmodel.step.anatomy.params import embedding_param_blocks, head_param_blocks, layer_param_blocks
+from costmodel.step.anatomy.params import layer_param_blocks, param_blocks
 
 Array = NDArray[np.float64]
 
@@ -67,8 +67,8 @@ def weights_bytes(served: Deployment, split: Split) -> Array:
     for part in layer_weights(model):
         held = part.split / shards[part.name] + part.whole
         layers = layers + weight_element_bytes(served, part.name) * held
-    table = sum(block.count for block in embedding_param_blocks(model))
-    output = sum(block.count for block in head_param_blocks(model))
+    table = sum(block.count for block in param_blocks("embedding", model))
+    output = sum(block.count for block in param_blocks("head", model))
     # Tied, the table is held by the last stage as well.
     output = max(output, float(model.vocab_size) * model.hidden_size) if model.tied_embeddings else output
     return quantity(

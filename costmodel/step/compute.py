@@ -44,11 +44,9 @@ from costmodel.step.anatomy.operators import (
 )
 from costmodel.step.anatomy.params import (
     Params,
-    embedding_param_blocks,
-    head_param_blocks,
     held_params,
     layer_param_blocks,
-    mtp_own_param_blocks,
+    param_blocks,
 )
 from costmodel.step.communication import exposed_sum
 from costmodel.step.critical_stage import Step
@@ -269,7 +267,7 @@ def build_blocks(placed: PlacedJob) -> list[Block]:
                 kind=kind,
             )
         )
-    embedding, head = embedding_param_blocks(model), head_param_blocks(model)
+    embedding, head = param_blocks("embedding", model), param_blocks("head", model)
     heads = 1.0 + model.mtp_layers
     blocks += [
         _block(placed, embedding_operators(given), embedding, stages.has_embedding, 1.0, role="embedding"),
@@ -277,7 +275,7 @@ def build_blocks(placed: PlacedJob) -> list[Block]:
     ]
     if model.mtp_layers:
         projection, mtp_layers = prediction_operators(given), float(model.mtp_layers)
-        params = [replace(one, count=one.count / model.mtp_layers) for one in mtp_own_param_blocks(model)]
+        params = [replace(one, count=one.count / model.mtp_layers) for one in param_blocks("mtp", model)]
         blocks.append(_block(placed, projection, params, stages.mtp, mtp_layers, role="mtp"))
     return blocks
 

@@ -32,10 +32,9 @@ from costmodel.step.anatomy.operator_parts import Given
 from costmodel.step.anatomy.operators import Matrix, layer_matrices, prediction_matrices
 from costmodel.step.anatomy.params import (
     Params,
-    embedding_param_blocks,
-    head_param_blocks,
     held_params,
     layer_param_blocks,
+    param_blocks,
 )
 from costmodel.step.communication import communication_line
 from costmodel.step.critical_stage import Step
@@ -108,7 +107,7 @@ def whole_state_bytes(job: Job) -> float:
             elements[chosen.matrices if block.is_matrix else chosen.others] += block.count
         for one in layer_matrices(whole, model.layer_kinds()[kind]):
             sides[chosen.matrices] += one.copies * _counted_sides(chosen, one)
-    for table in (embedding_param_blocks(model), head_param_blocks(model)):
+    for table in (param_blocks("embedding", model), param_blocks("head", model)):
         count = sum(block.count for block in table)
         elements[chosen.tables] += count
         sides[chosen.tables] += count / model.hidden_size + model.hidden_size * (count > model.hidden_size)

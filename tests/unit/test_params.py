@@ -10,13 +10,12 @@ from costmodel.describe.models.model import make_model
 from costmodel.describe.models.model_files import list_models, load_model
 from costmodel.step.anatomy.params import (
     attended_tokens,
-    embedding_param_blocks,
-    head_param_blocks,
     layer_param_blocks,
     model_flops_per_token,
     mtp_param_blocks,
     num_active_params,
     num_params,
+    param_blocks,
 )
 
 PUBLISHED = Path(__file__).parents[1] / "published" / "param_counts.csv"
@@ -93,8 +92,8 @@ def test_sharding_of_a_biased_layer_is_column_then_row():
     assert blocks["mlp.fc1.bias"].sharding == "tp"
     assert blocks["mlp.fc2.bias"].sharding == "replicated"
     assert blocks["norm"].count == 4 * h
-    assert {block.name for block in head_param_blocks(model)} == {"head.norm"}
-    embedding = [block.name for block in embedding_param_blocks(model)]
+    assert {block.name for block in param_blocks("head", model)} == {"head.norm"}
+    embedding = [block.name for block in param_blocks("embedding", model)]
     assert embedding == ["embedding.token", "embedding.position"]
 
 

@@ -9,10 +9,9 @@ import costmodel as cm
 from costmodel.describe.models.model import make_model
 from costmodel.describe.models.model_files import list_models, load_model
 from costmodel.step.anatomy.params import (
-    embedding_param_blocks,
-    head_param_blocks,
     layer_param_blocks,
     mtp_param_blocks,
+    param_blocks,
 )
 
 HEAD = TABLE_PARAMS + 1024  # with the last norm
@@ -199,7 +198,12 @@ shared: fc1 tp matrix, fc1 tp matrix 2, fc1.bias tp, fc2 tp matrix, fc2.bias rep
 def kept(model):
     """Return the words of `KEPT` for all blocks of a model, by part."""
     layers = [one for kind in model.layer_kinds() for one in layer_param_blocks(model, kind)]
-    blocks = (*layers, *embedding_param_blocks(model), *head_param_blocks(model), *mtp_param_blocks(model))
+    blocks = (
+        *layers,
+        *param_blocks("embedding", model),
+        *param_blocks("head", model),
+        *mtp_param_blocks(model),
+    )
     for one in blocks:
         several = f" {one.tensors}" if one.tensors > 1 else ""
         yield one.part, f"{one.leaf or '-'} {one.sharding}{' matrix' if one.is_matrix else ''}{several}"

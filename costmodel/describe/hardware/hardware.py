@@ -144,8 +144,9 @@ def profile_numbers(
     cited = sources.items() if isinstance(sources, dict) else ()
     titles = {key: str(source.get("title", "")) for key, source in cited if isinstance(source, dict)}
     found = [
-        ProfileNumber(key, value, source, titles.get(source, ""))
-        for key, value, source in _numbers(stated, ())
+        ProfileNumber(key, str(one["value"]), str(one["source"]), titles.get(str(one["source"]), ""))
+        for key, one in disk.mappings(stated)
+        if {"value", "source"} <= one.keys()
     ]
     for name in FITTED_BLOCKS:
         found += _fitted(content.get(name), (name,), ("as above", "the device's own number"))
@@ -170,20 +171,6 @@ def _fitted(node: object, path: tuple[str, ...], source: tuple[str, str]) -> Ite
     elif node is not None:
         text = ", ".join(map(str, node)) if isinstance(node, list) else str(node)
         yield ProfileNumber(".".join(path), text, *source)
-
-
-def _numbers(node: object, path: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    """Yield dotted key, text and source of every number below `node`."""
-    if isinstance(node, Mapping) and {"value", "source"} <= node.keys():
-        yield ".".join(path), str(node["value"]), str(node["source"])
-        return
-    items: Iterable[tuple[object, object]] = ()
-    if isinstance(node, Mapping):
-        items = node.items()
-    elif isinstance(node, list):
-        items = enumerate(node)
-    for key, child in items:
-        yield from _numbers(child, (*path, str(key)))
 
 
 def compose_cluster(

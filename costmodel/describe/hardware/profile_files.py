@@ -230,18 +230,21 @@ def _common_sources() -> dict[str, dict[str, str]]:
     return {row.pop("key"): {key: stated for key, stated in row.items() if stated} for row in rows}
 
 
-def citations(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the dotted path and the text of every ``source:`` below `node`."""
-    items: Iterable[tuple[object, object]] = ()
+def mappings(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    """Yield every mapping in `node`, outer ones first, with its dotted path."""
+    items: Iterable[tuple[object, object]] = enumerate(node) if isinstance(node, list) else ()
     if isinstance(node, dict):
+        yield ".".join(path), node
         items = node.items()
-    elif isinstance(node, list):
-        items = enumerate(node)
     for key, child in items:
-        if key == "source" and isinstance(child, str):
-            yield ".".join((*path, "source")), child
-        else:
-            yield from citations(child, (*path, str(key)))
+        yield from mappings(child, (*path, str(key)))
+
+
+def citations(node: object) -> Iterator[tuple[str, str]]:
+    """Yield the dotted path and the text of every ``source:`` below `node`."""
+    for path, held in mappings(node):
+        if isinstance(held.get("source"), str):
+            yield f"{path}.source".removeprefix("."), held["source"]
 
 
 def kernels_generation(path: Path, folders: Folders) -> str:

@@ -39,25 +39,13 @@ def layer_param_blocks(model: Model, kind: LayerKind) -> tuple[ParamBlock, ...]:
     whole = mixes and kind.has_mlp
     norms = model.norms_per_layer if whole else max(model.norms_per_layer // 2, 1)
     norm_size = model.hidden_size * (model.norm_scale + model.norm_bias)
-    return _present(
-        [
-            *(block for owner in owners for block in _blocks(owner, model)),
-            *(_blocks(kind.mixer.kind, model, kind.mixer) if kind.mixer is not None else []),
-            *(_blocks("moe" if kind.is_moe else "mlp", model) if kind.has_mlp else []),
-            ParamBlock("norm", "", norms * norm_size, "replicated"),
-            *_blocks("layer", model),
-        ]
+    return (
+        *(block for owner in owners for block in param_blocks(owner, model)),
+        *(param_blocks(kind.mixer.kind, model, kind.mixer) if kind.mixer is not None else ()),
+        *(param_blocks("moe" if kind.is_moe else "mlp", model) if kind.has_mlp else ()),
+        *((ParamBlock("norm", "", float(norms * norm_size), "replicated"),) if norm_size else ()),
+        *param_blocks("layer", model),
     )
-
-
-def embedding_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
-    """Return the token table, the learned positions and the norm after them."""
-    return _present(_blocks("embedding", model))
-
-
-def head_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
-    """Return the final norm and, unless it is the token table, the output matrix."""
-    return _present(_blocks("head", model))
 
 
 def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
@@ -72,12 +60,7 @@ def mtp_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
         return ()
     kind = model.layer_kinds()[model.kind_of_layer[-1]]
     layer = (replace(one, count=one.count * model.mtp_layers) for one in layer_param_blocks(model, kind))
-    return (*mtp_own_param_blocks(model), *layer)
-
-
-def mtp_own_param_blocks(model: Model) -> tuple[ParamBlock, ...]:
-    """Return what multi-token prediction adds to its transformer layers: projections and norms."""
-    return _present(_blocks("mtp", model))
+    return (*param_blocks("mtp", model), *layer)
 
 
 def num_params(model: Model) -> float:
@@ -177,7 +160,7 @@ def model_flops_per_token(
     """
     mtp = model.mtp_layers if include_mtp else 0
     head = float(model.vocab_size) * model.hidden_size
-    matrix = _active_matrix_weights(model, (*_layer_blocks(model), *embedding_param_blocks(model))) + head
+    matrix = _active_matrix_weights(model, (*_layer_blocks(model), *param_blocks("embedding", model))) + head
     kinds = model.layer_kinds()
     layers = [kinds[index] for index in model.kind_of_layer]
     if mtp:
@@ -204,26 +187,30 @@ _TABLE: dict[str, list[dict[str, str]]] = {
 """Rows of ``params.csv`` by what has such parameters: counts are formulas over the fields of the model, and of a mixer."""
 
 
-def _blocks(owner: str, model: Model, sizes: AnyMixer | None = None) -> list[ParamBlock]:
-    """Return the parameters of attention, of a kind of mixer, of the embedding …; those that a model has not count 0."""
+def param_blocks(owner: str, model: Model, sizes: AnyMixer | None = None) -> tuple[ParamBlock, ...]:
+    """Return the parameters of a part of the model, or of a kind of mixer; those that a model does not have are left out."""
 
     def number(name: str) -> float:
         if name == "learned_positions":
             return float(model.max_positions if model.position == "learned" else 0)
         return float(getattr(sizes if hasattr(sizes, name) else model, name))
 
-    return [
-        ParamBlock(
+    found = []
+    for row in _TABLE.get(owner, ()):
+        count = float(evaluate(row["count"], {name: number(name) for name in inputs_of(row["count"])}))
+        # The gate is in the first matrix of an MLP.
+        tensors = 1 + (row["leaf"] == "fc1" and model.gated_mlp)
+        block = ParamBlock(
             row["part"],  # type: ignore[arg-type]
             row["leaf"],
-            float(evaluate(row["count"], {name: number(name) for name in inputs_of(row["count"])})),
+            count,
             row["sharding"],  # type: ignore[arg-type]
             is_matrix=row["is_matrix"] == "yes",
-            # The gate is in the first matrix of an MLP.
-            tensors=1 + (row["leaf"] == "fc1" and model.gated_mlp),
+            tensors=tensors,
         )
-        for row in _TABLE.get(owner, ())
-    ]
+        if count:
+            found.append(block)
+    return tuple(found)
 
 
 def _layer_blocks(model: Model) -> list[ParamBlock]:
@@ -238,7 +225,7 @@ def _layer_blocks(model: Model) -> list[ParamBlock]:
 
 def all_blocks(model: Model) -> list[ParamBlock]:
     """Return every block of the model but those of multi-token prediction."""
-    return [*embedding_param_blocks(model), *_layer_blocks(model), *head_param_blocks(model)]
+    return [*param_blocks("embedding", model), *_layer_blocks(model), *param_blocks("head", model)]
 
 
 def _active_matrix_weights(model: Model, blocks: Iterable[ParamBlock]) -> float:
@@ -250,11 +237,6 @@ def active_fraction(model: Model, block: ParamBlock) -> float:
     """Share of a block that one token meets."""
     routed = model.top_k / max(model.num_experts, 1)
     return {"tp": 1.0, "replicated": 1.0, "expert": routed}[block.sharding]
-
-
-def _present(blocks: Iterable[ParamBlock]) -> tuple[ParamBlock, ...]:
-    """Leave out the blocks that the model does not have."""
-    return tuple(replace(block, count=float(block.count)) for block in blocks if block.count)
 
 
 class Params(NamedTuple):
