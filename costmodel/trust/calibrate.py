@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.answer import Answer, columns_of, rows_of
+from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import DataError
 from costmodel.base.units import read_quantity
 from costmodel.describe.hardware.cluster import Accelerator, Cluster
@@ -50,96 +50,65 @@ def _records(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _refuse(problems: Sequence[object]) -> None:
-    """Refuse to write what should not be used."""
-    if problems:
-        raise DataError(f"calibrate: nothing to write: {problems[0]}")
-
-
-@dataclass(frozen=True, repr=False)
-class FabricCalibration(Answer):
-    """A cluster's fabric fitted to sweeps of collectives.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Calibration(Answer):
+    """What measurements say of a profile or of the model.
 
     Attributes
     ----------
-    cluster : Cluster
-        That the fit started from.
-    base : str
-        What it goes by: name or file.
-    log : Log
-        What was read, with notes and lines that could not be read.
-    fit : ClusterFit
-        Fitted tiers, errors, held-out errors.
+    rows : list of dict
+        A record a point, a kernel or a step.
+    record : dict
+        All of it as plain data.
+    problems, warnings : tuple of str
+        Why the fit should not be used, empty if it is sound; and which measurements it does not give.
     """
 
-    cluster: Cluster
-    base: str
-    log: Log
-    fit: ClusterFit
-    profile_path: ProfilePath = None
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Why the fit should not be used; empty if it is sound."""
-        return self.fit.problems
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Which sweeps' large messages it does not give."""
-        return self.fit.warnings
+    rows: list[dict[str, Any]]
+    record: dict[str, Any]
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    texts: Callable[[Path], dict[Path, str]] | None = None
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row a point: measured and fitted times."""
-        rows = [
-            {
-                "run": run.name,
-                "collective": run.primitive,
-                "ranks": int(run.group.ranks),
-                "nodes": int(run.nodes),
-                "size_bytes": float(size),
-                "measured_time_s": float(measured),
-                "fitted_time_s": float(fitted),
-                "relative_error": float(fitted / measured - 1.0),
-            }
-            for run in self.fit.runs
-            for size, measured, fitted in zip(
-                run.size_bytes, run.time_s, price_run(run, self.cluster.tiers, self.fit.tiers), strict=True
-            )
-        ]
-        return columns_of(rows)
+        """Return a row a point, a kernel or a step."""
+        return columns_of(self.rows) if self.rows else {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fit as plain data."""
-        fit = self.fit
-        return {
-            "schema_version": 1,
-            "cluster": self.cluster.name,
-            "sound": not fit.problems,
-            "problems": list(fit.problems),
-            "warnings": list(fit.warnings),
-            "tiers": [
-                {
-                    "tier": self.cluster.tiers[index].name,
-                    "points": fitted.points,
-                    "mean_relative_error": fitted.residual,
-                    "constants": {name: one._asdict() for name, one in fitted.confidence.items()},
-                }
-                for index, fitted in fit.tiers.items()
-            ],
-            "held_out_error": float(fit.held_out["error"].mean()) if len(fit.held_out) else None,
-            "lines": _records([line._asdict() for line in fit.lines]),
-            "points": rows_of(self.columns()),
-        }
+        """Return everything as plain data."""
+        return {"schema_version": 1, **self.record}
 
     def files(self, path: str | Path) -> dict[Path, str]:
-        """Return the files of the new profile with their texts: links first, then the cluster at `path`."""
-        _refuse(self.problems)
-        names: dict[int, list[str]] = {}
-        for sweep, run in zip(self.log.sweeps, self.fit.runs, strict=True):
-            names.setdefault(0 if run.network is None else 1, []).append(sweep.file)
-        return cluster_texts(
-            Path(path), self.base, self.cluster, self.fit.tiers, names, profile_path=self.profile_path
-        )
+        """Return the files of the new profile with their texts: what it refers to first, then that at `path`."""
+        if self.problems or self.texts is None:
+            raise DataError(
+                f"calibrate: nothing to write: {next(iter(self.problems), 'no constant was fitted')}"
+            )
+        return self.texts(Path(path))
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class FabricCalibration(Calibration):
+    """A cluster's fabric fitted to sweeps of collectives: the cluster that the fit started from, and the fit."""
+
+    cluster: Cluster
+    fit: ClusterFit
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class KernelCalibration(Calibration):
+    """An accelerator's kernels fitted to timings: the accelerator as its profile had it, and a fitted kernel each."""
+
+    accelerator: Accelerator
+    results: tuple[KernelResult, ...]
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class StepCalibration(Calibration):
+    """Measured training steps against the model, and what each part alone could explain, the best plausible one first."""
+
+    steps: tuple[OwnRun, ...]
+    parts: tuple[PartFactor, ...]
 
 
 def read_logs(logs: Sequence[str | Path], *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
@@ -192,67 +161,53 @@ def fabric(
     if log.problems and not skip_bad_lines:
         raise DataError(str(log.problems[0]))
     runs = [sweep_run(sweep, machine, in_place=in_place) for sweep in log.sweeps]
-    return FabricCalibration(
-        machine, cluster, log, fit_cluster(runs, machine, max_error=max_error), profile_path
-    )
-
-
-@dataclass(frozen=True, repr=False)
-class KernelCalibration(Answer):
-    """An accelerator's kernels fitted to timings.
-
-    Attributes
-    ----------
-    accelerator : Accelerator
-        That was measured, as its profile had it.
-    base : str
-        What it goes by: name or file.
-    source : str
-        The tables.
-    results : tuple of KernelResult
-        A fitted kernel each.
-    problems : tuple of str
-        Why some should not be used; empty if all are sound.
-    """
-
-    accelerator: Accelerator
-    base: str
-    source: str
-    results: tuple[KernelResult, ...]
-    problems: tuple[str, ...]
-    profile_path: ProfilePath = None
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return a row a fitted kernel."""
-        return {
-            "section": [one.section for one in self.results],
-            "name": [one.name for one in self.results],
-            "points": [one.points for one in self.results],
-            "error_before": [one.before for one in self.results],
-            "held_out_error": [one.held_out_error for one in self.results],
+    fit = fit_cluster(runs, machine, max_error=max_error)
+    points = [
+        {
+            "run": run.name,
+            "collective": run.primitive,
+            "ranks": int(run.group.ranks),
+            "nodes": int(run.nodes),
+            "size_bytes": float(size),
+            "measured_time_s": float(measured),
+            "fitted_time_s": float(fitted),
+            "relative_error": float(fitted / measured - 1.0),
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fitted kernels and their constants."""
-        rows = _records(rows_of(self.columns()))
-        constants = [{"constants": dict(one.block)} for one in self.results]
-        return {
-            "schema_version": 1,
-            "kernels": [row | block for row, block in zip(rows, constants, strict=True)],
-        }
-
-    def files(self, path: str | Path) -> dict[Path, str]:
-        """Return the file of the new accelerator with its text."""
-        _refuse(self.problems)
-        text = accelerator_text(
-            Path(path),
-            self.base,
-            self.accelerator,
-            self.results,
-            self.source,
-            profile_path=self.profile_path,
+        for run in fit.runs
+        for size, measured, fitted in zip(
+            run.size_bytes, run.time_s, price_run(run, machine.tiers, fit.tiers), strict=True
         )
-        return {Path(path): text}
+    ]
+    tiers = [
+        {
+            "tier": machine.tiers[index].name,
+            "points": fitted.points,
+            "mean_relative_error": fitted.residual,
+            "constants": {name: one._asdict() for name, one in fitted.confidence.items()},
+        }
+        for index, fitted in fit.tiers.items()
+    ]
+    names: dict[int, list[str]] = {}
+    for sweep, run in zip(log.sweeps, fit.runs, strict=True):
+        names.setdefault(0 if run.network is None else 1, []).append(sweep.file)
+    return FabricCalibration(
+        cluster=machine,
+        fit=fit,
+        rows=points,
+        record={
+            "cluster": machine.name,
+            "sound": not fit.problems,
+            "problems": list(fit.problems),
+            "warnings": list(fit.warnings),
+            "tiers": tiers,
+            "held_out_error": float(fit.held_out["error"].mean()) if len(fit.held_out) else None,
+            "lines": _records([line._asdict() for line in fit.lines]),
+            "points": points,
+        },
+        problems=fit.problems,
+        warnings=fit.warnings,
+        texts=lambda path: cluster_texts(path, cluster, machine, fit.tiers, names, profile_path=profile_path),
+    )
 
 
 def kernels(
@@ -279,11 +234,22 @@ def kernels(
     paths = [Path(table) for table in tables]
     timings = read_timings(paths, device.peak_flops_per_s)
     source = ", ".join(path.name for path in paths)
-    if timings.problems:
-        problems = tuple(str(problem) for problem in timings.problems)
-        return KernelCalibration(device, accelerator, source, (), problems, profile_path)
-    results, wrong = fit_kernels(timings, device, source, max_error=max_error)
-    return KernelCalibration(device, accelerator, source, tuple(results), tuple(wrong), profile_path)
+    results: list[KernelResult] = []
+    problems = [str(problem) for problem in timings.problems]
+    if not problems:
+        results, problems = fit_kernels(timings, device, source, max_error=max_error)
+    rows = [{key: value for key, value in one._asdict().items() if key != "block"} for one in results]
+    blocks = [{"constants": dict(one.block)} for one in results]
+    return KernelCalibration(
+        accelerator=device,
+        results=tuple(results),
+        rows=rows,
+        record={"kernels": [row | block for row, block in zip(_records(rows), blocks, strict=True)]},
+        problems=tuple(problems),
+        texts=lambda path: {
+            path: accelerator_text(path, accelerator, device, results, source, profile_path=profile_path)
+        },
+    )
 
 
 class PartFactor(NamedTuple):
@@ -321,42 +287,6 @@ def part_factors(steps: Sequence[OwnRun]) -> list[PartFactor]:
     return sorted(found, key=lambda one: (not one.plausible, one.error_left))
 
 
-@dataclass(frozen=True, repr=False)
-class StepCalibration(Answer):
-    """Measured training steps against the model, and which part could explain the difference.
-
-    Attributes
-    ----------
-    steps : tuple of OwnRun
-        Jobs with what their steps took.
-    parts : tuple of PartFactor
-        What each part alone could explain, the best plausible one first.
-    """
-
-    steps: tuple[OwnRun, ...]
-    parts: tuple[PartFactor, ...]
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return a row a step."""
-        model = [float(step.est.step_time_s) for step in self.steps]
-        return {
-            "job": [step.name for step in self.steps],
-            "measured_step_time_s": [step.time_s for step in self.steps],
-            "step_time_s": model,
-            "relative_error": [ours / step.time_s - 1 for ours, step in zip(model, self.steps, strict=True)],
-            "measured_memory_bytes": [step.memory_bytes for step in self.steps],
-            "memory_bytes_per_gpu": [step.model_memory_bytes for step in self.steps],
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return {
-            "schema_version": 1,
-            "steps": _records(rows_of(self.columns())),
-            "explanations": _records([one._asdict() for one in self.parts]),
-        }
-
-
 def steps(
     measured: Sequence[str] | Mapping[str, tuple[Estimate, float]], *, overhead: bool = False
 ) -> StepCalibration:
@@ -372,7 +302,20 @@ def steps(
     """
     found = _given(measured) if isinstance(measured, Mapping) else [_measured(text) for text in measured]
     parts = tuple(one for one in part_factors(found) if overhead or one.part != "constant")
-    return StepCalibration(tuple(found), parts)
+    rows = [
+        {
+            "job": step.name,
+            "measured_step_time_s": step.time_s,
+            "step_time_s": float(step.est.step_time_s),
+            "relative_error": float(step.est.step_time_s) / step.time_s - 1,
+            "measured_memory_bytes": step.memory_bytes,
+            "memory_bytes_per_gpu": step.model_memory_bytes,
+        }
+        for step in found
+    ]
+    explained = _records([one._asdict() for one in parts])
+    record = {"steps": _records(rows), "explanations": explained}
+    return StepCalibration(steps=tuple(found), parts=parts, rows=rows, record=record)
 
 
 def _given(measured: Mapping[str, tuple[Estimate, float]]) -> list[OwnRun]:

@@ -295,7 +295,7 @@ class KernelResult(NamedTuple):
     section: str
     name: str
     points: int
-    before: float
+    error_before: float
     held_out_error: float
     block: Mapping[str, Any]
 
