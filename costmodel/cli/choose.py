@@ -100,7 +100,8 @@ def plan(
     remarks = [*found.remarks(), "Reproduce:", f"  {found.commands(1)[0]}", *asked_of]
     if emit:
         target.put(found.job_file() if emit == opt.JOB else cm.emit(found.best, emit, given.get("job") or ""))
-        target.note("\n".join(remarks))
+        noted = found.question.file.remarks if found.question.file else ()
+        target.note("\n".join(remark for remark in remarks if remark not in noted))
         return
     if target.out is not None and target.out.suffix.lower() == ".parquet":
         _write_parquet(found, target)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.answer import figure
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.base.words import called
 from costmodel.base.yaml_files import read_mapping
 from costmodel.bill.lines import Bill, broadcast_sum
@@ -244,6 +244,8 @@ class PricedJob:
 
     def exposed_by(self, attribute: str) -> dict[str, Array]:
         """Add up exposed seconds by an attribute of the lines: axis, category or phase. [s]"""
+        if attribute not in ("axis", "category", "phase"):
+            raise CostModelError(f"exposed_by: expected axis, category or phase, got {shown(attribute)}")
         groups: dict[str, list[Array]] = {}
         for line in self.bill.time_lines:
             groups.setdefault(getattr(line, attribute), []).append(line.exposed_seconds)

@@ -102,7 +102,7 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         missing.append("response_len (or response_quantiles, response_file)")
     if missing:
         raise CostModelError(
-            f"{who}: {', '.join(missing)} missing; a job file has them as keys, below rl: where they are its"
+            f"{who}: {', '.join(missing)} missing; in a job file model and gpus are keys, the others keys of its section rl"
         )
 
     one = partial(value_of, given)

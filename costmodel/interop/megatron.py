@@ -68,15 +68,17 @@ def emit_megatron(job: Job) -> str:
         f"# flags of {launched_by('megatron', job.recipe.launches).release}",
     ]
     notes += comments_of(_RECORD, job, back, "flag")
-    unknown = ["--rotary-base"] if job.model.position == "rope" and not job.model.rope_theta else []
-    unknown += [] if job.model.norm_epsilon else ["--norm-epsilon"]
+    unknown = (
+        ["--rotary-base (else 10000)"] if job.model.position == "rope" and not job.model.rope_theta else []
+    )
+    unknown += [] if job.model.norm_epsilon else ["--norm-epsilon (else 1e-5)"]
     if _crosses_streams(job):
         notes.append(
             "# CUDA_DEVICE_MAX_CONNECTIONS stays unset: 1, which orders what tensor and context parallelism overlap, would "
             "queue the exchange of experts behind them (--overlap-moe-expert-parallel-comm)"
         )
     if unknown:
-        notes.append(f"# left to you: model: {', '.join(unknown)} of its config.json (else 10000, 1e-5)")
+        notes.append(f"# left to you: model: {', '.join(unknown)}, as its config.json has")
     return "\n".join([*notes, text])
 
 

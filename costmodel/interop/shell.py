@@ -36,6 +36,8 @@ from costmodel.interop.shell_words import (
 )
 
 _MARKS = re.compile("[\ue000-\ue005]")
+_WORD_MARKS = re.compile("[\ue004\ue005]")
+"""Of words that are expanded already, as those of `eval`: what is missing stays marked."""
 _MOST_COMPARED = 10_000_000
 """Characters of a text times those of its pattern."""
 _LONGEST, _STEP, _MOST_TURNS, _DEEPEST = 1_000_000, 150, 500, 24
@@ -569,7 +571,7 @@ class _Walker:
         if name in ("source", "."):
             self.source(given[:1])
         elif name == "eval":
-            self.nested(" ".join(given))
+            self.nested(" ".join(given), marks=_WORD_MARKS)
         elif name == "printf" and given[:1] == ["-v"] and len(given) > 2:
             scope.set(given[1], self.printed(name, given[2:], ""))
         elif name in _PRINTERS:
@@ -626,14 +628,14 @@ class _Walker:
         else:
             scope.set(name, (held if adds else "") + scope.one(value))
 
-    def nested(self, script: str) -> None:
-        """Follow a script that stands in a word, in a document or in a file beside this one."""
+    def nested(self, script: str, *, marks: re.Pattern[str] = _MARKS) -> None:
+        """Follow a script that stands in a word, in a document or in a file beside this one, without some marks."""
         self.scope.spend(len(script))
         if self.depth >= _DEEPEST:
             raise CostModelError(f"line {self.scope.line}: the script calls itself without end")
         self.depth += 1
         with suppress(_EndError):
-            self.run(_parsed(_MARKS.sub("", script), self.scope.line))
+            self.run(_parsed(marks.sub("", script), self.scope.line))
         self.depth -= 1
 
     def launch(self, words: list[str], local: dict[str, str]) -> None:

@@ -36,6 +36,7 @@ from costmodel.planning.search import Question, layout_of, space_of
 from costmodel.planning.space import REASONS, table_of
 
 _NEAR_TIE = 0.005
+_NEAR_EQUAL = 0.001
 _WORTH_A_ROW = 0.0005
 """Share of a step below which another batch or number of GPUs is not worth a row. [-]"""
 _DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].turned == "placement")
@@ -84,7 +85,9 @@ def yours_text(plan: Found) -> str:
             if plan.pick == 0
             else f"{step}; it is the plan."
         )
-    parts = [step, f"{yours.slower:+.1%}"]
+    billed = float(est.step_time_s) / float(plan.best.step_time_s) - 1.0
+    by_bills = plan.question.objective != "step-time" or abs(yours.slower - billed) < _NEAR_EQUAL
+    parts = [step, f"{yours.slower:+.1%}{'' if by_bills else ' with the pipelines simulated'}"]
     ours, theirs = plan.columns_of([plan.own_row or 0, plan.pick])["dollars"]
     if ours is not None and theirs is not None:
         parts.append(f"${abs(ours - theirs):,.0f} {'more' if ours > theirs else 'less'} over the run")

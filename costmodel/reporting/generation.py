@@ -63,6 +63,16 @@ def generation_summary(found: Generation) -> Summary:
     return Summary(generation_grids(found), warnings(found))
 
 
+def _of_answers(found: RLEstimate) -> str:
+    """Return the dollars of a step, and of a thousand of its answers."""
+    if found.usd_per_step is None:
+        return ""
+    job = found.job
+    thousand = found.usd_per_step / (job.prompts * job.samples) * 1e3
+    answers = f" ({_dollars(thousand)} a thousand answers)" if job.generates else ""
+    return f", ${found.usd_per_step:,.2f}{answers}"
+
+
 def _dollars(usd: float) -> str:
     return f"${usd:,.2f}" if usd >= 1.0 else f"${usd:#.3g}"
 
@@ -83,9 +93,7 @@ def rl_grids(found: RLEstimate) -> list[Grid]:
         where = f"{plural(job.gpus, 'GPU')} train"
     elif job.colocated:
         where = f"{plural(job.gpus, 'GPU')} train and generate in turn"
-    rows = facts_of(
-        "rl", found, where=where, usd="" if found.usd_per_step is None else f", ${found.usd_per_step:,.2f}"
-    )
+    rows = facts_of("rl", found, where=where, usd=_of_answers(found))
     if not job.colocated:
         rows += facts_of("rl waiting", found)
     if job.generates:

@@ -15,6 +15,7 @@ from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.pipeline_run import PipelineRun, lines_after, run_pipeline
 from costmodel.estimates.roofline import OperatorRow, Roofline, axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
+from costmodel.physics.network.mesh import usable_domain_size
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.charts import (
     COLOURS,
@@ -415,7 +416,7 @@ def _number(shape: tuple[int, ...], digits: list[tuple[NDArray[np.int64], int]])
 def mesh_chart(est: Estimate) -> Chart:
     """Draw a row an axis: groups on the first domains, and where the group of GPU 0 sits on the machine."""
     gpus, tier = int(est.job.layout.gpus), est.job.cluster.tiers[0]
-    width = min(tier.size, gpus, _WIDEST)
+    width = min(int(usable_domain_size(gpus, tier.size)), _WIDEST)
     shown = min(_NODES_SHOWN if width <= 16 else 3, -(-gpus // width))
     rows = {row.dim: row for row in mesh_of(est) if row.link}
     panels = []
@@ -430,9 +431,8 @@ def mesh_chart(est: Estimate) -> Chart:
         panels.append(_machine(groups, width, height))
     if not panels:
         return Chart(title=f"{job_title(est)}: one GPU a group, every axis is 1", panels=[])
-    note = (
-        f"The first {shown} {tier.name} domains; a row a domain, a cell a GPU, with the number of its group."
-    )
+    used = f", of {tier.size} the {width} that the job takes" if width < min(tier.size, gpus, _WIDEST) else ""
+    note = f"The first {shown} {tier.name} domains; a row a domain{used}, a cell a GPU, with the number of its group."
     return Chart(title=_titled(est, "groups of each axis"), panels=panels, columns=2, note=note, width=11.0)
 
 

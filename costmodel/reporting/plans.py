@@ -173,9 +173,8 @@ def _machines_summary(plan: Plan) -> Summary:
             dollars_of(machine.usd_per_trillion_tokens) if machine.est else ""
         )
         note = "dollars without failures"
-    prices = ", ".join(
-        f"{machine.job.cluster.name} {_price_of(machine.job.cluster)}" for machine in plan.machines
-    )
+    clusters = {machine.job.cluster.name: machine.job.cluster for machine in plan.machines}
+    prices = ", ".join(f"{name} {_price_of(cluster)}" for name, cluster in clusters.items())
     name = "{job.cluster.name} ({job.layout.gpus:,.0f}, {job.precision.name})"
     fastest = min(found, key=lambda machine: float(machine.est.step_time_s) if machine.est else np.inf)
     title = say(f"Fastest: {name}, {{est.step_time_s:s4}} a step, {{est.mfu:.1%}} MFU", fastest)

@@ -136,6 +136,10 @@ WRONG = {
         f"pretrain {FLAGS} --hidden-size $WIDTH\n".encode(),
         "$WIDTH is not set; give --env WIDTH",
     ),
+    "unset in eval": (
+        f'CMD="pretrain {FLAGS} --hidden-size $WIDTH"\neval $CMD\n'.encode(),
+        "$WIDTH is not set; give --env WIDTH",
+    ),
     "contradiction": (
         f"pretrain {FLAGS} --group-query-attention --num-query-groups 3\n".encode(),
         "does not divide",

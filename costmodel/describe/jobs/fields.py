@@ -236,6 +236,8 @@ def unknown_field(name: object, fields: Iterable[Field], thing: str = "field") -
     held = tuple(fields)
     known = [*names(held), *(alias for field in held for alias in field.aliases)]
     near = near_hint(str(name), known)
+    if name in names(RL_FIELDS):
+        return f"{name!r} is of reinforcement learning (section rl), which only estimate, plan and run price"
     return f"{name!r} is not a {thing}; {near or choices_hint('', names(held))}"
 
 

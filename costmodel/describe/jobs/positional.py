@@ -10,6 +10,7 @@ from typing import Any
 from costmodel.base.errors import CostModelError, shown
 
 _COUNTED = re.compile(r"(?P<gpus>[0-9]+[kK]?)(\s*[x×*]\s*(?P<cluster>\S.*))?")
+_NEARLY_COUNTED = re.compile(r"-?\d|[A-Za-z]\w*[x×*]\d+$")
 _FILES = {
     ".yaml",
     ".yml",
@@ -49,6 +50,8 @@ def job_and_machine(first: str, second: str) -> tuple[str, dict[str, str]]:
             raise CostModelError(
                 f"machine: expected GPUs such as 256xH100 after {files[0]}, got {shown(files[1])}"
             )
+        if _NEARLY_COUNTED.match(files[1]):
+            raise CostModelError(f"machine: expected GPUs such as 256xH100, got {shown(files[1])}")
         machine = {"cluster": files.pop()}
     if files and not is_file_name(files[0]):
         machine = {"model": files.pop(), **machine}
