@@ -27,6 +27,7 @@ from costmodel.describe.jobs.fields import (
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import read
+from costmodel.describe.jobs.short_form import PAIRS, flags_of
 from costmodel.describe.models.model import Model, make_model, same_shape
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.answer import JobFile, job_of_file, model_yaml
@@ -42,7 +43,6 @@ WHOLE_RUN_FIELDS = (FIELD["dollars"], FIELD["days"], *RUN_FIELDS)
 """What a whole run takes besides a job: how far to train where no tokens are named, failures, prices."""
 
 _HELD_BY_JOB = tuple(f.name for f in PLAN_FIELDS if f not in SEARCH_FIELDS)
-_PAIRS = ("switches", "choices", "hardware")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def model_of(text: str) -> Model:
 
 def _read(name: str, text: str) -> Any:
     """Read the text of one field."""
-    return read(name, text.split() if FIELD[name].kind in _PAIRS else text.strip())
+    return read(name, text.split() if FIELD[name].kind in PAIRS else text.strip())
 
 
 def texts_of(values: Mapping[str, Any], fields: Iterable[Field] = JOB_FIELDS) -> dict[str, str]:
@@ -171,18 +171,8 @@ def command(
         texts = {"model": MODEL_FILE, **{key: text for key, text in texts.items() if key != "model"}}
     words = ["costmodel", name]
     for key, text in texts.items():
-        words += _flags(FIELD[key], text, several=search is not None)
+        words += flags_of(key, text, is_listed=search is not None)
     return shlex.join([*words, *more])
-
-
-def _flags(field: Field, text: str, *, several: bool) -> list[str]:
-    flag = field.short or field.flags[0]
-    if field.kind in _PAIRS:
-        return [word for pair in text.split() for word in (flag, pair)]
-    if field.kind == "truth" and not (several and (field.several or field.turned)):
-        on = text.lower() in ("true", "on", "yes")
-        return [flag if on else f"--no-{flag.removeprefix('--')}"]
-    return [flag, text]
 
 
 # --- files that somebody drops, read by the readers of `costmodel.interop` from their text alone ---

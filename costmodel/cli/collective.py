@@ -45,10 +45,6 @@ def collective(
     draw = planned_figure("CollectiveCosts", plot, target)
     if bool(size) == bool(sizes):
         raise LayoutError("size: expected either --size, such as 1GB, or --sizes, such as 8B:16GB")
-    if bool(alpha) != bool(bandwidth):
-        raise LayoutError("alpha: expected --alpha and --bandwidth together, or --cluster")
-    if alpha and (cluster is not None or tier is not None or members is not None):
-        raise LayoutError("alpha: a flat fabric takes no --cluster, --tier or --members-per-node")
     found = cm.collective(
         name,
         parse_size(size) if size else parse_sizes(sizes),

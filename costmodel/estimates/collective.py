@@ -561,10 +561,10 @@ def collective(
     if not sizes or not all(0 < size <= LARGEST for size in sizes):
         raise LayoutError(f"size: expected more than 0 and at most 1 EB, got {shown(size_bytes)}")
     if (latency_s is None) != (bandwidth_bytes_per_s is None):
-        raise LayoutError("latency_s: expected latency_s and bandwidth_bytes_per_s together, or a cluster")
+        raise LayoutError("alpha: expected latency (--alpha) and bandwidth together, or a cluster")
     if latency_s is not None and bandwidth_bytes_per_s is not None:
         if cluster is not None or tier is not None or members_per_node is not None:
-            raise LayoutError("latency_s: a flat fabric takes no cluster, tier or members_per_node")
+            raise LayoutError("alpha: a flat fabric takes no cluster, tier or members_per_node")
         placed = flat_fabric(latency_s, bandwidth_bytes_per_s, ranks)._replace(concurrent=concurrent)
         where, device = f"{format_seconds(latency_s)} and {format_si(bandwidth_bytes_per_s, 'B/s')}", DEVICE
     else:

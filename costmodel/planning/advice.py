@@ -39,6 +39,12 @@ _NEAR_TIE = 0.005
 _NEAR_EQUAL = 0.001
 _WORTH_A_ROW = 0.0005
 """Share of a step below which another batch or number of GPUs is not worth a row. [-]"""
+_AXES = {
+    "tp": "tensor parallelism",
+    "pp": "pipeline",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+}
 _DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].turned == "placement")
 
 
@@ -54,10 +60,7 @@ def advice(plan: Found) -> list[str]:
     choices = (
         yours_text(plan),
         simplest(plan),
-        _tensor(plan),
-        _pipeline(plan),
-        _context(plan),
-        _expert(plan),
+        *(_axis_text(plan, axis) for axis in _AXES),
         _data(plan),
         _recompute(plan),
     )
@@ -152,32 +155,25 @@ def _alternatives(plan: Found, knob: str) -> str:
     return "; " + ", ".join(_otherwise(plan, knob, value) for value in near)
 
 
-def _without(plan: Found, knob: str, what: str) -> str:
-    """Say what is not used, and what it would cost, where it was searched."""
-    return f"No {what}{_alternatives(plan, knob)}." if len(plan.by_value.get(knob, {})) > 1 else ""
-
-
-def _tensor(plan: Found) -> str:
-    best, domain = plan.best, plan.best.job.cluster.tiers[0]
-    tp = float(best.job.layout.tp)
-    if tp == 1:
-        return _without(plan, "tp", "tensor parallelism")
-    where = (
-        f"stays in the {domain.size}-GPU {domain.name} domain" if tp <= domain.size else "leaves its domain"
-    )
-    return f"TP{tp:.0f} {where} and costs {_share(best, 'tp')} of the step{_alternatives(plan, 'tp')}."
-
-
-def _pipeline(plan: Found) -> str:
-    best, layout = plan.best, plan.best.job.layout
-    if float(layout.pp) == 1:
-        return _without(plan, "pp", "pipeline")
-    name = value_text("schedule", float(layout.schedule))
-    bubble, messages = (_share(best, "pp", category=what) for what in ("bubble", "communication"))
-    return (
-        f"PP{float(layout.pp):.0f} with {name} leaves a {bubble} bubble and {messages} in messages, and divides the "
-        f"layers' states{_memory_without_pipeline(best)}{_alternatives(plan, 'pp')}."
-    )
+def _axis_text(plan: Found, axis: str) -> str:
+    """Say what an axis costs, or that it is not used, and what the degrees next to the chosen one would cost."""
+    best, degree = plan.best, float(getattr(plan.best.job.layout, axis))
+    alternatives = _alternatives(plan, axis)
+    if degree == 1:
+        return f"No {_AXES[axis]}{alternatives}." if alternatives else ""
+    costs = f"costs {_share(best, axis)} of the step"
+    if axis == "tp":
+        domain = best.job.cluster.tiers[0]
+        is_inside = degree <= domain.size
+        where = f"stays in the {domain.size}-GPU {domain.name} domain" if is_inside else "leaves its domain"
+        costs = f"{where} and {costs}"
+    elif axis == "pp":
+        bubble, messages = (_share(best, "pp", category=what) for what in ("bubble", "communication"))
+        costs = (
+            f"with {value_text('schedule', float(best.job.layout.schedule))} leaves a {bubble} bubble and {messages} in "
+            f"messages, and divides the layers' states{_memory_without_pipeline(best)}"
+        )
+    return f"{axis.upper()}{degree:.0f} {costs}{alternatives}."
 
 
 def _memory_without_pipeline(best: Estimate) -> str:
@@ -191,22 +187,6 @@ def _memory_without_pipeline(best: Estimate) -> str:
         np.zeros(1),
     )
     return f" ({format_bytes(float(states.max()))} a GPU instead of {format_bytes(float(states.sum()))})"
-
-
-def _context(plan: Found) -> str:
-    cp = float(plan.best.job.layout.cp)
-    if cp == 1:
-        second = [value for value in plan.by_value.get("cp", {}) if value > 1]
-        return f"CP is not needed: {_otherwise(plan, 'cp', min(second))}." if second else ""
-    return f"CP{cp:.0f} costs {_share(plan.best, 'cp')} of the step{_alternatives(plan, 'cp')}."
-
-
-def _expert(plan: Found) -> str:
-    best = plan.best
-    if best.job.model.num_experts == 0:
-        return ""
-    ep = float(best.job.layout.ep)
-    return f"EP{ep:.0f} costs {_share(best, 'ep')} of the step{_alternatives(plan, 'ep')}."
 
 
 def _data(plan: Found) -> str:

@@ -19,6 +19,8 @@ from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Recipe, list_recipes, load_recipe, resolved_for, switch_text
 from costmodel.physics.pipeline.chunks import chunks_text
 
+PAIRS = ("switches", "choices", "hardware")
+"""Kinds of fields whose value is pairs ``name=value``, a flag each."""
 ASSUMED = frozenset({"cluster", "recipe"})
 """Whose defaults change the answer most: a file that is kept says them."""
 
@@ -95,17 +97,21 @@ def command_text(
     return " ".join(map(shlex.quote, ["costmodel", command, *([path] if path else []), *words, *flags]))
 
 
-def flags_of(name: str, value: Any) -> list[str]:
-    """Return the words of a command line that give a field a value."""
+def flags_of(name: str, value: Any, *, is_listed: bool = False) -> list[str]:
+    """Return the words of a command line that give a field a value, or a text of it; a plan lists values of some."""
     field = FIELD[name]
     flag = field.short or field.flags[0]
     if isinstance(value, Mapping):
-        pairs = [f"{key}={switch_text(held)}" for key, held in value.items()]
-        return [part for pair in pairs for part in (flag, pair)]
+        value = [f"{key}={switch_text(held)}" for key, held in value.items()]
+    if field.kind in PAIRS:
+        return [
+            part for pair in (value.split() if isinstance(value, str) else value) for part in (flag, pair)
+        ]
     if isinstance(value, list | tuple):
         return [flag, ",".join(map(str, value))]
-    if field.kind == "truth":
-        return [flag if value else f"--no-{flag.removeprefix('--')}"]
+    if field.kind == "truth" and not (is_listed and (field.several or field.turned)):
+        is_on = value.lower() in ("true", "on", "yes") if isinstance(value, str) else value
+        return [flag if is_on else f"--no-{flag.removeprefix('--')}"]
     return [flag, f"{value:g}" if isinstance(value, float) else str(value)]
 
 
