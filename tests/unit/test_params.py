@@ -6,16 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.describe.models.model import make_model
 from costmodel.describe.models.model_files import list_models, load_model
 from costmodel.step.anatomy.params import (
     attended_tokens,
-    layer_param_blocks,
     model_flops_per_token,
     mtp_param_blocks,
     num_active_params,
     num_params,
-    param_blocks,
 )
 
 PUBLISHED = Path(__file__).parents[1] / "published" / "param_counts.csv"
@@ -78,56 +75,6 @@ def test_no_gpt_count_strays_from_the_closed_form_of_narayanan_2021():
     closed_form = 12 * layers * h**2 * (1 + 13 / (12 * h) + (v + s) / (12 * layers * h))
 
     assert num_params(model) == pytest.approx(closed_form + 2 * h, rel=1e-15)
-
-
-def test_sharding_of_a_biased_layer_is_column_then_row():
-    model = load_model("gpt2-xl")
-    (kind,) = model.layer_kinds()
-    blocks = {block.name: block for block in layer_param_blocks(model, kind)}
-    h = 1600
-
-    assert blocks["attention.qkv"].count == 3 * h * h
-    assert blocks["attention.qkv.bias"] == type(blocks["norm"])("attention", "qkv.bias", 3 * h, "tp")
-    assert blocks["attention.out.bias"].sharding == "replicated"
-    assert blocks["mlp.fc1.bias"].sharding == "tp"
-    assert blocks["mlp.fc2.bias"].sharding == "replicated"
-    assert blocks["norm"].count == 4 * h
-    assert {block.name for block in param_blocks("head", model)} == {"head.norm"}
-    embedding = [block.name for block in param_blocks("embedding", model)]
-    assert embedding == ["embedding.token", "embedding.position"]
-
-
-def test_experts_shard_by_expert_parallelism_and_nothing_else_does():
-    model = load_model("qwen3-30b-a3b")
-    blocks = layer_param_blocks(model, model.layer_kinds()[0])
-
-    assert {b.name for b in blocks if b.sharding == "expert"} == {"moe.experts.fc1", "moe.experts.fc2"}
-    assert {b.name for b in blocks if b.sharding == "tp"} == {"attention.qkv", "attention.out"}
-
-
-def test_latent_attention_without_a_query_rank_reads_the_hidden_state():
-    # DeepSeek-V2-Lite: q_lora_rank null.
-    model = make_model(
-        {
-            "name": "lite",
-            "num_layers": 1,
-            "hidden_size": 2048,
-            "num_heads": 16,
-            "attention": "mla",
-            "kv_lora_rank": 512,
-            "qk_nope_head_dim": 128,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "ffn_size": 10944,
-            "gated_mlp": True,
-            "vocab_size": 102400,
-        }
-    )
-    blocks = {b.name: b.count for b in layer_param_blocks(model, model.layer_kinds()[0])}
-
-    assert "attention.q_down" not in blocks
-    assert blocks["attention.q_up"] == 2048 * 16 * 192
-    assert blocks["attention.qk_norm"] == 512
 
 
 @pytest.mark.parametrize("name", ["megatron-1.7b", "megatron-145.6b", "megatron-1t"])

@@ -180,7 +180,7 @@ attention: kv_down replicated matrix, kv_up tp matrix, out tp matrix, out.bias r
   q_up tp matrix, qk_norm replicated, qkv tp matrix, qkv.bias tp, sinks tp
 embedding: norm replicated, of_layers replicated, of_layers.norm replicated, of_layers.projection replicated matrix,
   position replicated, token tp
-experts: fc1 expert matrix, fc1 expert matrix 2, fc1.bias expert, fc2 expert matrix, fc2.bias expert
+experts: activation expert, fc1 expert matrix, fc1 expert matrix 2, fc1.bias expert, fc2 expert matrix, fc2.bias expert
 head: norm replicated, output tp matrix
 mixer: branches tp matrix, compress replicated matrix, compress.position replicated, conv tp, decay tp, gates tp matrix,
   gates_down replicated matrix, gates_up tp matrix, in tp matrix, index_k replicated matrix, index_norm replicated,
@@ -191,7 +191,7 @@ mlp: activation replicated, fc1 tp matrix, fc1 tp matrix 2, fc1.bias tp, fc2 tp 
 mtp: norm replicated, projection tp matrix
 norm: - replicated, layer_embedding replicated
 router: router replicated matrix, router.bias replicated
-shared: fc1 tp matrix, fc1 tp matrix 2, fc1.bias tp, fc2 tp matrix, fc2.bias replicated, gate replicated matrix
+shared: activation replicated, fc1 tp matrix, fc1 tp matrix 2, fc1.bias tp, fc2 tp matrix, fc2.bias replicated, gate replicated matrix
 """
 
 
@@ -264,6 +264,7 @@ def test_how_every_block_is_kept():
         "shared_expert_gate": True,
         "linear_bias": True,
         "gated_mlp": False,
+        "activation_params": 1,
     }
     made = [make_model({"name": "odd", **odd}), make_model({"name": "act", **SMALL, "activation_params": 1})]
     made += [make_model({"name": "leaf", **one}) for one in ODD_LEAVES]
