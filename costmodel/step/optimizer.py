@@ -29,7 +29,7 @@ from costmodel.describe.optimizers import Optimizer, Product, Update
 from costmodel.physics.kernels.roofline import matmul_time
 from costmodel.physics.network.mesh import Group
 from costmodel.step.anatomy.operator_parts import Given
-from costmodel.step.anatomy.operators import Matrix, layer_matrices, prediction_matrices
+from costmodel.step.anatomy.operators import Matrix, weight_matrices
 from costmodel.step.anatomy.params import (
     Params,
     held_params,
@@ -105,7 +105,7 @@ def whole_state_bytes(job: Job) -> float:
     for kind in model.kind_of_layer:
         for block in layer_param_blocks(model, model.layer_kinds()[kind]):
             elements[chosen.matrices if block.is_matrix else chosen.others] += block.count
-        for one in layer_matrices(whole, model.layer_kinds()[kind]):
+        for one in weight_matrices(whole, model.layer_kinds()[kind]):
             sides[chosen.matrices] += one.copies * _counted_sides(chosen, one)
     for table in (param_blocks("embedding", model), param_blocks("head", model)):
         count = sum(block.count for block in table)
@@ -139,11 +139,7 @@ def _blocks_of(chosen: Optimizer, matrix: Matrix) -> tuple[Matrix, float]:
 
 def _own_matrices(placed: PlacedJob, block: Block) -> tuple[Matrix, ...]:
     """Return the matrices of a layer, or of what multi-token prediction has before one."""
-    if block.kind is not None:
-        return layer_matrices(placed.whole, block.kind)
-    if block.role == "mtp":
-        return prediction_matrices(placed.whole)
-    return ()
+    return weight_matrices(placed.whole, block.kind) if block.role in ("layer", "mtp") else ()
 
 
 def _held_of(step: Step, *, matrices: bool) -> Params:

@@ -20,7 +20,7 @@ from costmodel.bill.lines import (
     without_constant_axes,
 )
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
-from costmodel.step.anatomy.operators import layer_matrices
+from costmodel.step.anatomy.operators import weight_matrices
 from costmodel.step.anatomy.params import num_params
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
@@ -148,7 +148,7 @@ def _share_of_small(placed: PlacedJob) -> float:
     found = [
         matrix
         for kind in model.kind_of_layer
-        for matrix in layer_matrices(placed.whole, model.layer_kinds()[kind])
+        for matrix in weight_matrices(placed.whole, model.layer_kinds()[kind])
     ]
     largest = max(one.elements / one.pieces for one in found)
     small = sum(one.copies * one.elements for one in found if 2.0 * one.elements / one.pieces <= largest)

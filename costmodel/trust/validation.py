@@ -105,17 +105,13 @@ def price_row(row: Row) -> dict[str, Any]:
     axes = [axis for axis in ("tp", "pp", "vp", "cp", "ep") if (_number(row, axis) or 1) > 1]
     axes += ["fsdp"] if row.get("zero_stage") == "3" else []
     return {
-        "id": row["id"],
-        "source": row["source"],
-        "accelerator": row["accelerator"],
-        "framework": row["framework"],
+        **{name: row[name] for name in ("id", "source", "accelerator", "framework", "precision")},
         "recipe": recipe,
         "model": row.get("model", ""),
         "num_experts": int(_number(row, "num_experts") or 0),
         "gpus": int(_number(row, "gpus") or 0),
         "global_batch": int(_number(row, "gbs") or 0),
         "parallelism": "+".join(axes) or "dp only",
-        "precision": row["precision"],
         # What two runs of a layout share: degrees, batch and knobs.
         "layout": " ".join(f"{name}{row.get(name) or ''}" for name in layout),
         "use": row.get("use") or "time",

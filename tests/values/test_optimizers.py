@@ -28,7 +28,7 @@ from costmodel.describe.optimizers import OPTIMIZERS
 from costmodel.estimates.savings import memory_savings
 from costmodel.interop.draft import optimizer_of
 from costmodel.step.anatomy.operator_parts import Given
-from costmodel.step.anatomy.operators import layer_matrices
+from costmodel.step.anatomy.operators import weight_matrices
 from costmodel.step.anatomy.params import layer_param_blocks
 from costmodel.step.optimizer import update_groups, whole_state_bytes
 from costmodel.step.price import price as price_job
@@ -256,7 +256,7 @@ def test_matrices_have_the_parameters_of_the_model():
     for model in cm.list_models():
         job = make_job(model=model, gpus=8, global_batch=8, seq_len=1024, check=False)
         for kind in job.model.layer_kinds():
-            matrices = layer_matrices(Given.whole(job.model, job.recipe, job.precision), kind)
+            matrices = weight_matrices(Given.whole(job.model, job.recipe, job.precision), kind)
             blocks = [one for one in layer_param_blocks(job.model, kind) if one.is_matrix]
             assert sum(one.copies * one.elements for one in matrices) == pytest.approx(
                 sum(one.count for one in blocks), rel=1e-12

@@ -191,7 +191,8 @@ mlp: activation replicated, fc1 tp matrix, fc1 tp matrix 2, fc1.bias tp, fc2 tp 
 mtp: norm replicated, projection tp matrix
 norm: - replicated, layer_embedding replicated
 router: router replicated matrix, router.bias replicated
-shared: activation replicated, fc1 tp matrix, fc1 tp matrix 2, fc1.bias tp, fc2 tp matrix, fc2.bias replicated, gate replicated matrix
+shared: activation replicated, fc1 tp matrix, fc1 tp matrix 2, fc1.bias tp, fc2 tp matrix, fc2.bias replicated,
+  gate replicated matrix
 """
 
 

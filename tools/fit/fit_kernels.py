@@ -25,7 +25,6 @@ from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.physics.kernels.roofline import AttentionConstants, AttentionPassConstants
 from costmodel.trust.calibration.kernel_csv import Rows
 from costmodel.trust.calibration.kernel_fits import (
-    BACKWARD_RATIO,
     MIN_POINTS,
     Block,
     fit_attention,
@@ -154,9 +153,7 @@ def fit_attentions(rows: Mapping[tuple[str, str], Rows], known_names: set[str]) 
     for (name, kernel), part in sorted(rows.items()):
         timed = set(part.passes.tolist())
         if name in known_names and len(part.batch) >= MIN_POINTS and (2.0 in timed or len(timed) > 1):
-            both_only = bool((part.passes == 2.0).all())
-            ratio = BACKWARD_RATIO if both_only else None
-            fits[name, kernel] = ShippedFit(*fit_attention(part, device(name), ratio, kernel), part.source)
+            fits[name, kernel] = ShippedFit(*fit_attention(part, device(name), kernel), part.source)
     return fits
 
 

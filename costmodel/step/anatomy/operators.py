@@ -7,7 +7,6 @@ parallel degrees that split the operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -178,18 +177,9 @@ class Matrix(NamedTuple):
         return self.short * self.long
 
 
-def layer_matrices(whole: Given, kind: LayerKind) -> tuple[Matrix, ...]:
-    """Return the weight matrices of one layer of a kind, of a rank that holds everything."""
-    return _matrices(layer_operators(whole, kind), whole)
-
-
-def prediction_matrices(whole: Given) -> tuple[Matrix, ...]:
-    """Return those that multi-token prediction has before one of its layers."""
-    return _matrices(prediction_operators(whole), whole)
-
-
-def _matrices(operators: Iterable[Operator], given: Given) -> tuple[Matrix, ...]:
-    """Return the matrices that operators have of their own."""
+def weight_matrices(whole: Given, kind: LayerKind | None) -> tuple[Matrix, ...]:
+    """Return the matrices of a layer of a kind, or of what multi-token prediction has before one of its layers."""
+    operators = prediction_operators(whole) if kind is None else layer_operators(whole, kind)
     return tuple(
         Matrix(
             one.name,
@@ -198,7 +188,7 @@ def _matrices(operators: Iterable[Operator], given: Given) -> tuple[Matrix, ...]
             float(one.groups),
             is_expert=one.role == "expert",
             is_split=one.role in ("column", "row", "expert"),
-            pieces=column_inputs(one.part, given.model, given.recipe) if one.role == "column" else 1.0,
+            pieces=column_inputs(one.part, whole.model, whole.recipe) if one.role == "column" else 1.0,
         )
         for one in operators
         if one.is_product and one.has_weight and one.has_parameters

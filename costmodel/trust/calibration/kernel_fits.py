@@ -233,16 +233,16 @@ class _Attention(NamedTuple):
 
 
 def fit_attention(
-    rows: Rows, accelerator: Accelerator, backward_ratio: float | None = None, kernel: str = "cudnn"
+    rows: Rows, accelerator: Accelerator, kernel: str = "cudnn"
 ) -> KernelFit[AttentionConstants]:
     """Fit one accelerator and kernel, with every tile."""
-    bounds = attention_bounds(rows, 0)
-    if backward_ratio is None:
+    bounds, only_both = attention_bounds(rows, 0), bool((rows.passes == 2.0).all())
+    if not only_both:
         bounds |= attention_bounds(rows, 1)
 
     def build(parameters: Parameters, tile_rows: float) -> _Attention:
         forward = _pass_constants(parameters, "forward", accelerator.num_sms, tile_rows)
-        name, ratio = ("backward", 1.0) if backward_ratio is None else ("forward", backward_ratio)
+        name, ratio = ("forward", BACKWARD_RATIO) if only_both else ("backward", 1.0)
         backward = _pass_constants(parameters, name, accelerator.num_sms, 128.0, ratio)
         host_s = (parameters.get("forward.host_s", 0.0), parameters.get("backward.host_s", 0.0))
         return _Attention(AttentionConstants(forward, backward), host_s)
@@ -345,10 +345,9 @@ def fit_kernels(
                 f"attention {kernel}: expected attention_fwd and attention_bwd, or attention_fwd_bwd"
             )
             continue
-        ratio = BACKWARD_RATIO if timed == {2.0} else None
         shipped = None if kernels is None else kernels.attention.get(kernel)
         attend = partial(predict_attention, rows, accelerator)
-        add("attention", kernel, rows, shipped, attend, fit_attention(rows, accelerator, ratio))
+        add("attention", kernel, rows, shipped, attend, fit_attention(rows, accelerator))
     if timings.memory is not None:
         copy = partial(predict_memory, timings.memory, accelerator)
         was = None if kernels is None else kernels.memory
