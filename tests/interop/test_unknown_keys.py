@@ -2,12 +2,10 @@
 
 import functools
 import json
-import tomllib
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 from texts import read_as
 
 from costmodel.base.errors import CostModelError
@@ -15,19 +13,11 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.interop.keys import key_table
 from costmodel.interop.reading import READERS
 
-HERE = Path(__file__).parent
-CASES = YAML(typ="safe", pure=True).load((HERE / "whole_answers.yaml").read_text())
-BASES = read_mapping(HERE / "reader_cases.yaml", example="read:")["bases"]
+BASES = read_mapping(Path(__file__).with_name("reader_cases.yaml"), example="read:")["bases"]
 
 
 def files():
     """Every small file of these tests that is tables in tables: its kind, content and what stands beside it."""
-    for case in CASES:
-        text, kind = case["text"], case["answer"]["kind"]
-        if kind in ("megatron", "hf", "megatron-bridge-overrides", "job", "nccl-tests"):
-            continue
-        raw = tomllib.loads(text) if case["file"].endswith("toml") else YAML(typ="safe", pure=True).load(text)
-        yield f"{kind}: {case['name']}", kind, raw, case.get("given", {})
     for name, base in BASES.items():
         if "content" in base and base["kind"] != "hf":
             yield name, base["kind"], base["content"], base.get("given", {})

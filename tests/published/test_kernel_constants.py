@@ -1,6 +1,5 @@
 """The shipped kernel constants against published timings, and the blocks of every profile."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +7,9 @@ import pytest
 from fit_kernels import device
 from kernel_tables import read_attention, read_matmul
 from library_fp4 import fit_library
-from score_attention import score_matrix_attention_time_s, score_traffic
 
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.describe.jobs.job import make_job
-from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.calibration.kernel_fits import predict_attention, predict_matmul
 
 HERE = Path(__file__).parent
@@ -78,84 +74,6 @@ def test_the_shared_fp4_fit_is_what_the_profiles_hold():
     # What TensorRT-LLM's kernels gain from one to the other, 0.464 over 0.51 of their peaks.
     share = load_accelerator("gb300").kernels.matmul["nvfp4"].peak_fraction
     assert share / shared.constants.peak_fraction == pytest.approx(0.464 / 0.51, rel=0.01)
-
-
-def test_score_matrix_attention_gives_the_published_times_without_a_fit():
-    # Below 2,048 tokens that benchmark also transposes Q, K and V, which is another operator's time.
-    text = (HERE / "attention_unfused_pytorch.csv").read_text()
-    lines = [line for line in text.splitlines() if line[0] != "#"]
-    errors = []
-    for row in csv.DictReader(lines):
-        batch, seq, heads, dim = (float(row[key]) for key in ("batch", "seq_len", "heads", "head_dim"))
-        if seq < 2048:
-            continue
-        accelerator, causal = load_accelerator(row["gpu"]), row["causal"] == "True"
-        predicted = sum(
-            score_matrix_attention_time_s(
-                batch,
-                seq,
-                seq,
-                heads,
-                qk_head_dim=dim,
-                v_head_dim=dim,
-                backward=backward,
-                traffic=score_traffic(fused_softmax=False, masked=causal, dropout=True),
-                matmul=accelerator.kernels.matmul["bf16"],
-                memory=accelerator.kernels.memory,
-                peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
-                memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
-            )
-            for backward in (False, True)
-        )
-        flops = 14 * batch * heads * seq**2 * dim * (0.5 if causal else 1.0)
-        errors.append(abs(predicted / (flops / (float(row["tflops"]) * 1e12)) - 1))
-    assert len(errors) >= 12
-    assert np.mean(errors) < 0.05
-    assert np.max(errors) < 0.12
-
-
-def test_score_traffic_counts_every_pass_over_the_scores():
-    plain = score_traffic(fused_softmax=True, masked=True, dropout=False)
-    assert (plain.forward_bytes, plain.backward_bytes) == (3.0, 4.0)
-    chain = score_traffic(fused_softmax=False, masked=True, dropout=True)
-    assert (chain.forward_bytes, chain.backward_bytes, chain.forward_kernels) == (13.0, 15.0, 3.0)
-
-
-@pytest.mark.parametrize("dropout", [False, True])
-def test_operators_of_unfused_attention_take_what_the_measured_chain_takes(dropout):
-    job = make_job(
-        model="llama-7b",
-        cluster="dgx-a100-hdr",
-        gpus=1,
-        global_batch=4,
-        micro_batch=4,
-        seq_len=2048,
-        recipe="megatron-2021",
-        switches={"dropout": dropout},
-        precision="bf16",
-        check=False,
-    )
-    est = estimate_job(job)
-    accelerator = load_accelerator("a100-sxm-80gb")
-    for backward in (False, True):
-        chain = score_matrix_attention_time_s(
-            4,
-            2048,
-            2048,
-            32,
-            qk_head_dim=128,
-            v_head_dim=128,
-            backward=backward,
-            traffic=score_traffic(fused_softmax=True, masked=True, dropout=dropout),
-            matmul=accelerator.kernels.matmul["bf16"],
-            memory=accelerator.kernels.memory,
-            peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
-            memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
-        )
-        lines = est.to_frame().query("bill == 'time'")
-        parts = lines[lines.name.str.contains(r"attention\.(?:scores|softmax|dropout|context)\.")]
-        parts = parts[parts.name.str.contains("backward" if backward else "forward")]
-        assert parts.seconds.sum() / 32 == pytest.approx(float(chain), rel=0.05)
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)

@@ -5,12 +5,11 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError, RecipeError
 from costmodel.describe.precision import (
-    PRECISIONS,
-    quantised_weight_bytes,
-    without_weight_gradients,
+    precision as read_precision,
 )
 from costmodel.describe.precision import (
-    precision as read_precision,
+    quantised_weight_bytes,
+    without_weight_gradients,
 )
 from costmodel.describe.reliability import make_reliability
 from costmodel.step.anatomy.params import num_params
@@ -66,41 +65,11 @@ def test_a_scale_a_row_costs_another_pass_and_a_slower_kernel():
     )
 
 
-def test_int8_of_tpus_multiplies_and_quantises_every_product_of_a_layer():
-    job = {"cluster": "tpu-v6e", "gpus": 256, "zero_stage": 3, "global_batch": 256, "recipe": "maxtext-tpu"}
-    plain, int8 = price("bf16", **job), price("int8", **job)
-
-    def busy(est, name):
-        return sum(float(line.seconds) for line in est.bill.time_lines if line.name == name)
-
-    # 4,096 x 4,096 x 28,672 in each of 32 layers: at 0.768 of 1,836 TOP/s; both inputs of a byte, the output of two.
-    m, k, n = 4096, 4096, 28672
-    math = 2 * m * n * (k + 280) / (0.768 * 1836e12)
-    memory = ((m + n) * k + 2 * m * n) / (0.83 * 1.638e12)
-    product = 32 * (2e-6 + (math**3 + memory**3) ** (1 / 3))
-    assert busy(int8, "compute.mlp.fc1.forward") == pytest.approx(product, rel=1e-6)
-    for name in ("compute.mlp.fc1.backward_input", "compute.mlp.fc1.backward_weight"):
-        assert busy(int8, name) < 0.7 * busy(plain, name)
-    assert busy(int8, "compute.head.logits.forward") == busy(plain, "compute.head.logits.forward")
-    # Read for the maxima, read, and written twice: 6 bytes an element of 4,096 rows of 4,096 + 14,336 columns, 32 layers.
-    cast = 32 * 6 * 4096 * (4096 + 14336) / (0.83 * 1.638e12)
-    quantised = busy(int8, "compute.mlp.quantise.forward")
-    assert 0.1 * cast < quantised < 1.1 * cast
-    assert busy(plain, "compute.mlp.quantise.forward") == 0
-
-
 def test_int8_needs_matrix_units_of_int8():
     with pytest.raises(
         cm.CostModelError, match="precision: 'int8' needs int8 matrix units, which h100-sxm-80gb does"
     ):
         price("int8", cluster="dgx-h100-ndr")
-
-
-def test_block_scales_count():
-    assert PRECISIONS["mxfp4"].input_bytes == pytest.approx(0.5 + 1 / 32)
-    assert PRECISIONS["nvfp4"].input_bytes == pytest.approx(0.5 + 1 / 16, abs=0.003)
-    assert PRECISIONS["mxfp8"].input_bytes == pytest.approx(1 + 1 / 32, abs=0.002)
-    assert quantised_weight_bytes(PRECISIONS["bf16"]) == 0
 
 
 def test_quantised_weights_beside_or_in_place_of_the_parameters():

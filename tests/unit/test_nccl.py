@@ -111,51 +111,12 @@ def test_more_bytes_or_company_is_never_faster(cluster, primitive, size, inner, 
     assert float(shared.time_s) >= base * (1 - 1e-9)
 
 
-def test_a_whole_node_has_eight_ports_and_a_strided_group_one():
-    large = 1e12
-    whole = collective_time("all_gather", large, group(32, 8, 32), PLAIN)
-    strided = collective_time("all_gather", large, group(32, 1, 32), PLAIN)
-    assert bus_rate(whole) == pytest.approx(8 * 50e9)
-    assert bus_rate(strided) == pytest.approx(50e9)
-
-
 def test_a_ring_that_leaves_the_node_keeps_one_hop_in_eight_off_nvlink():
     # 8 ports of 60 GB/s would carry more than NVLink's 400 x 8/7.
     fast = (PLAIN[0], replace(PLAIN[1], bandwidth_bytes_per_s=60e9), PLAIN[2])
     assert bus_rate(collective_time("all_gather", 1e12, group(32, 8, 32), fast)) == pytest.approx(
         400e9 * 8 / 7
     )
-
-
-def test_oversubscription_slows_only_what_crosses_it():
-    below = collective_time("reduce_scatter", 1e12, group(8, 1, 8), PLAIN)
-    # 64 GPUs a leaf, one member a node: 8 members share a crossing of 8 x 10 GB/s
-    across = collective_time("reduce_scatter", 1e12, group(16, 1, 8), PLAIN)
-    alone = collective_time("reduce_scatter", 1e12, group(16, 1, 1), PLAIN)
-    assert bus_rate(below) == pytest.approx(50e9)
-    assert bus_rate(across) == pytest.approx(50e9 * 8 / 7)  # the leaf's hops, one in eight leaves it
-    assert bus_rate(alone) == pytest.approx(10e9)
-    assert float(across.tier) == 2.0
-
-
-def test_all_to_all_is_bound_by_what_leaves_each_domain():
-    cost = collective_time("all_to_all", 1e12, group(32, 8, 32), PLAIN)
-    assert float(cost.transfer_s) == pytest.approx(24 / 32 * 1e12 / 50e9)
-    inside = collective_time("all_to_all", 1e12, group(8, 8), PLAIN)
-    assert float(inside.transfer_s) == pytest.approx(7 / 8 * 1e12 / 400e9)
-
-
-def test_the_choice_changes_with_the_size():
-    sizes = np.array([1e3, 1e10])
-    codes = collective_time("all_reduce", sizes, *on("dgx-h100-ndr", 8, 8)).algorithm
-    assert [NCCL_ALGORITHMS[int(c)] for c in codes] == ["ring", "nvls"]
-    codes = collective_time("all_reduce", sizes, *on("dgx-h100-ndr", 64, 8)).algorithm
-    assert NCCL_ALGORITHMS[int(codes[0])] == "ll"
-    # A100 has no switch that adds
-    assert "nvls" not in [
-        NCCL_ALGORITHMS[int(c)]
-        for c in np.atleast_1d(collective_time("all_reduce", sizes, *on("dgx-a100-hdr", 8, 8)).algorithm)
-    ]
 
 
 def test_unknown_names_are_refused():
@@ -190,14 +151,6 @@ def test_dispatch_of_one_rank_costs_nothing_and_one_node_never_uses_the_nic():
     across = moe_exchange_time(4096, 7168, 8, on("dgx-h100-ndr", [8, 64], [8, 8])[0], tiers)
     assert float(across.time_s[0]) == float(inside.time_s)
     assert across.time_s[1] > across.time_s[0]
-
-
-def test_deduplication_and_node_limits_save_time():
-    args = (4096, 7168, 8, *on("dgx-h100-ndr", 64, 8))
-    every = float(moe_exchange_time(*args, deduplicate=False).time_s)
-    once = float(moe_exchange_time(*args).time_s)
-    limited = float(moe_exchange_time(*args, node_limit=4).time_s)
-    assert limited < once < every
 
 
 def test_gpus_that_a_token_may_go_to_are_those_of_its_nodes():

@@ -1,12 +1,14 @@
 """Pipeline schedules: names, limits, arrays, what can run."""
 
+from dataclasses import MISSING, fields, replace
+
 import numpy as np
 import pytest
 
 from costmodel.base.errors import LayoutError
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import simulate
-from costmodel.physics.pipeline.schedule_table import SCHEDULES
+from costmodel.physics.pipeline.schedule_table import SCHEDULES, Schedule
 from costmodel.physics.pipeline.schedules import task_orders
 
 CODES = np.arange(len(SCHEDULES))
@@ -22,9 +24,13 @@ def test_codes_are_positions_and_names_are_forgiving():
     assert code(" ZB_H1 ") == code("zb-h1")
 
 
-def test_forms_use_names_that_they_get():
+def test_forms_use_names_that_they_get_and_no_field_has_a_default():
     for record in SCHEDULES.values():
         record.require_known_names()
+        for form in ("bubble", "held", "messages"):
+            with pytest.raises(ValueError, match=r"'stagse' in 'stagse \+ 1' is none of"):
+                replace(record, **{form: "stagse + 1"}).require_known_names()
+    assert all(field.default is MISSING and field.kw_only for field in fields(Schedule))
 
 
 def test_wrong_name_gets_the_nearest():

@@ -90,44 +90,6 @@ def test_formulas_of_the_loss_lines_give_their_values():
             ), line.name
 
 
-def test_a_machine_that_never_fails_only_pauses():
-    run = price(reliability="none")
-    assert set(run.lost_gpu_hours()) == {"checkpoint_pause"}
-    assert run.interruptions == 0
-    assert run.est.days(1e12) == pytest.approx(run.days, rel=1e-3)
-
-
-def test_what_hurts_and_what_helps():
-    usual = price(changes={"checkpointing": "blocking"}, storage_bytes_per_s=1e9)
-    faster = price(changes={"checkpointing": "blocking"}, storage_bytes_per_s=1e11)
-    beside = price(changes={"checkpointing": "async"}, storage_bytes_per_s=1e9)
-    replica = price(changes={"checkpointing": "replica"}, storage_bytes_per_s=1e9)
-    assert usual.days > faster.days > replica.days
-    assert usual.days > beside.days > replica.days
-    assert price(changes={"failures_per_node_day": 0.02}).days > price().days
-    assert price(changes={"spare_nodes": 0}).days > price(changes={"spare_nodes": 5}).days
-    assert price(switches={"stragglers": "normal"}).days > price().days
-    best = usual.interval_s
-    for interval in (0.7 * best, 1.4 * best):
-        other = price(
-            changes={"checkpointing": "blocking", "checkpoint_interval_s": interval}, storage_bytes_per_s=1e9
-        )
-        assert other.days > usual.days
-    found = usual.intervals_s
-    assert found["daly"] == pytest.approx(found["exact"], rel=1e-3)
-    per_gpu = price(changes={"failures_per_gpu_day": 0.0065 / 8}).mean_time_between_failures_s
-    assert per_gpu == pytest.approx(price(reliability="rsc-1").mean_time_between_failures_s)
-
-
-def test_time_between_failures_and_drawn_runs_are_those_of_the_bill():
-    """64 nodes with a failure each in a hundred days, a third of them without a spare node to take over."""
-    run = price(changes={"failures_per_node_day": 0.01})
-    assert run.mean_time_between_failures_s == pytest.approx(86400 / 0.64)
-    short = price(changes={"failures_per_node_day": 0.01, "spare_nodes": 0})
-    assert short.shortage_fraction > 0.1
-    assert short.sampled.calendar_s.mean() == pytest.approx(short.calendar_s, rel=0.15)
-
-
 def test_no_price_is_said_and_not_guessed():
     bare = dataclasses.replace(cm.load_cluster("dgx-h100-ndr"), price_usd_per_gpu_hour=None)
     run = price(cluster=bare)
