@@ -18,6 +18,15 @@ REFUSALS += [
     (f"{JOB.replace('estimate', 'compare')} --vary {'x' * 5000}", "vary: "),
     (f"{JOB} --layout tp8\x1b[31m", "layout: "),
     (f"{JOB} --set \x1b=3", "--set: "),
+    *(
+        (f"collective moe-dispatch --size 1MB {flags} {'9' * 400}", f"{name}: expected a whole number from")
+        for flags, name in (
+            ("--ranks", "ranks"),
+            ("--ranks 16 --members-per-node", "members_per_node"),
+            ("--ranks 16 --node-limit", "node_limit"),
+            ("--ranks 16 --top-k", "top_k"),
+        )
+    ),
 ]
 
 

@@ -89,14 +89,6 @@ def test_a_list_that_its_author_abridged(tmp_path, ranks, listed, nodes):
     assert facts(found[0]) == ("all_reduce", ranks, nodes, 4)
 
 
-def test_the_bandwidths_check_the_highest_rank(tmp_path):
-    # The list ends at rank 7, the two bandwidths are those of 16.
-    lines = [line for line in log(16) if "Rank" not in line or int(line.split()[2]) < 8]
-
-    with pytest.raises(CostModelError, match="as 16 ranks have; 8 ranks"):
-        sweeps(tmp_path, lines)
-
-
 def test_a_blank_reduction(tmp_path):
     head = "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
     lines = [
@@ -170,13 +162,6 @@ def test_what_a_log_does_not_say_can_be_given(tmp_path):
         2,
         4,
     )
-
-
-def test_placeholders_are_no_numbers(tmp_path):
-    lines = [line.replace("100.00", "XXX.XX") if line[0] == " " else line for line in log()]
-
-    with pytest.raises(CostModelError, match="expected a number without a unit"):
-        sweeps(tmp_path, lines)
 
 
 def test_other_json_is_none_of_theirs():

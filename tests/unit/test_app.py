@@ -101,14 +101,8 @@ def test_the_command_of_a_whole_run_has_what_is_said_beside_the_job(capsys):
     ("changed", "blamed"),
     [
         ({"gpus": "63x"}, "gpus"),
-        ({"gpus": "0"}, "gpus"),
-        ({"model": "llama3-80b"}, "model"),
         ({"cluster": "dgx-h100-ndx"}, "cluster"),
-        ({"recipe": "nemmo"}, "recipe"),
-        ({"recompute": "some"}, "recompute"),
         ({"switches": "dp_overlap"}, "switches"),
-        ({"axis_order": "tp cp"}, "axis_order"),
-        ({"precision": "fp3"}, "precision"),
         ({"gpus": ""}, "gpus"),
         ({"tp": "3"}, "layout"),
     ],
@@ -352,14 +346,6 @@ def test_a_dropped_file_keeps_what_it_does_not_say():
     state, _ = with_file(State((Texts(JOB), Texts())), "config.json", CONFIG.encode())
     assert state.job.named() == {key: text for key, text in JOB.items() if key != "model"}
     assert "num_layers: 31" in state.job.model
-
-
-def test_a_model_file_named_like_a_preset_stays_a_file():
-    other = model_yaml(cm.load_model("llama3-8b").model_copy(update={"num_layers": 30}))
-    assert "name: llama3-8b" in other
-    found, _ = read_upload("x.yaml", other.encode())
-    assert "model" not in found.fields
-    assert cm.estimate(**job_keywords(Texts({**JOB, **found.fields}, found.model))).job.model.num_layers == 30
 
 
 def test_a_wrong_file_is_one_line():

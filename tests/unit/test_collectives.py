@@ -73,29 +73,3 @@ def test_one_node_of_one_costs_nothing_and_a_node_of_many_is_flat():
         assert float(across.time_s) == pytest.approx(float(one.time_s), rel=1e-12)
     with pytest.raises(LayoutError, match="did you mean 'two-level'"):
         two_level_time("all_reduce", "two-levels", 1e9, 8, 4, **levels)
-
-
-def test_two_step_all_to_all_sends_fewer_and_larger_messages_over_the_nic():
-    levels = {
-        "intra_latency_s": 1e-6,
-        "intra_bandwidth_bytes_per_s": 450e9,
-        "inter_latency_s": 5e-6,
-        "inter_bandwidth_bytes_per_s": 50e9,
-    }
-    two = two_level_time("all_to_all", "two-step", 64e6, 8, 8, **levels)
-    assert float(two.latency_s) == pytest.approx(1e-6 + 7 * 5e-6)
-    assert float(two.transfer_s) == pytest.approx(7 / 8 * 64e6 / 450e9 + 7 / 8 * 64e6 / 50e9)
-
-
-def test_what_hardware_each_algorithm_needs():
-    """All to all at once wants every pair connected, in-network a switch that adds; the others nothing."""
-    needs = {row: ALGORITHMS[row[0]][row[1]].needs for row in ROWS if ALGORITHMS[row[0]][row[1]].needs}
-    mesh = "all pairs connected"
-    assert needs == {
-        ("all_reduce", "one-shot"): mesh,
-        ("all_reduce", "two-shot"): mesh,
-        ("all_reduce", "in-network"): "in-network reduction",
-        ("all_gather", "direct"): mesh,
-        ("reduce_scatter", "direct"): mesh,
-        ("all_to_all", "direct"): mesh,
-    }

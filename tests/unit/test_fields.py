@@ -29,8 +29,7 @@ from costmodel.describe.jobs.fields import (
     SWEEP_FIELDS,
     names,
 )
-from costmodel.describe.jobs.job import make_job
-from costmodel.describe.jobs.layout import Layout, make_layout, parse_layout
+from costmodel.describe.jobs.layout import Layout, parse_layout
 from costmodel.describe.jobs.reading import read, read_array, read_several
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
@@ -252,25 +251,6 @@ def test_aliases_mean_the_same_in_python():
         cm.estimate(**SMALL, zero_stage=2, zero=3)
 
 
-def test_layout_texts_may_do_without_blanks():
-    assert parse_layout("tp8pp4") == {"tp": 8, "pp": 4}
-    for bad in ("tp8qq", "tp", "8tp", "tp8-pp4", "tp0", "tp8tp8", "zz4", "tp" + "9" * 400, ""):
-        with pytest.raises(LayoutError):
-            parse_layout(bad)
-    with pytest.raises(LayoutError, match="tp: given as 2 and, in the layout text, as 4"):
-        cm.estimate(**SMALL, tp=2, layout="tp4")
-
-
-def test_fp8_is_what_the_framework_of_the_gpu_takes():
-    named = {
-        cluster: make_job(**SMALL, cluster=cluster, precision="fp8").precision.name
-        for cluster in ("dgx-h100-ndr", "hgx-b200-ndr")
-    }
-    assert named == {"dgx-h100-ndr": "fp8-delayed", "hgx-b200-ndr": "mxfp8"}
-    with pytest.raises(CostModelError, match="fp8"):
-        make_job(**SMALL, cluster="dgx-a100-hdr", precision="fp8")
-
-
 def test_wrong_keywords_get_one_line():
     for change, expected in (
         ({"gpu": 8}, "'gpu' is not a field; did you mean 'gpus'?"),
@@ -293,17 +273,6 @@ def test_wrong_keywords_get_one_line():
             cm.estimate(**{**SMALL, **change})
         assert expected in str(error.value)
         assert len(str(error.value)) < 300
-
-
-def test_a_layout_can_be_made_on_its_own():
-    layout = make_layout(gpus=64, tp=[1, 2], zero=3)
-    assert layout.tp.tolist() == [1, 2]
-    assert layout.sequence_parallel.tolist() == [0, 1]
-    assert float(layout.zero_stage) == 3
-    with pytest.raises(LayoutError, match="gpus missing"):
-        make_layout(tp=2)
-    with pytest.raises(LayoutError, match="layout: 'dp' is not a field"):
-        make_layout(gpus=8, dp=2)
 
 
 # --- three doors -----------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import pytest
 
 import costmodel as cm
 from costmodel.cli import main
-from costmodel.describe.jobs.merge import read_job
 from costmodel.planning.machines import machine_columns
 
 ROOT = Path(__file__).parents[2]
@@ -230,17 +229,6 @@ def test_meshes_collectives_and_rooflines_speak_of_chips():
         shown = repr([(grid.title, grid.columns, grid.note) for grid in answer.grids()])
         assert "GPU" not in shown
     assert answers[1].title == "all-reduce of 1.00 MB over 64 chips of tpu-v6e (tpu-v6e)"
-
-
-@pytest.mark.parametrize(
-    ("kind", "what"),
-    [("clusters/tpu-v6e", "--cluster"), ("accelerators/mi300x", "accelerator:"), ("links/ici-v6e", "tiers:")],
-)
-def test_a_profile_given_as_a_job_says_what_it_is(kind, what, tmp_path):
-    file = ROOT / "hardware_profiles" / f"{kind}.yaml"
-    with pytest.raises(cm.CostModelError, match=f"is the profile of a piece of hardware .*{what}") as refused:
-        read_job(file)
-    assert f"costmodel hardware check {file}" in str(refused.value)
 
 
 def test_an_accelerators_file_given_as_a_cluster_says_where_it_belongs():

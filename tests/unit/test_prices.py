@@ -31,17 +31,6 @@ def test_every_price_has_a_day_a_source_and_lies_in_its_range():
             assert sources["price_range_usd_per_gpu_hour"].title, name
 
 
-def test_the_prices_that_looked_odd_are_those_of_lists():
-    prices = {name: load_cluster(name).price_usd_per_gpu_hour for name in PRICED}
-    # On demand: 21.96 USD an hour for eight A100 of p4d, 27.45 for p4de; a GB200 is dearer than a B200.
-    assert prices["p4d-efa"] == pytest.approx(21.957642 / 8, rel=1e-4)
-    assert prices["p4de-efa"] == pytest.approx(27.44705 / 8, rel=1e-4)
-    assert prices["gb200-nvl72-ndr"] > prices["hgx-b200-ndr"]
-    # Cores and chips as the profiles count them: 32 cores a trn1.32xlarge, 16 chips a trn2.48xlarge.
-    assert prices["trn1-efa"] == pytest.approx(21.5 / 32, rel=1e-3)
-    assert prices["trn2-efa"] == pytest.approx(35.76 / 16, rel=1e-3)
-
-
 def test_a_child_with_another_accelerator_or_price_takes_no_price_of_its_parent(tmp_path):
     own = "schema_version: 1\nprofile: cluster\nname: mine\ntitle: mine\ninherit: dgx-h100-ndr\n"
     (tmp_path / "mine.yaml").write_text(own)

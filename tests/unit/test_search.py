@@ -15,7 +15,7 @@ from costmodel.physics.pipeline.schedules import schedule_at, valid
 from costmodel.physics.pipeline.stages import plan_stages
 from costmodel.planning.best import pareto_indices
 from costmodel.planning.request import make_question
-from costmodel.planning.search import price_slab, priced_parts, rows_of, space_of
+from costmodel.planning.search import priced_parts, rows_of, space_of
 from costmodel.planning.space import build_space
 from costmodel.step.price import price, price_unsharded
 
@@ -184,28 +184,6 @@ def test_only_lines_of_data_parallelism_are_told_how_it_shards(recipe):
         ]
 
 
-def test_best_top_and_front_are_those_of_all_layouts():
-    question = make_question(**SMALL, schedule="none,1f1b", micro_batch="1,2")
-    found = cm.plan(**SMALL, schedule="none,1f1b", micro_batch="1,2", kept=50, choose=False)
-    step, memory = [], []
-    (job,) = question.jobs
-    for slab in space_of(question, job).slabs:
-        s, m, _ = price_slab(job, slab)
-        ok = slab.possible & (m <= question.limit_bytes(job))
-        step.append(s[ok])
-        memory.append(m[ok])
-    step, memory = np.concatenate(step), np.concatenate(memory)
-    assert found.num_fit == step.size
-    np.testing.assert_array_equal(found.kept.top["step_time_s"], np.sort(step)[:50])
-    order = np.lexsort((memory, step))
-    front, least = [], np.inf
-    for at in order:
-        if memory[at] < least:
-            front.append((step[at], memory[at]))
-            least = memory[at]
-    assert list(zip(found.kept.front["step_time_s"], found.kept.front["memory_bytes"], strict=True)) == front
-
-
 @pytest.mark.parametrize("size", [0, 1, 50, 5000, 20000])
 def test_front_against_brute_force(size):
     rng = np.random.default_rng(size)
@@ -237,18 +215,6 @@ def test_tp_stays_in_the_domain_unless_asked():
     assert cm.plan(**asked).to_frame().tp.max() <= 8
     assert set(cm.plan(**asked, tp=16, framework="any").to_frame().tp) == {16}
     assert set(cm.plan(**asked, tp=16).to_frame().tp) == {16}
-
-
-def test_objectives_and_several_gpu_counts():
-    asked = {**SMALL, "gpus": [8, 16, 32], "pp": "1", "schedule": "none"}
-    quick = cm.plan(**asked)
-    thrifty = cm.plan(**asked, objective="gpu-hours")
-    assert float(quick.best.job.layout.gpus) == 32
-    assert float(thrifty.best.step_time_s * thrifty.best.job.layout.gpus) <= float(
-        quick.best.step_time_s * quick.best.job.layout.gpus
-    )
-    by_mfu = cm.plan(**asked, objective="mfu")
-    assert float(by_mfu.best.mfu) == pytest.approx(by_mfu.to_frame().mfu.max(), rel=5e-3)
 
 
 @pytest.mark.parametrize(

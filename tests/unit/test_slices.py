@@ -337,22 +337,6 @@ def test_pods_of_tpus_are_what_their_pages_say(name):
         assert {both.forward.basis, both.backward.basis} == {"estimated"}
 
 
-@pytest.mark.parametrize(("name", "cores", "per_host"), [("trn1-efa", 32, 32), ("trn2-efa", 16, 16)])
-def test_instances_of_trainium(name, cores, per_host):
-    cluster = load_cluster(name)
-    assert (cluster.tiers[0].size, cluster.gpus_per_node) == (cores, per_host)
-    est = cm.estimate(
-        model="llama3-8b",
-        cluster=name,
-        gpus=64,
-        layout="tp8",
-        global_batch=64,
-        seq_len=4096,
-        recipe="maxtext",
-    )
-    assert 0.1 < float(est.mfu) < 0.8
-
-
 @pytest.mark.parametrize(
     ("shape", "joined"),
     [

@@ -131,22 +131,6 @@ def test_what_is_exposed_idle_and_beside(overlapped):
     ]
 
 
-def test_classes_add_up_to_all_kernels(overlapped, tmp_path):
-    for path in (
-        overlapped,
-        write_trace(tmp_path / "steps.json", step_events(200, 1) + step_events(1300, 100)),
-    ):
-        found = profile(path)
-        record = json.loads(json.dumps(found.to_dict()))
-        assert sum(one["count"] for one in record["classes"]) == record["kernels"]["count"]
-        assert sum(one["busy_s"] for one in record["classes"]) == pytest.approx(
-            record["kernels"]["busy_s"], rel=1e-12
-        )
-        assert sum(one.count for one in found.families) == found.count
-        assert {"kernels", "classes", "streams", "idle_s", "steps"} <= set(record)
-        assert all(set(one) == {"class", "count", "busy_s", "exposed_s"} for one in record["classes"])
-
-
 def test_a_trace_is_the_same_in_every_form_and_piece(tmp_path, monkeypatch):
     events = [*step_events(200, 1), annotation("µ – ranges", 0, 5)]
     nested = {"a": [1, {"b": "}]"}]}

@@ -267,9 +267,6 @@ def test_every_field_arrives(tmp_path):
     assert (one.health.straggler_jitter, one.recipe.kernels.fused_norm) == (0.01, False)
     assert (float(one.global_batch), float(one.seq_len)) == (64, 1024)
     assert job(recipe="torchtitan").recipe.name == "torchtitan"
-    assert job(dataset_samples=1000, epochs=3).tokens == 3 * 1000 * 1024
-    assert job(dataset_samples=1000).tokens == 1000 * 1024
-    assert job(dataset_samples=1000, packed_len=256).tokens == 1000 * 256
 
 
 def test_what_fp8_means_on_a_machine():

@@ -61,22 +61,3 @@ def test_an_fsdp_recipe_reduces_each_micro_batch():
     est = cm.estimate(**JOB, tp=1, global_batch=64, recipe="torchtitan")
     assert _gradients(est) == pytest.approx(4 * 8_030_261_248 / 8)
     assert _reductions(est) == 8
-
-
-def test_arrays_equal_scalars():
-    many = cm.estimate(**JOB, tp=1, global_batch=np.array([8, 64]))
-    for at, batch in enumerate((8, 64)):
-        one = cm.estimate(**JOB, tp=1, global_batch=batch)
-        assert float(many.memory_bytes_per_gpu[at]) == pytest.approx(float(one.memory_bytes_per_gpu))
-
-
-@pytest.mark.parametrize(("batch", "whole"), [(2048, 1 / 4), (4096, 1)])
-def test_fsdp_under_an_interleaved_pipeline_holds_one_chunk_whole(batch, whole):
-    """Llama 3 405B: 16 micro-batches on 16 stages pass a chunk of four one after the other; 32 do not."""
-    job = {"model": "llama3-405b", "cluster": "llama3-roce", "gpus": 16384, "seq_len": 8192, "zero_stage": 2}
-    est = cm.estimate(**job, layout="tp8 pp16 vp4", recipe="llama3", global_batch=batch)
-    held = est.bill.memory_lines
-    [line] = [line for line in held if line.name == "state.dense.gradients"]
-    [weights] = [line for line in held if line.name == "state.dense.parameters"]
-    expected = 2 * np.asarray(weights.bytes) * (whole + (1 - whole) / 128)
-    assert np.asarray(line.bytes) == pytest.approx(expected)
