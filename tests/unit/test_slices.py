@@ -133,7 +133,7 @@ def test_several_slices_meet_over_the_network():
     terms = {term.name: term.value for term in line.terms}
     steps = {step.name: step.value for step in line.steps}
     assert line.tier == "dcn"
-    rate = terms["dcn_bytes_per_s"] * terms["dcn_efficiency"]
+    rate = terms["dcn_bytes_per_s"] * terms["dcn_rate_factor"]
     # Three quarters of the 64th that a chip has after the gather inside, over its own port.
     assert steps["between_s_per_byte"] == pytest.approx(3 / 4 / 64 / rate, rel=1e-12)
     assert steps["once_s_per_byte"] == pytest.approx(63 / 64 / (4 * 90e9), rel=1e-12)
