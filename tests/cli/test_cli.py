@@ -34,18 +34,6 @@ switches: {dp_overlap: none}
 
 
 @pytest.fixture
-def run(capsys):
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
 def job_file(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(JOB)

@@ -6,23 +6,9 @@ import json
 
 import pytest
 
-from costmodel.cli import main
-
 COMMANDS = ["explain", "compare", "sensitivity"]
 JOB = "--model llama3-8b --gpus 16 --global-batch 64 --seq-len 8192 --tp 2 --pp 2"
 SMALL = JOB.split()
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def arguments_of(command):

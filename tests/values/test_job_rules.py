@@ -187,6 +187,8 @@ def test_what_a_layout_does_where_nothing_is_said():
     assert (float(plain.shard_group), float(plain.recompute)) == (0, 0)
     with pytest.raises(LayoutError, match="layout: gpus missing"):
         make_layout(tp=2)
+    with pytest.raises(LayoutError, match="layout: 'dp' is not a field"):
+        make_layout(gpus=8, dp=2)
 
 
 def test_texts_of_layouts():

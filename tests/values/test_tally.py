@@ -17,29 +17,27 @@ COUNT = 5
 FIXED = {"cp": 1, "ep": 1, "etp": 1, "vp": 1, "shard_group": 0, "sequence_parallel": 0}
 
 
-@functools.cache
-def asked(limit=LIMIT):
-    """Two numbers of GPUs, each one job; about half of what divides fits."""
-    return make_question(
-        model=model_file(SMALL),
-        cluster=str(CLUSTER),
-        gpus=[4, 2],
-        global_batch=16,
-        seq_len=1024,
-        framework="any",
-        pipeline_layout="even",
-        objective="gpu-hours",
-        headroom=0.0,
-        max_memory_bytes=limit,
-        switches=QUIET,
-        fix=FIXED,
-    )
+# Two numbers of GPUs, each one job; about half of what divides fits.
+ASKED = {
+    "model": model_file(SMALL),
+    "cluster": str(CLUSTER),
+    "gpus": [4, 2],
+    "global_batch": 16,
+    "seq_len": 1024,
+    "framework": "any",
+    "pipeline_layout": "even",
+    "objective": "gpu-hours",
+    "headroom": 0.0,
+    "max_memory_bytes": LIMIT,
+    "switches": QUIET,
+    "fix": FIXED,
+}
 
 
 @functools.cache
 def counted(chunk, limit=LIMIT):
     """Return a tally, and all layouts as rows of plain numbers: job, score, memory, knobs."""
-    question = asked(limit)
+    question = make_question(**{**ASKED, "max_memory_bytes": limit})
     tally, rows = Tally(), []
     for part in priced_parts(question, chunk=chunk):
         tally.add(question, part, COUNT)
@@ -143,21 +141,7 @@ def test_where_nothing_fits_the_leanest_is_noted(chunk):
 
 
 def test_the_rank_of_a_score_counts_what_is_better_by_the_objective():
-    found = cm.plan(
-        model=model_file(SMALL),
-        cluster=str(CLUSTER),
-        gpus=[4, 2],
-        global_batch=16,
-        seq_len=1024,
-        framework="any",
-        pipeline_layout="even",
-        objective="gpu-hours",
-        headroom=0.0,
-        max_memory_bytes=LIMIT,
-        switches=QUIET,
-        fix=FIXED,
-        kept=5000,
-    )
+    found = cm.plan(**ASKED, kept=5000)
     scores = np.sort(found.kept.top["score"])
     assert len(scores) == found.num_fit
     assert [found.better_than(float(scores[rank])) for rank in (0, 7)] == [
