@@ -99,9 +99,6 @@ def test_columns_are_the_documented_ones_in_order(est, many):
     assert all(column.unit and column.meaning for column in documented)
 
 
-# A golden list: scripts read these names. New columns come last.
-
-
 def test_sums_of_the_wide_form_are_its_totals(est, many):
     for frame in (est.to_frame("wide"), many.to_frame("wide")):
         by_axis = frame[[name for name in frame if name.endswith("_exposed_s")]].sum(axis=1)
