@@ -6,15 +6,21 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from costmodel.base.errors import choices_hint, shown
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.describe.optimizers import OPTIMIZERS
-from costmodel.interop.framework import Imported, fields_of, tokens_of
+from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of, tokens_of
 from costmodel.interop.keys import Values
 
 # Optimizers without case, dashes, underscores and what says who wrote the kernel.
 _OPTIMIZERS = {
     "adam": "adamw",
     "adamw": "adamw",
+    "adampax": "adamw",
+    "decoupledadamw": "adamw",
+    "distributedadam": "adamw",
+    "hybridadam": "adamw",
+    "megatronadam": "adamw",
     "adam8bit": "adamw-8bit",
     "adamw8bit": "adamw-8bit",
     "pagedadam8bit": "paged-adamw-8bit",
@@ -28,6 +34,8 @@ _OPTIMIZERS = {
     "distributedshampoo": "shampoo",
     "soap": "soap",
 }
+_COMPRESSED = ("onebitadam", "zerooneadam")
+"""Adam whose messages are compressed."""
 _MAKERS = re.compile(r"torch|fused|apex|bnb|hf|xla|foreach|npu|deepspeed|cpu|32bit|config$")
 
 
@@ -87,16 +95,21 @@ class Draft:
             self.job["switches"] = {**switches, **(self.job.get("switches") or {})}
 
     def put_optimizer(self, name: str, *, sgd: str = "sgd") -> None:
-        """Put in an optimizer by another program's name, or warn that it is priced as Adam."""
-        ours = optimizer_of(name, sgd=sgd)
-        if ours == "adamw" or self["optimizer"] is not None:
+        """Put in an optimizer by another program's name; one without a price stops the reading, unless another is given."""
+        if self["optimizer"] is not None:
             return
-        self.facts["optimizer"] = name
-        if ours is None:
+        ours = optimizer_of(name, sgd=sgd)
+        if ours is None and re.sub(r"[^a-z0-9]", "", name.lower()) in _COMPRESSED:
+            self.facts["optimizer"] = name
             self.warnings.append(
-                f"optimizer {name}: priced as Adam, with its states, its traffic and its time"
+                f"optimizer {name}: Adam's states, priced with messages that are not compressed"
             )
-        else:
+        elif ours is None:
+            raise FrameworkConfigError(
+                f"optimizer: {shown(name)} has no price; {choices_hint(name, OPTIMIZERS)}; to price another, give optimizer"
+            )
+        elif ours != "adamw":
+            self.facts["optimizer"] = name
             self.job["optimizer"] = ours
 
     def put_steps(self, steps: object) -> None:

@@ -21,10 +21,11 @@ from round_jobs import (
     step_us,
 )
 
+import costmodel as cm
 from costmodel.base.errors import RecipeError
 from costmodel.describe.factors import Factors
 from costmodel.estimates.estimate import estimate_job
-from costmodel.step.critical_stage import Step
+from costmodel.step.critical_stage import Step, _of_largest
 from costmodel.step.placed_job import measured_load
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
@@ -302,3 +303,19 @@ def test_measured_loads_of_ranks():
     assert float(busiest(8, (1,) * 8)) == 1
     with pytest.raises(RecipeError, match=r"^moe_loads: expected a load for each of 8 experts, got 7$"):
         busiest(4, (1,) * 7)
+
+
+def test_the_bill_is_that_of_the_stage_that_sets_the_pace():
+    """Scores of three stages by layout; of equal ones the first counts, in arrays of layouts as in one."""
+    scores = np.asarray([[1.0, 3.0, 2.0], [5.0, 5.0, 0.0], [0.0, 1.0, 4.0]])
+    stages = np.asarray([10.0, 20.0, 30.0])
+    assert _of_largest(scores)(np.broadcast_to(stages, (3, 3))).tolist() == [20.0, 10.0, 30.0]
+    assert [float(_of_largest(one)(stages)) for one in scores] == [20.0, 10.0, 30.0]
+    # The head of 128k tokens makes the last stage the slowest.
+    job = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 4096, "schedule": "1f1b"}
+    together = cm.estimate(**job, pp=np.asarray([2, 4, 8])).step_time_s
+    for at, stages_of in enumerate((2, 4, 8)):
+        assert float(together[at]) == pytest.approx(float(cm.estimate(**job, pp=stages_of).step_time_s))
+        lines = cm.estimate(**job, pp=stages_of).bill.time_lines
+        heads = {float(line.count) for line in lines if line.name.startswith("compute.head.logits")}
+        assert heads == {256 / (64 / stages_of)}

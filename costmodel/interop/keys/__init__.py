@@ -3,7 +3,7 @@
 A table has four parts. ``fields`` gives each key that is used a name of ours: ``name: [kind, default, key, older
 keys]``, where a kind may be a table of the words that a value takes. ``unpriced`` names keys that change time or memory
 and have no price, with the sentence that says so: ``key: sentence``, ``key: [values that change nothing, sentence]``, or
-``key: {value: sentence}``.
+``key: {value: sentence}``; a sentence under ``stops`` stops the reading.
 ``irrelevant`` lists, by reason, patterns of keys that change neither; one covers what stands below its key, but no name
 that says by itself that it changes what is priced (``stops.yaml``), unless it ends in ``**``. Other parts are the
 program's own words. A key that stands nowhere is named by its reader, or stops it.
@@ -305,8 +305,11 @@ class Values:
             if isinstance(said, dict):
                 said = {str(key).lower(): sentence for key, sentence in said.items()}.get(word, "")
             harmless, sentence = said if isinstance(said, list) else ([], said)
-            if is_on(value) and sentence and word not in map(str, harmless):
-                found.append(f"{key}: {sentence.replace('{value}', str(value))}")
+            if not (is_on(value) and sentence) or word in map(str, harmless):
+                continue
+            if isinstance(sentence, dict):
+                raise FrameworkConfigError(f"{key}: {sentence['stops'].replace('{value}', shown(value))}")
+            found.append(f"{key}: {sentence.replace('{value}', str(value))}")
         return found
 
 
