@@ -70,12 +70,16 @@ def plan_columns(
     known = {**rows, "dp": dp, "sequence_parallel": rows["sequence_parallel"] * (rows["tp"] > 1.0)}
     for name in names(LAYOUT_FIELDS):
         columns[name] = [plain_value(name, number) for number in known[name]]
-    columns["fits_probability"] = [
-        float(odds().fits_with(job.recipe.name).probability(need, job.cluster.accelerator.memory_bytes))
-        for job, need in zip(jobs, memory.tolist(), strict=True)
-    ]
     if ests is not None:
         columns["fits_probability"] = [float(est.fits_probability) for est in ests]
+        return columns
+    chances = [odds().fits_with(job.recipe.name) for job in jobs]
+    columns["fits_probability"] = [
+        float(of_job.probability(need, job.cluster.accelerator.memory_bytes) * of_job.probability(share, 1.0))
+        for of_job, job, need, share in zip(
+            chances, jobs, memory.tolist(), rows["host_share"].tolist(), strict=True
+        )
+    ]
     return columns
 
 

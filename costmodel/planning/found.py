@@ -88,6 +88,7 @@ def _own(job: Job, request: Request) -> Own:
     numbers = {
         "score": step_s * question.weight(job),
         "memory_bytes": memory,
+        "host_share": np.divide(est.host_memory_bytes, est.host_memory_capacity_bytes),
         "step_time_s": step_s,
         "job": OWN,
         "gpus": job.layout.gpus,

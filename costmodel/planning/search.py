@@ -359,6 +359,7 @@ def rows_of(part: PricedSlab, flat: NDArray[np.int64], score: Array) -> Columns:
     return {
         "score": score,
         "memory_bytes": part.memory_bytes.reshape(-1)[flat],
+        "host_share": part.host_share.reshape(-1)[flat],
         "step_time_s": part.step_time_s.reshape(-1)[flat],
         "job": np.full(flat.size, float(part.job)),
         "gpus": np.full(flat.size, slab.gpus),

@@ -260,6 +260,10 @@ def test_a_host_too_full_is_named_with_its_memory():
     ):
         with pytest.raises(NoLayoutError, match=said):
             plan(**asked, cluster=host(f"{held_bytes * share} B"))
+    # The front, whose figures are those of the search, has the odds of the host as well.
+    found = plan(**asked, cluster=host(f"{held_bytes * 1.02} B"), risk=0.6)
+    assert max(found.pareto_columns()["fits_probability"]) == near(float(found.best.fits_probability))
+    assert float(found.best.fits_probability) < 0.5
 
 
 def test_offloading_is_one_more_choice():
