@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from functools import lru_cache, reduce
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,17 +83,41 @@ class Step(NamedTuple):
     value: Array
 
 
-class Compiled(NamedTuple):
-    """A formula ready to run: `run(numbers)` returns the value of every step, the result last.
+@dataclass(frozen=True)
+class Compiled:
+    """A formula that is arithmetic, read once and compiled where it is run.
 
-    `needs` are the names that it must be given, in the order of their first use; `step_names` are `names`
-    without that of the result, which has none.
+    `needs` are the names that it must be given and `uses` those and its steps', in the order of their first use;
+    `names` those of its steps, of which the result, the last, has none.
     """
 
+    text: str
     needs: tuple[str, ...]
+    uses: tuple[str, ...]
     names: tuple[str, ...]
-    step_names: tuple[str, ...]
-    run: Callable[[Mapping[str, ArrayLike]], tuple[ArrayLike, ...]]
+    nodes: tuple[ast.expr, ...]
+    body: tuple[str, ...]
+
+    @cached_property
+    def step_names(self) -> tuple[str, ...]:
+        """Names of all steps but the result."""
+        return self.names[:-1]
+
+    @cached_property
+    def expressions(self) -> tuple[str, ...]:
+        """Text of every step without its name."""
+        return tuple(map(ast.unparse, self.nodes))
+
+    @cached_property
+    def run(self) -> Callable[[Mapping[str, ArrayLike]], tuple[ArrayLike, ...]]:
+        """Function of the numbers that it needs, which returns the value of every step, the result last."""
+        held = ", ".join(name or f"_{index}" for index, name in enumerate(self.names))
+        numbers = [f"{name} = _terms[{name!r}]" for name in self.needs]
+        lines = "\n    ".join([*numbers, *self.body, f"return ({held},)"])
+        space: dict[str, Any] = {f"_{name}": call for name, call in FUNCTIONS.items()}
+        space |= {f"_{sort.__name__}": call for sort, call in _LOGIC.items()}
+        exec(compile(f"def _run(_terms):\n    {lines}\n", f"<formula {self.text}>", "exec"), space)
+        return space["_run"]  # type: ignore[no-any-return]
 
 
 def evaluate_steps(formula: str, terms: Mapping[str, ArrayLike]) -> list[Step]:
@@ -107,7 +132,7 @@ def evaluate_steps(formula: str, terms: Mapping[str, ArrayLike]) -> list[Step]:
     made = compiled(formula)
     values = run(formula, terms)
     arrays = [np.asarray(value, dtype=np.float64) for value in values]
-    return [Step(*step) for step in zip(made.names, _expressions(formula), arrays, strict=True)]
+    return [Step(*step) for step in zip(made.names, made.expressions, arrays, strict=True)]
 
 
 def evaluate(formula: str, terms: Mapping[str, ArrayLike]) -> Array:
@@ -130,16 +155,13 @@ def run(formula: str, terms: Mapping[str, ArrayLike]) -> tuple[ArrayLike, ...]:
         ) from None
 
 
-@lru_cache(maxsize=4096)
 def names_of(formula: str) -> list[str]:
     """Return the names that a formula uses, in order, functions left out.
 
     >>> names_of("busy = share * wire_s; max(busy - window_s, 0)")
     ['busy', 'share', 'wire_s', 'window_s']
     """
-    nodes = [node for node in ast.walk(ast.parse(formula)) if isinstance(node, ast.Name)]
-    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
-    return list(dict.fromkeys(node.id for node in nodes if node.id not in FUNCTIONS))
+    return list(compiled(formula).uses)
 
 
 def inputs_of(formula: str) -> tuple[str, ...]:
@@ -148,7 +170,7 @@ def inputs_of(formula: str) -> tuple[str, ...]:
     >>> inputs_of("busy = share * wire_s; max(busy - window_s, 0)")
     ('share', 'wire_s', 'window_s')
     """
-    return _read(formula).needs
+    return compiled(formula).needs
 
 
 @lru_cache(maxsize=4096)
@@ -177,47 +199,19 @@ def with_steps(steps: tuple[tuple[str, str], ...], formula: str) -> str:
     return "; ".join([*reversed(held), formula])
 
 
-class _Read(NamedTuple):
-    """A formula that is arithmetic: the names that it must be given, those of its steps, and NumPy calls for each."""
-
-    needs: tuple[str, ...]
-    names: tuple[str, ...]
-    body: tuple[str, ...]
-
-
-@lru_cache(maxsize=4096)
-def _read(formula: str) -> _Read:
-    """Read a formula, and refuse what is not arithmetic."""
-    steps = _parse(formula)
-    used: dict[str, None] = {}
-    given: dict[str, None] = {}
-    known: set[str] = set()
-    body: list[str] = []
-    for index, (name, node) in enumerate(steps):
-        used.clear()
-        body.append(f"{name or f'_{index}'} = {_code(node, formula, used)}")
-        given |= {term: None for term in used if term not in known}
-        known.add(name)
-    return _Read(tuple(given), tuple(name for name, _ in steps), tuple(body))
-
-
 @lru_cache(maxsize=4096)
 def compiled(formula: str) -> Compiled:
-    """Read a formula, refuse what is not arithmetic, and compile it to NumPy calls."""
-    needs, names, body = _read(formula)
-    held = ", ".join(name or f"_{index}" for index, name in enumerate(names))
-    numbers = [f"{name} = _terms[{name!r}]" for name in needs]
-    lines = "\n    ".join([*numbers, *body, f"return ({held},)"])
-    space: dict[str, Callable[..., ArrayLike]] = {f"_{name}": call for name, call in FUNCTIONS.items()}
-    space |= {f"_{sort.__name__}": call for sort, call in _LOGIC.items()}
-    exec(compile(f"def _run(_terms):\n    {lines}\n", f"<formula {formula}>", "exec"), space)
-    return Compiled(needs, names, names[:-1], space["_run"])  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=4096)
-def _expressions(formula: str) -> tuple[str, ...]:
-    """Return the text of every step of a formula, without its name."""
-    return tuple(ast.unparse(node) for _, node in _parse(formula))
+    """Read a formula, and refuse what is not arithmetic."""
+    names, nodes = zip(*_parse(formula), strict=True)
+    uses: dict[str, None] = {}
+    given: dict[str, None] = {}
+    body: list[str] = []
+    for index, (name, node) in enumerate(zip(names, nodes, strict=True)):
+        used: dict[str, None] = {}
+        body.append(f"{name or f'_{index}'} = {_code(node, formula, used)}")
+        given |= {term: None for term in used if term not in names[:index]}
+        uses |= {term: None for term in (name, *used) if term}
+    return Compiled(formula, tuple(given), tuple(uses), names, nodes, tuple(body))
 
 
 def _parse(formula: str) -> tuple[tuple[str, ast.expr], ...]:
