@@ -36,13 +36,14 @@ from costmodel.planning.uncertain import LAYOUT_KNOBS, sampled
 from costmodel.step.price import price
 from costmodel.whole_run.run import PERCENTILES, TrainingRun, step_power_w
 
+_FIGURES = ("step_time_s", "mfu", "tokens_per_s_per_gpu", "memory_bytes_per_gpu")
 _MOST_TERMS = 4
 SAMPLES = 400
 """Common samples that jobs are compared on. [-]"""
 _CHANGED = 1e-9
 
 
-def sampled_step_s(est: Estimate) -> NDArray[np.float64]:
+def _sampled_step_s(est: Estimate) -> NDArray[np.float64]:
     """Return the step time of a job of one layout at the samples that all jobs of a comparison share. [s]"""
     layout = est.job.layout
     rows = {knob: np.atleast_1d(getattr(layout, knob)) for knob in LAYOUT_KNOBS}
@@ -102,19 +103,16 @@ def _spent(est: Estimate) -> Spent | None:
     tokens = est.job.tokens
     if tokens is None:
         return None
-    hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
+    hours, cluster = float(est.gpu_hours(tokens)), est.job.cluster
     step_s, steps_s = float(est.step_time_s), est.sample().step_time_s
-    low, middle, high = (float(end) / step_s for end in np.quantile(steps_s, [0.1, 0.5, 0.9]))
-    energy = hours * step_power_w(est) * est.job.cluster.pue / 1e3
+    price = cluster.price_usd_per_gpu_hour
     return Spent(
-        days=float(est.days(tokens)),
-        gpu_hours=hours,
-        energy_kwh=energy,
-        dollars=None if price is None else price * hours,
-        low=low,
-        middle=middle,
-        high=high,
-        headline_place=place_of(step_s, steps_s),
+        float(est.days(tokens)),
+        hours,
+        hours * step_power_w(est) * cluster.pue / 1e3,
+        None if price is None else price * hours,
+        *(np.quantile(steps_s, [0.1, 0.5, 0.9]) / step_s).tolist(),
+        place_of(step_s, steps_s),
     )
 
 
@@ -137,11 +135,6 @@ class Comparison(Answer):
         return common_device(est.device_word for est in self.estimates)
 
     @cached_property
-    def sampled_steps_s(self) -> tuple[NDArray[np.float64], ...]:
-        """Step times of each job at the samples that all share. [s]."""
-        return tuple(sampled_step_s(est) for est in self.estimates)
-
-    @cached_property
     def spent(self) -> tuple[Spent | None, ...]:
         """What the whole run of each job takes, nothing lost to failures; none where it says no tokens."""
         return tuple(_spent(est) for est in self.estimates)
@@ -152,11 +145,9 @@ class Comparison(Answer):
 
         Both see the same values of the factors that they share; each layout errs by its knobs besides.
         """
-        first, *_ = steps = self.sampled_steps_s
+        first, *_ = steps = [_sampled_step_s(est) for est in self.estimates]
         return tuple(
-            FasterOdds(
-                float(np.mean(one < first)), *(float(end) for end in np.quantile(one / first, [0.1, 0.9]))
-            )
+            FasterOdds(float(np.mean(one < first)), *np.quantile(one / first, [0.1, 0.9]).tolist())
             for one in steps
         )
 
@@ -167,10 +158,7 @@ class Comparison(Answer):
             "jobs": [
                 {
                     "label": label,
-                    "step_time_s": float(est.step_time_s),
-                    "mfu": float(est.mfu),
-                    "tokens_per_s_per_gpu": float(est.tokens_per_s_per_gpu),
-                    "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
+                    **{name: float(getattr(est, name)) for name in _FIGURES},
                     "fits": bool(est.fits),
                     "faster_than_first": faster._asdict(),
                     "spent": None if spent is None else spent._asdict(),
@@ -190,10 +178,7 @@ class Comparison(Answer):
         rows = [
             {
                 "job": label,
-                "bill": line.bill,
-                "name": line.name,
-                "axis": line.axis,
-                "category": line.category,
+                **{name: getattr(line, name) for name in ("bill", "name", "axis", "category")},
                 "value": line.values[job],
                 "unit": "s" if line.bill == "time" else "B",
                 "difference": line.difference(job),
@@ -298,6 +283,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
 
 
+_LIMITS = {"limit": "limit", "margin": "margin", "kept_probability": "probability"}
 _SPREAD = ("days", "gpu_hours", "energy_kwh", "dollars")
 
 
@@ -334,15 +320,14 @@ def _run_row(label: str, run: TrainingRun) -> dict[str, Any]:
     job, spread, within = run.est.job, run.spread(), run.within()
     figures: dict[str, Any] = {}
     for name in _SPREAD:
-        figures[name] = getattr(run, name)
-        for index, percent in enumerate(PERCENTILES):
-            figures[f"{name}_p{percent}"] = float(spread[name][index]) if name in spread else None
-    limits: dict[str, Any] = {}
-    for limit in ("dollars", "days"):
-        kept = within.get(limit)
-        limits[f"{limit}_limit"] = kept and kept.limit
-        limits[f"{limit}_margin"] = kept and kept.margin
-        limits[f"{limit}_kept_probability"] = kept and kept.probability
+        ends = spread[name].tolist() if name in spread else [None] * len(PERCENTILES)
+        places = (f"{name}_p{percent}" for percent in PERCENTILES)
+        figures |= {name: getattr(run, name), **dict(zip(places, ends, strict=True))}
+    limits = {
+        f"{limit}_{column}": getattr(within.get(limit), name, None)
+        for limit in ("dollars", "days")
+        for column, name in _LIMITS.items()
+    }
     return {
         "label": label,
         "model": job.model.name,

@@ -28,9 +28,9 @@ from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.decode import decode_step
-from costmodel.generation.deployment import Split, deployment
+from costmodel.generation.deployment import deployment
 from costmodel.generation.generate import PROMPT_LEN, RESPONSE_LEN, possible_splits
-from costmodel.generation.memory import cache_bytes, largest_batch
+from costmodel.generation.memory import largest_batch
 from costmodel.physics.run.scaling_laws import (
     KAPLAN_SOURCE,
     LAWS,
@@ -80,8 +80,6 @@ class Serving(NamedTuple):
     gpus: int
     batch: float
     step_s: float
-    tokens_per_s_per_gpu: float
-    cache_bytes_per_sequence: float
     usd_per_token: float
     """Of a generated token, with its share of the prompt where there is one. [USD]"""
 
@@ -116,21 +114,14 @@ class Budget(Answer):
     """What samples solve of them, and what it costs."""
 
     @cached_property
-    def _ends(self) -> dict[str, float]:
-        """How much longer a step takes than expected: p10, p50 and p90. [-]"""
-        ends = np.percentile(self.step_over_expected, PERCENTILES)
-        return {f"p{share}": float(end) for share, end in zip(PERCENTILES, ends, strict=True)}
-
-    @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
         """What the same training takes, and what the same money trains: p10, p50 and p90 of each figure."""
+        ends = np.percentile(self.step_over_expected, PERCENTILES)
         takes = {"dollars": self.dollars, "gpu_hours": self.gpu_hours, "days": self.days}
-        trained = np.percentile(self.training_flops / self.step_over_expected, PERCENTILES)
-        return {
-            name: {place: value * end for place, end in self._ends.items()}
-            for name, value in takes.items()
-            if value is not None
-        } | {"training_flops": dict(zip(self._ends, map(float, trained), strict=True))}
+        spread = {name: value * ends for name, value in takes.items() if value is not None}
+        spread["training_flops"] = np.percentile(self.training_flops / self.step_over_expected, PERCENTILES)
+        places = [f"p{percent}" for percent in PERCENTILES]
+        return {name: dict(zip(places, values.tolist(), strict=True)) for name, values in spread.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""
@@ -148,10 +139,11 @@ class Budget(Answer):
     def _records(self) -> list[dict[str, Any]]:
         records = []
         for choice in self.choices:
-            days = None if self.days is None else self.days * choice.train_usd / self.dollars
-            record = {**choice.__dict__, "tokens_per_parameter": choice.tokens_per_parameter}
-            record |= {f"train_usd_{place}": choice.train_usd * end for place, end in self._ends.items()}
-            record |= {f"days_{place}": days and days * end for place, end in self._ends.items()}
+            record, share = dict(choice.__dict__), choice.train_usd / self.dollars
+            record["tokens_per_parameter"] = choice.tokens_per_parameter
+            for column, name in (("train_usd", "dollars"), ("days", "days")):
+                ends = self.spread.get(name) or dict.fromkeys(self.spread["dollars"])
+                record |= {f"{column}_{place}": end and share * end for place, end in ends.items()}
             records.append(record)
         return records
 
@@ -211,15 +203,8 @@ def serving(
             f"serving: {model.name} at {whole:,.0f} tokens does not fit {_SERVING_GPUS} {cluster.accelerator.name} "
             f"within {step_limit_s * 1e3:.0f} ms a token"
         )
-    rate = 1.0 / float(cost[at])
-    return Serving(
-        gpus=int(splits.gpus[at[1]]),
-        batch=float(batch[at]),
-        step_s=float(step[at]),
-        tokens_per_s_per_gpu=rate,
-        cache_bytes_per_sequence=float(cache_bytes(served, Split(), context)),
-        usd_per_token=price_usd_per_gpu_hour / 3600.0 / rate,
-    )
+    usd_per_token = price_usd_per_gpu_hour / 3600.0 * float(cost[at])
+    return Serving(int(splits.gpus[at[1]]), float(batch[at]), float(step[at]), usd_per_token)
 
 
 @shows(BUDGET_FIELDS)

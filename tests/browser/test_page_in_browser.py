@@ -1,6 +1,8 @@
 """The page of `costmodel estimate --html` in a real browser: opens offline, moves, and says what `estimate` says."""
 
+import json
 import re
+import shlex
 
 import pytest
 
@@ -17,6 +19,7 @@ global_batch: 15360
 seq_len: 4096
 precision: fp8-block
 recipe: hai-llm
+optimizer: lion
 recompute: selective
 tokens: 14.8e12
 """
@@ -69,30 +72,12 @@ def move(page, knob, value):
     page.locator(f"#knob-{knob}").fill(str(values.index(value)))
 
 
-def priced(page):
+def priced(page, capsys):
     """Price the command that the page shows, and return step time and memory."""
-    import shlex
-
     command = shlex.split(page.locator("#slider-command").inner_text())
-    assert command[:2] == ["costmodel", "estimate"]
-    flags = dict(zip(command[2::2], command[3::2], strict=True))
-    est = cm.estimate(
-        model=flags["-m"],
-        cluster=flags["-c"],
-        gpus=int(flags["-n"]),
-        layout=flags["-l"],
-        micro_batch=int(flags["--micro-batch"]),
-        global_batch=int(flags["--global-batch"]),
-        seq_len=int(flags["--seq-len"]),
-        precision=flags["--precision"],
-        recipe=flags["--recipe"],
-        schedule=flags["--schedule"],
-        zero_stage=int(flags["--zero"]),
-        shard_group=int(flags["--shard-group"]),
-        recompute=flags["--recompute"],
-        axis_order=flags["--axis-order"],
-    )
-    return float(est.step_time_s), float(est.memory_bytes_per_gpu)
+    assert main([*command[1:], "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    return record["step_time_s"], record["memory_bytes_per_gpu"]
 
 
 def test_opens_without_errors_and_without_a_network(page):
@@ -151,14 +136,14 @@ def number(text):
     return float(text) if re.fullmatch(r"[0-9.e]+", text) else text
 
 
-def test_a_moved_slider_says_what_estimate_says(page):
+def test_a_moved_slider_says_what_estimate_says(page, capsys):
     before = shown(page)
     move(page, "tp", 2)
     move(page, "gpus", 1024)
     step, memory = shown(page)
 
     assert (step, memory) != tuple(before)
-    assert (step, memory) == pytest.approx(priced(page), rel=1e-6)
+    assert (step, memory) == pytest.approx(priced(page, capsys), rel=1e-6)
     told = page.locator("#slider-step").inner_text()
     assert float(told.split()[0]) == pytest.approx(step, rel=1e-3)
     parts = page.locator("#chart-slider li").all_inner_texts()
@@ -170,13 +155,13 @@ def test_a_moved_slider_says_what_estimate_says(page):
     assert sum(spent) == pytest.approx(step, rel=2e-3)
 
 
-def test_sliders_move_by_keyboard(page):
+def test_sliders_move_by_keyboard(page, capsys):
     page.locator("#knob-pp").focus()
     page.keyboard.press("ArrowLeft")
 
     assert page.locator("#value-pp").inner_text() == "8"
     assert page.locator("#knob-pp").get_attribute("aria-valuetext") == "8"
-    assert shown(page) == pytest.approx(list(priced(page)), rel=1e-6)
+    assert shown(page) == pytest.approx(list(priced(page, capsys)), rel=1e-6)
     page.keyboard.press("Home")
     assert page.locator("#value-pp").inner_text() == "1"
     page.locator("#slider-reset").focus()

@@ -39,11 +39,9 @@
     const vp = keep ? own.vp : 1;
     const writtenOut = own.pipeline_layout && own.pipeline_layout !== "balanced";
     const deals = own.pipeline_layout && (writtenOut ? keep && chosen.pp === Number(own.pp) : chosen.pp > 1);
-    return `costmodel estimate -m ${own.model} -c ${own.cluster} -n ${chosen.gpus} -l "tp${chosen.tp} cp${chosen.cp} ` +
-      `pp${chosen.pp} vp${vp} ep${chosen.ep} etp${own.etp}" --micro-batch ${chosen.micro_batch} ` +
-      `--global-batch ${own.global_batch} --seq-len ${own.seq_len} --precision ${own.precision} --recipe ${own.recipe} ` +
-      `--schedule ${schedule} --zero ${own.zero_stage} --shard-group ${own.shard_group} --recompute ${own.recompute} ` +
-      `--axis-order "${own.axis_order}"` + (deals ? ` --pipeline-layout "${own.pipeline_layout}"` : "") + job.switches.map((text) => ` --set "${text}"`).join("");
+    return `${job.command} -n ${chosen.gpus} -l "tp${chosen.tp} cp${chosen.cp} pp${chosen.pp} vp${vp} ep${chosen.ep} ` +
+      `etp${own.etp}" --micro-batch ${chosen.micro_batch} --schedule ${schedule}` +
+      (deals ? ` --pipeline-layout "${own.pipeline_layout}"` : "");
   }
 
   function drawParts(index, known) {

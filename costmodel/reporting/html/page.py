@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import date
 from html import escape
@@ -18,8 +19,8 @@ from costmodel.base.grid import Grid, html_table
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.version import __version__
 from costmodel.base.words import called
-from costmodel.describe.jobs.short_form import changed_switches, command_text
-from costmodel.describe.recipe import switch_text
+from costmodel.describe.jobs.fields import JOB_FIELDS, names
+from costmodel.describe.jobs.short_form import command_text, flags_of, short_form
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.mesh import mesh_of
@@ -261,12 +262,18 @@ def _packed(values: NDArray[Any], dtype: str) -> str:
     return base64.b64encode(np.ascontiguousarray(values).astype(dtype).tobytes()).decode("ascii")
 
 
+_MOVED = ("gpus", "layout", "pp", "vp", "etp", "micro_batch", "schedule", "pipeline_layout")
+"""What the script writes into the command of a position; the rest of it stays as the job has it."""
+
+
 def job_record(est: Estimate) -> dict[str, Any]:
     """Return what the sliders need to know of the job."""
-    flops = est.model_flops() / est.peak_flops_per_s
+    flops, inputs = est.model_flops() / est.peak_flops_per_s, input_record(est.job)
+    stays = short_form(est.job, stated=frozenset({*names(JOB_FIELDS)} - {"sequence_parallel"}))
+    words = [word for name in stays if name not in _MOVED for word in flags_of(name, stays[name])]
     return {
-        "inputs": {key: value for key, value in input_record(est.job).items() if key != "switches"},
-        "switches": [f"{name}={switch_text(value)}" for name, value in changed_switches(est.job).items()],
+        "inputs": {key: value for key, value in inputs.items() if key in _MOVED},
+        "command": shlex.join(["costmodel", "estimate", *words]),
         "capacity_bytes": float(est.memory_capacity_bytes),
         "step_time_s": float(est.step_time_s),
         "peak_seconds_of_one_gpu": float(flops),
