@@ -105,13 +105,16 @@ def _spent(est: Estimate) -> Spent | None:
         return None
     hours, cluster = float(est.gpu_hours(tokens)), est.job.cluster
     step_s, steps_s = float(est.step_time_s), est.sample().step_time_s
+    low, middle, high = (np.quantile(steps_s, [0.1, 0.5, 0.9]) / step_s).tolist()
     price = cluster.price_usd_per_gpu_hour
     return Spent(
         float(est.days(tokens)),
         hours,
         hours * step_power_w(est) * cluster.pue / 1e3,
         None if price is None else price * hours,
-        *(np.quantile(steps_s, [0.1, 0.5, 0.9]) / step_s).tolist(),
+        low,
+        middle,
+        high,
         place_of(step_s, steps_s),
     )
 

@@ -19,8 +19,7 @@ from costmodel.base.grid import Grid, html_table
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.version import __version__
 from costmodel.base.words import called
-from costmodel.describe.jobs.fields import JOB_FIELDS, names
-from costmodel.describe.jobs.short_form import command_text, flags_of, short_form
+from costmodel.describe.jobs.short_form import ASSUMED, command_text, flags_of, short_form
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.mesh import mesh_of
@@ -269,7 +268,7 @@ _MOVED = ("gpus", "layout", "pp", "vp", "etp", "micro_batch", "schedule", "pipel
 def job_record(est: Estimate) -> dict[str, Any]:
     """Return what the sliders need to know of the job."""
     flops, inputs = est.model_flops() / est.peak_flops_per_s, input_record(est.job)
-    stays = short_form(est.job, stated=frozenset({*names(JOB_FIELDS)} - {"sequence_parallel"}))
+    stays = short_form(est.job, stated=ASSUMED | {"precision", "zero_stage", "shard_group", "recompute"})
     words = [word for name in stays if name not in _MOVED for word in flags_of(name, stays[name])]
     return {
         "inputs": {key: value for key, value in inputs.items() if key in _MOVED},
