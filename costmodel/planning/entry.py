@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
+import numpy as np
+
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.hardware.cluster import Cluster
@@ -72,15 +74,24 @@ def _completed(
 
 
 def _estimate(asked: Mapping[str, Any]) -> Estimate:
-    """Price a complete job; where no degree is named and data parallelism does not do, as the planner has it."""
+    """Price a complete job; where no degree is named and data parallelism does not do, as the planner has it.
+
+    What the planner chooses is more than numbers, so that arrays of jobs that need it have no one answer.
+    """
     try:
         est = estimate_job(job_of(asked, who="estimate"))
     except LayoutError:
-        if not names_no_degree(asked):
+        if not names_no_degree(asked) or any(np.ndim(value) for value in asked.values()):
             raise
         return _as_planned(asked)
-    if est.shape or est.fits or not names_no_degree(asked):
+    if not names_no_degree(asked) or np.all(est.fits):
         return est
+    if est.shape:
+        fits = np.broadcast_to(est.fits, est.shape)
+        raise LayoutError(
+            f"layout: none is named, and data parallelism alone does not fit {np.count_nonzero(~fits)} of {fits.size} jobs, "
+            "each of which has a best of its own: ask for one at a time, or name a degree (tp=1 for data parallelism alone)"
+        )
     try:
         return _as_planned(asked)
     except CostModelError:
@@ -143,7 +154,8 @@ def estimate(
     """Price one training step of a job.
 
     A batch and a sequence length that nobody names are the usual ones. Where no degree of the layout is named, it is data
-    parallelism alone, and the planner's best where that does not fit. `Estimate.assumptions` says what was assumed.
+    parallelism alone, and the planner's best where that does not fit (of arrays, which have no one best, a refusal).
+    `Estimate.assumptions` says what was assumed.
 
     Parameters
     ----------

@@ -40,6 +40,18 @@ def test_an_open_estimate_that_does_not_fit_is_the_planners_best(capsys):
     assert "No layout was named" not in "".join(capsys.readouterr())
 
 
+def test_arrays_are_not_quietly_replicas_where_one_job_would_be_planned():
+    """A sequence of 1k fits as data parallelism alone, one of 8k does not."""
+    short, both = {**JOB, "seq_len": [1024, 512]}, {**JOB, "seq_len": [1024, 8192]}
+    ones = [float(cm.estimate(**{**JOB, "seq_len": length}).step_time_s) for length in short["seq_len"]]
+    assert cm.estimate(**short).step_time_s.tolist() == pytest.approx(ones, rel=1e-12)
+    with pytest.raises(CostModelError, match=r"layout: none is named, .* does not fit 1 of 2 jobs"):
+        cm.estimate(**both)
+    assert cm.estimate(**both, tp=1).fits.tolist() == [True, False]
+    with pytest.raises(CostModelError, match="does not divide global_batch"):
+        cm.estimate(**{**JOB, "gpus": [8, 128]})
+
+
 def test_replicas_that_do_not_divide_the_batch_are_planned_too(capsys):
     assert main(["estimate", "-m", "llama3-8b", "-n", "128", "--global-batch", "64", "--seq-len", "8k"]) == 0
     assert "this is the planner's best" in capsys.readouterr().out
