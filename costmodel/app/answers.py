@@ -176,7 +176,7 @@ def head(est: Estimate) -> str:
         ("", f"{float(est.tokens_per_s_per_gpu):,.0f}", " tokens/s/GPU"),
     ]
     details = [
-        say("{fits_probability:.0%} likely to fit", est),
+        say("{fits_probability:chance} likely to fit", est),
         f"error band: {tables.band_text(est)}",
         say("causal-masked MFU: {mfu_causal:.1%}", est),
         f"step: {tables.breakdown_text(est)}",

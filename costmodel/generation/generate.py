@@ -50,6 +50,8 @@ class Workload:
     response_len: float
     batch: float | None  # Sequences that are answered together on all GPUs; None for as many as fit. [-]
     max_running: float  # Sequences that the engine of a replica runs together at most. [-]
+    assumed: tuple[str, ...] = ()
+    """Fields of the answer that nobody named."""
 
     @property
     def longest(self) -> float:
@@ -271,7 +273,8 @@ def generate(
         memory_fraction=one("memory_fraction", _MEMORY_FRACTION),
     )
     prompt_len, response_len = one("prompt_len", PROMPT_LEN), one("response_len", RESPONSE_LEN)
-    work = Workload(one("gpus"), prompt_len, response_len, one("batch"), one("max_running"))
+    assumed = tuple(name for name in ("engine", "prompt_len", "response_len") if name not in given)
+    work = Workload(one("gpus"), prompt_len, response_len, one("batch"), one("max_running"), assumed)
     if "layout" in given:
         split = parse_split("layout", given["layout"], work.gpus, served.model)
         return _best(served, Split(*(np.array([degree]) for degree in split)), work)

@@ -45,8 +45,19 @@ def generation_grids(found: Generation) -> list[Grid]:
     ends += f" (80% of measured steps within; {found.served.engine.basis})"
     title = "{served.model.name} on {work.gpus:plural GPU} of {served.cluster.accelerator.name}: "
     title = say(title + "{tokens_per_s_per_gpu:,.0f} tokens/s/GPU", found)
+    stars = {
+        name: "*" if name in found.work.assumed else "" for name in ("engine", "prompt_len", "response_len")
+    }
     head = facts_grid(
-        "generation", found, title, degrees=degrees or "tp1", chosen=chosen, price=price, range=ends
+        "generation",
+        found,
+        title,
+        degrees=degrees or "tp1",
+        chosen=chosen,
+        price=price,
+        range=ends,
+        assumed=" (*assumed)" if any(stars.values()) else "",
+        **stars,
     )
     lines = sorted(found.bill.time_lines, key=lambda line: -float(line.exposed_seconds))
     own = {

@@ -350,7 +350,7 @@ def top_grid(plan: Plan, count: int) -> Grid:
         _row_cells(plan, table)
         | _of_table(table)
         | {
-            "Fits >": lambda row: f"{table['fits_probability'][row]:.0%}",
+            "Fits >": lambda row: chance_text(table["fits_probability"][row]),
             "Comm >": category("communication"),
             "Bubble >": category("bubble"),
             "HBM >": category("hbm"),

@@ -186,8 +186,8 @@ def memory_text(est: Estimate) -> str:
     if est.fits_gpu:
         fits = f"{'tight' if est.is_tight else 'fits'}, {over} left"
     stage = f"stage {est.worst_stage} of {float(layout.pp):.0f}" if layout.pp > 1 else "every rank"
-    text = "{memory_bytes_per_gpu:B} of {memory_capacity_bytes:B} a GPU ({stage}): {fits}; {fits_probability:.0%} likely to fit"
-    return say(text, est, stage=stage, fits=fits)
+    text = "{memory_bytes_per_gpu:B} of {memory_capacity_bytes:B} a GPU ({stage}): {fits}; {fits_probability:chance} likely"
+    return say(f"{text} to fit", est, stage=stage, fits=fits)
 
 
 def job_text(est: Estimate) -> str:

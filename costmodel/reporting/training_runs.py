@@ -333,6 +333,9 @@ def budget_grids(found: Budget) -> list[Grid]:
             "–" if choice.serve_usd is None else f"${choice.serve_usd + choice.train_usd:,.0f}"
         )
     grids = [_budget_head(found), table_of("budget", found.choices, own)]
+    if found.served_tokens:
+        reached = "'Cheapest with serving' reaches the same law's compute-optimal loss."
+        grids[1] = grids[1]._replace(note=f"{grids[1].note} {reached}")
     if found.solved:
         dash = {"Tokens >": lambda choice: say("{tokens:count}", choice) or "–"}
         title = f"{format_count(found.answers)} problems"
