@@ -18,7 +18,7 @@ from costmodel.estimates.roofline import axis_rows
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting import charts as figures
 from costmodel.reporting.charts import FILLS, save
-from costmodel.reporting.pictures import group_numbers, operator_points
+from costmodel.reporting.pictures import group_numbers, mesh_chart, operator_points
 from costmodel.reporting.series import memory_stacks, time_parts
 from costmodel.trust.validation import validate
 
@@ -116,6 +116,15 @@ def test_every_schedule_has_a_gantt_chart(schedule):
     assert total == pytest.approx(run.micro_batches * sum(spent), rel=1e-9), twice
     assert run.timeline.makespan_s() + run.after_s == pytest.approx(float(est.step_time_s), rel=0.1)
     assert est.plot.pipeline().axes
+
+
+def test_groups_that_a_rack_holds_are_drawn_in_one_rack():
+    racks = {"cluster": "gb200-nvl72-ndr", "gpus": 256, "global_batch": 2048, "seq_len": 4096}
+    est = cm.estimate(model="deepseek-v3", layout="pp4 ep64", **racks)
+    drawn = next(panel for panel in mesh_chart(est).panels if panel.title.startswith("ep = 64"))
+
+    # 64 of the 72 GPUs of each rack are used, as the price has it: a row a rack, all of one group.
+    assert drawn.marks[0].numbers.tolist() == [[row] * 64 for row in (0.0, 1.0, 2.0)]
 
 
 def test_a_long_pipeline_is_cut_and_says_so():

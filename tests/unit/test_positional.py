@@ -73,6 +73,7 @@ def test_wrong_words_are_one_line(call):
     for words, keywords, sentence in (
         (("llama3-8b", "8xH1000"), {}, "unknown cluster 'H1000': did you mean"),
         (("llama3-8b", "nowhere"), {"gpus": 8}, "unknown cluster 'nowhere'"),
+        (("llama3-8b", "64H100"), {}, "machine: expected GPUs such as 256xH100, got '64H100'"),
         (("llama3-8b", 8), {}, "machine: expected GPUs such as 256xH100, or a cluster, got 8"),
         (("8xH100", "16xH100"), {}, "machine: expected one such as 256xH100, got '8xH100 16xH100'"),
         (("llama3-8b", "8xH100"), {"gpus": 16}, "gpus is given twice, as '8' and as 16"),

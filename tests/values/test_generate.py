@@ -104,6 +104,14 @@ def test_more_work_never_takes_less(batch, prompt, response, layout):
         assert faster.itl_s <= first.itl_s * (1 + 1e-9)
 
 
+def test_what_nobody_named_has_a_star():
+    bare = cm.generate("llama3-8b", "8xH100")
+    assert bare.work.assumed == ("engine", "prompt_len", "response_len")
+    named = cm.generate("llama3-8b", "8xH100", engine="vllm", prompt_len=1024, response_len=1024)
+    assert named.work.assumed == ()
+    assert named.itl_s == bare.itl_s
+
+
 def test_what_does_not_fit_waits_and_says_so():
     found = cm.generate(**{**DENSE, "prompt_len": 30000}, layout="tp8", batch=500)
     assert found.running == found.largest_batch < 500
