@@ -147,7 +147,7 @@ def headline_grid(est: Estimate) -> Grid:
         price = job.cluster.price_usd_per_gpu_hour
         rent = "" if price is None else f"${price * hours:,.0f} at {price_text(job.cluster)}, "
         text = "{0:days}, {1:figure} GPU-hours, {rent}without failures{ends}"
-        more["spent"] = say(text, {}, days, hours, rent=rent, ends=spent_text(est.samples))
+        more["spent"] = say(text, {}, days, hours, rent=rent, ends=_spent_range(est.samples))
     title = (
         f"{job.model.name} on {plural(float(job.layout.gpus), 'GPU')} of {changed_text(job.cluster)} "
         f"({job.cluster.accelerator.name}), recipe {job.recipe.name}"
@@ -155,12 +155,8 @@ def headline_grid(est: Estimate) -> Grid:
     return facts_grid("estimate", est, title, **more)
 
 
-def spent_text(samples: Samples | None) -> str:
-    """Say between which days and dollars training ends, p10 to p90; empty without samples or tokens.
-
-    >>> spent_text(None)
-    ''
-    """
+def _spent_range(samples: Samples | None) -> str:
+    """Say between which days and dollars training ends, p10 to p90; empty without samples or tokens."""
     text = ""
     for name, unit, before in (("days", "days", "; p10 to p90 "), ("dollars", "$", ", ")):
         if samples is not None and name in samples.figures:
