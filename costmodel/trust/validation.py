@@ -18,6 +18,7 @@ import pandas as pd
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, shown
+from costmodel.base.words import plural
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.published_runs import (
@@ -201,9 +202,7 @@ class Validation(Answer):
     def skipped(self) -> list[str]:
         """A sentence for every reason why rows were left out."""
         reasons = self.runs.skipped_reason[self.runs.skipped_reason != ""].value_counts()
-        return [
-            f"skipped {count} row{'s' if count > 1 else ''}: {reason}" for reason, count in reasons.items()
-        ]
+        return [f"skipped {plural(count, 'row')}: {reason}" for reason, count in reasons.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summaries as plain numbers, absent ones as None."""

@@ -96,42 +96,23 @@ def test_what_an_estimate_would_refuse_is_refused(change, expected, tmp_path, ca
     assert expected in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("profile", "old", "new", "said"),
-    [
-        (
-            "accelerators/h100-sxm-80gb",
-            "tile: [128, 128]",
-            "tile: [0, 128]",
-            "tile.0: expected a number greater",
-        ),
-        (
-            "accelerators/h100-sxm-80gb",
-            "tile: [128, 128]",
-            "tile: [.inf, 128]",
-            "tile.0: expected a finite number",
-        ),
-        (
-            "accelerators/h100-sxm-80gb",
-            "tile: [128, 128]",
-            "tile: [true, 128]",
-            "tile: expected a number or a text",
-        ),
-        ("accelerators/h100-sxm-80gb", "{64: 0.513", "{64: 100", "peak_fractions.64: expected a number less"),
-        (
-            "accelerators/h100-sxm-80gb",
-            "{64: 0.513",
-            "{64: false",
-            "peak_fractions: expected a number or a text",
-        ),
-        ("clusters/dgx-h100-ndr", "pue: {value: ", "pue: {value: true} #", "pue: value: expected a number"),
-    ],
+H100, TILE, SHARE = "accelerators/h100-sxm-80gb", "tile: [128, 128]", "{64: 0.513"
+NO_KERNEL = (
+    (H100, TILE, "tile: [0, 128]", "tile.0: expected a number greater"),
+    (H100, TILE, "tile: [.inf, 128]", "tile.0: expected a finite number"),
+    (H100, TILE, "tile: [true, 128]", "tile: expected a number or a text"),
+    (H100, SHARE, "{64: 100", "peak_fractions.64: expected a number less"),
+    (H100, SHARE, "{64: false", "peak_fractions: expected a number or a text"),
+    ("clusters/dgx-h100-ndr", "pue: {value: ", "pue: {value: true} #", "pue: value: expected a number"),
 )
-def test_a_constant_that_no_kernel_has_is_refused(profile, old, new, said, tmp_path):
-    text = (PROFILES / f"{profile}.yaml").read_text("utf-8")
-    assert old in text
-    name = profile.partition("/")[2]
-    assert any(said in problem for problem in check(tmp_path, text.replace(old, new, 1), name))
+
+
+def test_a_constant_that_no_kernel_has_is_refused(tmp_path):
+    for profile, old, new, said in NO_KERNEL:
+        text = (PROFILES / f"{profile}.yaml").read_text("utf-8")
+        assert old in text
+        found = check(tmp_path, text.replace(old, new, 1), profile.partition("/")[2])
+        assert any(said in problem for problem in found), new
 
 
 def test_constants_of_a_device_with_other_units_are_refused(tmp_path):
