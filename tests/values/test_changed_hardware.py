@@ -111,6 +111,7 @@ def test_a_group_that_a_fragment_cuts_has_the_ports_of_its_smallest_piece():
         ("6+9+17", 8, 32, 1, 6, 8),
         ("6+10+16", 8, 32, 1, 6, 16),
         ("5+27", 8, 8, 4, 3, 8),  # replicas of stages of eight nodes: the first is cut after five
+        ("3+2+27", 8, 8, 4, 2, 8),  # all of a fragment lies in the first stage
         ("8+24", 8, 8, 4, 8, 16),  # no stage is cut
         ("5+27", 2, 128, 1, 20, 8),
         ("1+1+30", 1, 256, 1, 8, 8),
@@ -124,13 +125,13 @@ def test_a_group_that_a_fragment_cuts_has_the_ports_of_its_smallest_piece():
             ends=[tier.ends for tier in placed.tiers],
         )
         assert (float(mesh.dp.members[1]), float(mesh.ep.members[1])) == (members, expert), (text, tp, dp, pp)
-    order = ("tp", "cp", "pp", "dp")
-    mesh = build_mesh(
-        **{"tp": 8, "cp": 1, "pp": 2, "dp": 16, "ep": 32, "etp": 1},
-        **{"tier_sizes": [8, 3072, 24576], "ends": [(), (8 * 6, 256), ()], "order": order},
-    )
     # Experts over four ranks of a stage lie on eight nodes with two stages: cut after six, two nodes have one rank each.
-    assert (float(mesh.ep.members[1]), float(mesh.dp.members[1])) == (8, 3)
+    for end, expert, members in ((8 * 6, 8, 3), (8 * 8, 32, 4)):
+        mesh = build_mesh(
+            **{"tp": 8, "cp": 1, "pp": 2, "dp": 16, "ep": 32, "etp": 1, "order": ("tp", "cp", "pp", "dp")},
+            **{"tier_sizes": [8, 3072, 24576], "ends": [(), (end, 256), ()]},
+        )
+        assert (float(mesh.ep.members[1]), float(mesh.dp.members[1])) == (expert, members)
 
 
 def test_a_job_on_fragments_is_never_faster_than_a_whole_one():

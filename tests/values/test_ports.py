@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import costmodel as cm
+from costmodel.bill.formula import evaluate
 from costmodel.bill.lines import Bill, time_line
-from costmodel.step.communication import Ports, port_lines
+from costmodel.step.communication import Ports, hidden_behind, port_lines
 
 
 def message(name, each_s, tier, count=1.0, exposed_s=0.0):
@@ -63,6 +64,15 @@ def test_ports_of_several_layouts():
     ports = Ports([message("a", np.array([2.0, 3.0]), np.array([1.0, 0.0]))], times=0.5)
     assert ports.busy_s(np.array([1.0, 1.0])).tolist() == [1.0, 0.0]
     assert ports.busy_s(np.array([1.0, 0.0])).tolist() == [1.0, 1.5]
+
+
+def test_what_hides_beside_messages_on_its_port():
+    """4 s beside 5 s of compute and 2 s of another message on the leaf: 1 s shows, none where the pass waited 1 s."""
+    ports = Ports([message("a", 2.0, 1)])
+    for tier, waited_s, exposed_s in ((1.0, None, 1.0), (1.0, np.asarray(1.0), 0.0), (0.0, None, 0.0)):
+        formula, taken = hidden_behind(ports, np.asarray(tier), waited_s)
+        given = {"busy_s": 4.0, "window_s": 5.0, "least_share": 0.0, "contention": 0.0, **taken}
+        assert float(evaluate(formula, given)) == exposed_s
 
 
 def test_what_does_not_fit_beside_the_step_is_paid():
