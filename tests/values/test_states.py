@@ -310,6 +310,7 @@ def test_gradients_that_are_whole_a_chunk_at_a_time():
 
 FLAT = {
     "gpus": 8,
+    "layout": "tp1",
     "global_batch": 8,
     "seq_len": 64,
     "zero_stage": 2,
