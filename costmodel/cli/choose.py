@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 from functools import cache
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -21,7 +22,7 @@ from costmodel.cli.command import (
     merged_job,
     with_profiles,
 )
-from costmodel.cli.output import Result, Target, planned_figure, shortened, waiting
+from costmodel.cli.output import Result, Target, checked_folder, planned_figure, shortened, waiting
 from costmodel.describe.jobs.fields import LENGTH_FIELDS, PLAN_FIELDS
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def plan(
     why_not: list[str] | None,
     top: int | None,
     emit: str,
+    save: str,
     commands: bool,
     start: str,
     days: str,
@@ -69,6 +71,7 @@ def plan(
     if is_rl(held):
         return target.show(cm.plan_rl(**held))
     draw = planned_figure("Plan", plot, target, figure)
+    folder = checked_folder(save, target.force) if save else None
     asked = _asked(given, emit)
     below = asked["job"].keywords
     if start:
@@ -103,6 +106,8 @@ def plan(
         noted = found.question.file.remarks if found.question.file else ()
         target.note("\n".join(remark for remark in remarks if remark not in noted))
         return
+    if folder is not None:
+        _write_folders(found.launch_folders(asked.get("framework") or ""), target, folder)
     if target.out is not None and target.out.suffix.lower() == ".parquet":
         _write_parquet(found, target)
         target = target._replace(out=None)
@@ -135,6 +140,14 @@ def _asked(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
     if emit and emit != opt.JOB and not asked.get("framework"):
         asked["framework"] = emit
     return asked
+
+
+def _write_folders(files: Mapping[str, str], target: Target, folder: Path) -> None:
+    """Write the launch files of the layouts to try, each folder's README last."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target.write(path, text)
 
 
 def _write_parquet(found: Plan, target: Target) -> None:

@@ -165,6 +165,18 @@ def _format_of(path: Path | None) -> Format:
     return endings.get(path.suffix.lower(), Format.table) if path is not None else Format.table
 
 
+def checked_folder(name: str, force: bool) -> Path:
+    """Return the folder to write files into: a new one, or with `force` one that has files."""
+    path = Path(name)
+    if path.exists() and not path.is_dir():
+        raise CostModelError(f"{path}: is a file, expected a folder")
+    if path.is_dir() and any(path.iterdir()) and not force:
+        raise CostModelError(f"{path}: has files; --force writes among them")
+    if not path.absolute().parent.is_dir():
+        raise CostModelError(f"{path}: there is no folder {path.parent}")
+    return path
+
+
 def checked_file(name: str, force: bool) -> Path | None:
     """Return the file to write, none for stdout; it may exist with `force` only, and its folder must."""
     if name in ("", "-"):

@@ -45,6 +45,7 @@ class Framework:
     title: str
     release: str
     exporter: str
+    file: str
     recipe: str
     schedules: Mapping[str, str]
     precisions: Mapping[str, str]

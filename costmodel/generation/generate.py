@@ -248,7 +248,7 @@ def generate(
     Examples
     --------
     >>> found = generate(model="llama3-8b", cluster="h100", gpus=8, prompt_len=128, response_len=512, batch=64)
-    >>> found.running, 0.004 < found.itl_s < 0.012
+    >>> found.running, 0.002 < found.itl_s < 0.012
     (64.0, True)
     """
     file, given = file_and_keywords(model_or_job, machine, fields, who="generate")

@@ -29,6 +29,7 @@ from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.answer import JobFile, job_of_file
 from costmodel.planning.advice import advice, relaxed_gains, why_not
 from costmodel.planning.found import KEPT, Found
+from costmodel.planning.launch import launch_folders
 from costmodel.planning.machines import Machine, machine_columns, machines, several_machines
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.request import requested
@@ -76,15 +77,21 @@ class Plan(Found, Answer):
         """Return the command line of a kept row."""
         return self.question.command_of(self.estimate_of(self.kept.top, row).job)
 
-    def job_file(self) -> str:
-        """Return the best layout as a job file, which `estimate` and `run` read; it is priced again first.
+    def job_file(self, est: Estimate | None = None) -> str:
+        """Return the best layout, or another of the plan, as a job file; it is priced again first.
+
+        Parameters
+        ----------
+        est : Estimate, optional
+            Of the layout to write, as `top` and `trials` have them; the best if left out.
 
         Raises
         ------
         CostModelError
             If a file cannot say the job: a model, cluster or recipe that was composed in code.
         """
-        job, endings = self.best.job, (".yaml", ".yml", ".json")
+        est = est or self.best
+        job, endings = est.job, (".yaml", ".yml", ".json")
         named = {
             name: os.path.realpath(given) if given.endswith(endings) else given
             for name, given in self.question.files.items()
@@ -94,13 +101,37 @@ class Plan(Found, Answer):
             back = estimate(**parse_mapping(text, "job file", example="model: llama3-405b"))
         except CostModelError as error:
             raise CostModelError(f"emit: a job file cannot say this job ({error})") from None
-        ours, theirs = ([est.step_time_s, est.memory_bytes_per_gpu] for est in (self.best, back))
+        ours, theirs = ([one.step_time_s, one.memory_bytes_per_gpu] for one in (est, back))
         if not np.allclose(ours, theirs, rtol=1e-12):
             raise CostModelError(
                 f"emit: a job file cannot say this job: model {job.model.name}, cluster {job.cluster.name} or "
                 f"recipe {job.recipe.name} is not the one that is found under its name"
             )
         return text
+
+    def launch_folders(self, framework: str = "") -> dict[str, str]:
+        """Return the files that launch each of the layouts to try, a folder each, by their paths.
+
+        A folder has the framework's configuration, the job file that prices it where a file can say the job, and
+        ``README.md`` with what is left to the person. ``changes.diff`` is what the configuration changes in that of
+        the layout which the planned file has today.
+
+        Parameters
+        ----------
+        framework : str, optional
+            A name in `FRAMEWORKS`; that of the recipe if left out, and none where nobody writes its configurations.
+
+        Returns
+        -------
+        files : dict of str to str
+            Texts by path, such as ``1-tp4-pp2/launch.sh``.
+
+        Raises
+        ------
+        FrameworkConfigError
+            If the framework cannot launch a layout.
+        """
+        return launch_folders(self, framework)
 
     def to_dict(
         self,

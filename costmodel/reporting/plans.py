@@ -100,10 +100,7 @@ def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
     table = plan.shown_columns(rows)
 
     def _range(row: int) -> str:
-        """Return the range that `estimate` prints of the layout: of comparable runs, where there are some."""
-        est, trial = plan.estimate_of(plan.kept.top, rows[row]), trials[row]
-        band, step_s = est.error_band, float(est.step_time_s)
-        ends = (trial.low_s, trial.high_s) if band is None else (step_s * band.low, step_s * band.high)
+        ends = trials[row].range_s(plan.estimate_of(plan.kept.top, rows[row]))
         return " to ".join(format_seconds(end, 3) for end in ends).replace(" s to", " to")
 
     shared = _row_cells(plan, table)

@@ -5,9 +5,22 @@ import io
 import json
 
 import pytest
+import yaml
 
+import costmodel as cm
 from costmodel.cli import main
 
+SHAPE = (
+    "--num-layers",
+    "--hidden-size",
+    "--num-attention-heads",
+    "--ffn-hidden-size",
+    "--vocab-size",
+    "--group-query-attention",
+    "--num-query-groups",
+    "--swiglu",
+    "--disable-bias-linear",
+)
 SMALL = ["plan", "-m", "llama3-8b", "-n", "8", "--global-batch", "32", "--seq-len", "4096", "--cp", "1"]
 
 
@@ -91,3 +104,48 @@ def test_why_not_is_answered_beside_flags(capsys):
     shown = capsys.readouterr()
     assert "--tensor-model-parallel-size" in shown.out
     assert "Why not tp8 pp2" in shown.err
+
+
+def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
+    """Each folder's flags are read back as its layout, and nothing is written over."""
+    script = tmp_path / "train.sh"
+    today = "--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 32 --seq-length 4096"
+    assert main([*SMALL, "-r", "megatron-core", "--emit", "megatron"]) == 0
+    model = [line for line in capsys.readouterr().out.split(" \\\n    ") if not line.startswith("--micro")]
+    shape = " ".join(one for one in model if one.split()[0] in SHAPE)
+    script.write_text(
+        f"#!/bin/bash\ntorchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py {shape} {today} --bf16\n"
+    )
+    saved = tmp_path / "saved"
+    assert main(["plan", str(script), "8xH100", "--save", str(saved)]) == 0
+    plan = cm.plan(str(script), "8xH100")
+    folders = sorted(saved.iterdir())
+    assert len(folders) == len(plan.trials()) >= 2
+    for folder, (est, _) in zip(folders, plan.trials(), strict=True):
+        assert {one.name for one in folder.iterdir()} == {
+            "launch.sh",
+            "changes.diff",
+            "README.md",
+        }
+        layout = cm.estimate(folder / "launch.sh", "8xH100").job.layout
+        assert (layout.tp, layout.pp, layout.micro_batch) == (
+            est.job.layout.tp,
+            est.job.layout.pp,
+            est.job.layout.micro_batch,
+        )
+        assert "-    --tensor-model-parallel-size 8 \\" in (folder / "changes.diff").read_text()
+        assert "* data: --data-path" in (folder / "README.md").read_text()
+    named = cm.plan("llama3-8b", "8xH100")
+    assert "changes.diff" not in "".join(named.launch_folders())
+    for (path, text), (est, _) in zip(
+        [one for one in named.launch_folders().items() if one[0].endswith("job.yaml")],
+        named.trials(),
+        strict=True,
+    ):
+        again = cm.estimate(**yaml.safe_load(text))
+        assert again.step_time_s == pytest.approx(est.step_time_s, rel=1e-12), path
+    capsys.readouterr()
+    assert main(["plan", str(script), "8xH100", "--save", str(saved)]) == 2
+    assert capsys.readouterr().err.strip().endswith("has files; --force writes among them")
+    assert main(["plan", str(script), "8xH100", "--save", str(script)]) == 2
+    assert "is a file, expected a folder" in capsys.readouterr().err

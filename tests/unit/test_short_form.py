@@ -156,10 +156,10 @@ def test_a_layout_in_words():
 
 def test_a_difference_in_words():
     ours = job(**{**PLAIN, "gpus": 16, "cluster": "dgx-a100-hdr", "pp": 2, "switches": {"fused_norm": False}})
-    theirs = job(**{**PLAIN, "cluster": "dgx-a100-hdr", "precision": "fp16", "axis_order": "tp dp cp pp"})
+    theirs = job(**{**PLAIN, "cluster": "dgx-a100-hdr", "precision": "fp32", "axis_order": "tp dp cp pp"})
     said = difference_text(ours, theirs)
     assert said == (
-        "pp 2 (here 1), schedule 1f1b (here none), gpus 16 (here 8), precision bf16 (here fp16), "
+        "pp 2 (here 1), schedule 1f1b (here none), gpus 16 (here 8), precision bf16 (here fp32), "
         "axis order tp cp dp pp (here tp dp cp pp), fused_norm=false (here true)"
     )
     other = job(**{**PLAIN, "cluster": "dgx-h200-ndr"})

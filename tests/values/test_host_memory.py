@@ -192,7 +192,7 @@ def test_what_is_offloaded_shares_the_link_with_messages():
 
 def test_too_much_for_the_host_does_not_fit():
     room = 2 * AWAY - 1
-    est = price(gpus=2, global_batch=2, cluster=host(memory=f"{room:.0f} B"), switches=OFFLOAD)
+    est = price(gpus=2, dp=2, global_batch=2, cluster=host(memory=f"{room:.0f} B"), switches=OFFLOAD)
     assert est.fits_gpu
     assert not est.fits_host
     assert not est.fits
@@ -204,7 +204,7 @@ def test_too_much_for_the_host_does_not_fit():
     table = est.to_frame()
     assert table[table.bill == "host"].bytes.tolist() == near([2 * AWAY])
     assert "Memory of a host" in est._repr_html_()
-    enough = price(gpus=2, global_batch=2, cluster=host(memory=f"{room + 2:.0f} B"), switches=OFFLOAD)
+    enough = price(gpus=2, dp=2, global_batch=2, cluster=host(memory=f"{room + 2:.0f} B"), switches=OFFLOAD)
     assert enough.fits
 
 

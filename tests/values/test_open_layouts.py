@@ -32,7 +32,7 @@ def test_an_open_estimate_that_does_not_fit_is_the_planners_best(capsys):
     assert record["step_time_s"] == pytest.approx(float(best.step_time_s), rel=1e-12)
     assert record["fits"]
     assert record["layout_is_planned"]
-    for command in ("estimate", "explain", "sensitivity", "roofline"):
+    for command in ("estimate", "explain", "sensitivity"):
         assert main([*command.split(), *FLAGS]) == 0
         out, err = capsys.readouterr()
         assert "this is the planner's best" in out + err, command

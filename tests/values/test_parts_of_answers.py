@@ -101,5 +101,5 @@ def test_the_list_of_models_says_what_each_model_says():
 def test_memory_of_every_stage_is_told_from_an_estimate_of_the_worst_alone():
     """A trace prices the stages that an estimate of many left out."""
     est = price(gpus=4, layout="pp4", global_batch=8)
-    stages = cm.trace(est).timeline
+    stages = cm.trace(est)
     assert len({one.stage for one in stages.slices}) == 4

@@ -320,7 +320,7 @@ FLAT = {
 
 def flat(**changes):
     """Return the estimate, and what flat buffers left empty."""
-    job = {**FLAT, **changes, "switches": {**FLAT["switches"], **changes.get("switches", {})}}
+    job = {"dp": 8, **FLAT, **changes, "switches": {**FLAT["switches"], **changes.get("switches", {})}}
     est = price(**job)
     return est, memory(est, "reserve.left").get("reserve.left_by_flattening", 0.0)
 
