@@ -4,68 +4,74 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import chance_text
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.interop.emit import emit
+from costmodel.interop.framework import FrameworkConfigError
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
-    from costmodel.planning.plan import Plan
     from costmodel.planning.uncertain import Trial
 
 _LEFT = re.compile(r'(?:# left to you: |^ {6}")([^"\n]+)', re.M)
 
 
-def launch_folders(plan: Plan, framework: str = "") -> dict[str, str]:
-    """Return the files of `Plan.launch_folders` by their paths."""
-    launches = plan.best.job.recipe.launches
-    named = framework or (launches.framework if launches is not None else "")
+class Candidate(NamedTuple):
+    """A layout to try."""
+
+    est: Estimate
+    trial: Trial
+    command: str
+    """The command line that prices it."""
+    job_file: str
+    """Empty where a file cannot say its model, cluster or recipe."""
+
+
+def launch_folders(candidates: Sequence[Candidate], today: Estimate | None, framework: str) -> dict[str, str]:
+    """Return the files of `Plan.launch_folders` by their paths; `today` is the layout of the planned file."""
     files: dict[str, str] = {}
-    for number, (est, trial) in enumerate(plan.trials(), start=1):
-        degrees = layout_text(est.job.layout).partition(",")[0]
-        folder = f"{number}-{degrees.replace(' ', '-')}"
-        texts = _job_file(plan, est)
-        if named in FRAMEWORKS:
-            texts |= _configuration(plan, est, named)
-        texts["README.md"] = _readme(est, trial, texts, named, plan.command_of(trial.row))
-        files |= {f"{folder}/{name}": text for name, text in texts.items()}
+    for number, one in enumerate(candidates, start=1):
+        degrees = layout_text(one.est.job.layout).partition(",")[0]
+        texts = {"job.yaml": one.job_file} if one.job_file else {}
+        if framework in FRAMEWORKS:
+            texts |= _configuration(one.est, today, framework)
+        texts["README.md"] = _readme(one, texts, framework)
+        files |= {f"{number}-{degrees.replace(' ', '-')}/{name}": text for name, text in texts.items()}
     return files
 
 
-def _job_file(plan: Plan, est: Estimate) -> dict[str, str]:
-    """Return a layout as a job file, none where a file cannot say its model, cluster or recipe."""
-    try:
-        return {"job.yaml": plan.job_file(est)}
-    except CostModelError:
-        return {}
-
-
-def _configuration(plan: Plan, est: Estimate, framework: str) -> dict[str, str]:
+def _configuration(est: Estimate, today: Estimate | None, framework: str) -> dict[str, str]:
     """Return a framework's configuration of a layout, and how it differs from that of the layout of today."""
     name = FRAMEWORKS[framework].file
     written = emit(est, framework)
-    if plan.yours is None:
+    if today is None:
         return {name: written}
-    today = emit(plan.yours.est, framework)
-    lines = (text.splitlines(keepends=True) for text in (today, written))
-    return {name: written, "changes.diff": "".join(difflib.unified_diff(*lines, "today", name, n=0))}
+    try:
+        before = emit(today, framework)
+    except FrameworkConfigError:
+        return {name: written}
+    changes = difflib.unified_diff(
+        before.splitlines(keepends=True), written.splitlines(keepends=True), "today", name, n=0
+    )
+    return {name: written, "changes.diff": "".join(changes)}
 
 
-def _readme(est: Estimate, trial: Trial, texts: dict[str, str], framework: str, command: str) -> str:
+def _readme(candidate: Candidate, texts: dict[str, str], framework: str) -> str:
     """Return what a layout promises, what each file is, and what is left to the person."""
+    est = candidate.est
     step, memory = format_seconds(float(est.step_time_s), 4), format_bytes(float(est.memory_bytes_per_gpu))
-    low, high = (format_seconds(end, 3) for end in trial.range_s(est))
+    low, high = (format_seconds(end, 3) for end in candidate.trial.range_s(est))
     lines = [
         f"# {layout_text(est.job.layout)}",
         "",
         f"{step} a step ({low} to {high}), {memory} a GPU, fits with {chance_text(float(est.fits_probability))}.",
         "",
-        f"    {command}",
+        f"    {candidate.command}",
         "",
         "prices it again.",
         "",

@@ -29,7 +29,7 @@ from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.answer import JobFile, job_of_file
 from costmodel.planning.advice import advice, relaxed_gains, why_not
 from costmodel.planning.found import KEPT, Found
-from costmodel.planning.launch import launch_folders
+from costmodel.planning.launch import Candidate, launch_folders
 from costmodel.planning.machines import Machine, machine_columns, machines, several_machines
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.request import requested
@@ -131,7 +131,19 @@ class Plan(Found, Answer):
         FrameworkConfigError
             If the framework cannot launch a layout.
         """
-        return launch_folders(self, framework)
+        launches = self.best.job.recipe.launches
+        named = framework or (launches.framework if launches is not None else "")
+        candidates = [
+            Candidate(est, trial, self.command_of(trial.row), self._job_file_if_any(est))
+            for est, trial in self.trials()
+        ]
+        return launch_folders(candidates, self.yours.est if self.yours else None, named)
+
+    def _job_file_if_any(self, est: Estimate) -> str:
+        try:
+            return self.job_file(est)
+        except CostModelError:
+            return ""
 
     def to_dict(
         self,
