@@ -1,4 +1,4 @@
-"""What was read of a file, as data for tables, JSON and a job file."""
+"""What was read from a file: the keywords of a job, a record for JSON, and a job file to write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RL_NAMES = names(RL_FIELDS)
 
 
 class JobFile(NamedTuple):
-    """What a file of any kind says of a job: below flags, keywords and fields of a form.
+    """The job that a file of any kind describes; flags, keywords and form fields take precedence over it.
 
     `path` is as it was given, so that a command that names it runs in the same folder; `words` are flags that say how to
     read it, `remarks` what was not understood or has no price.
@@ -34,36 +34,38 @@ class JobFile(NamedTuple):
 
 
 def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFile:
-    """Read the job that a file of any kind describes: ours, a launch script, a configuration, a model.
+    """Read the job that a file of any kind describes: a job file, a launch script, a configuration, a model.
 
-    It lies at a path, or its text is at hand.
+    The file is given by its path, or as text.
     """
     from costmodel.interop.reading import kind_of, read_file
 
-    said = file.name if isinstance(file, TextFile) else str(file)
+    source = file.name if isinstance(file, TextFile) else str(file)
     try:
         text = file if isinstance(file, TextFile) else read_text(file)
     except CostModelError:
-        if kind or Path(said).exists():
+        if kind or Path(source).exists():
             raise
-        return JobFile(read_job(said), said)  # which says what a job file is
+        return JobFile(read_job(source), source)  # raises, with what a job file is
     kind_read = kind or kind_of(text)
     if kind_read == "job":
-        raw = parse_mapping(text.text, said, example="model: llama3-8b")
+        raw = parse_mapping(text.text, source, example="model: llama3-8b")
         if "num_layers" in raw:
-            name = {"name": PurePath(said).stem}
-            model = said if text.folder else make_model({**name, **raw}, said)
-            return JobFile({"model": model}, said, kind="model")
-        return JobFile(read_job(said) if text.folder else read_job_text(text.text, said), said, kind="job")
+            name = {"name": PurePath(source).stem}
+            model = source if text.folder else make_model({**name, **raw}, source)
+            return JobFile({"model": model}, source, kind="model")
+        return JobFile(
+            read_job(source) if text.folder else read_job_text(text.text, source), source, kind="job"
+        )
     found = read_file(text, kind_read, **given)
     if found.unpriced and given.get("model") is None:
-        raise CostModelError(f"{said}: the model cannot be priced: {found.unpriced}")
+        raise CostModelError(f"{source}: the model cannot be priced: {found.unpriced}")
     if found.sweeps and not found.job:
         raise CostModelError(
-            f"{said}: holds measurements, not a job; costmodel observed calibrate reads them"
+            f"{source}: holds measurements, not a job; costmodel observed calibrate reads them"
         )
-    # Switches are one field of many: those of the file stay beside those given.
-    kept = {
+    # `switches` is a table: those of the file and those given are merged, so the field is kept.
+    fields = {
         name: value
         for name, value in found.job.items()
         if name in FIELD and value is not None and (name == "switches" or given.get(name) is None)
@@ -73,7 +75,7 @@ def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFi
         *(word for name, value in (given.get("env") or {}).items() for word in ("--env", f"{name}={value}")),
         *(("--vocab-size", str(given["vocab_size"])) if given.get("vocab_size") else ()),
     )
-    return JobFile(kept, said, words, tuple(found.remarks), found.kind)
+    return JobFile(fields, source, words, tuple(found.remarks), found.kind)
 
 
 READING = ("kind", "env", "vocab_size", "allow_source")
@@ -83,10 +85,10 @@ READING = ("kind", "env", "vocab_size", "allow_source")
 def job_of_file(
     file: str | TextFile, asked: Mapping[str, Any], *, layout: bool = True
 ) -> tuple[JobFile, dict[str, Any]]:
-    """Return what a file says of a job, nothing for an empty path, and the fields that go on top.
+    """Return the job of a file, an empty one for an empty path, and the fields that override it.
 
-    Fields of one value fill in what the file leaves open, those of the layout only with `layout`: those of a search are
-    constraints, and say nothing of the file.
+    Fields with a single value may complete what the file leaves open (its reader gets them), those of the layout only
+    with `layout`: in a search they are constraints and say nothing about the file.
     """
     reading = {name: asked[name] for name in READING if asked.get(name)}
     above = {name: value for name, value in asked.items() if name not in READING}
@@ -103,7 +105,7 @@ def job_of_file(
 
 
 def _is_one(name: str, value: Any) -> bool:
-    """Tell whether a field has one value."""
+    """Tell whether a field is given a single value, not several to search."""
     if isinstance(value, str):
         return not any(mark in value for mark in (",", ":", " "))
     is_list = isinstance(value, list | tuple) or bool(getattr(value, "shape", ()))
@@ -111,7 +113,7 @@ def _is_one(name: str, value: Any) -> bool:
 
 
 def record(found: Imported) -> dict[str, Any]:
-    """Return everything that was read, as plain values: what ``costmodel read --format json`` writes."""
+    """Return everything that was read, as plain values for ``costmodel read --format json``."""
     job = {key: value for key, value in found.job.items() if key != "model"}
     model = found.job.get("model")
     return {
@@ -151,9 +153,9 @@ def model_of(found: Imported) -> dict[str, Any] | None:
 
 
 def job_yaml(found: Imported, model_file: str = "") -> str:
-    """Return the job as a job file of ours; what is missing and was not understood stands in comments.
+    """Return the text of a job file; comments list what is missing and what was not understood.
 
-    `model_file` is the name of the file beside it that `model_yaml` fills, where the model has no name of its own.
+    `model_file` is the file that `model_yaml` is written to, where the model is not a preset.
     """
     from costmodel.base.yaml_files import document_text
 
@@ -176,7 +178,7 @@ def job_yaml(found: Imported, model_file: str = "") -> str:
 
 
 def model_yaml(model: Model) -> str:
-    """Return a model as a model file of ours."""
+    """Return the text of a model file."""
     from costmodel.base.yaml_files import document_text
 
     return document_text(model.model_dump(exclude_defaults=True))

@@ -22,10 +22,10 @@ from costmodel.interop.framework import (
     base_recipe,
     changed_switches,
     counts_of,
+    inexpressible_switches,
     left_of,
     model_reference,
     steps_of,
-    unsaid_switches,
 )
 from costmodel.interop.keys import Values, key_table
 from costmodel.interop.text_file import TextFile, parse_json
@@ -44,54 +44,54 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
 
 def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
     """Read a configuration's content."""
-    said = _values(raw)
+    config = _values(raw)
     if not any(key in _KEYS.tables or key in _KEYS.used for key in raw if key != "comment"):
         raise FrameworkConfigError(
             "deepspeed: no key of a DeepSpeed configuration, such as zero_optimization or train_batch_size"
         )
-    draft = Draft(given, said)
-    auto = [said.key(name) for name in ("micro_batch", "accumulation", "global_batch", "zero_stage")]
-    auto = [key for key in auto if key in said.unsaid]
-    if draft["precision"] is None and not said["bf16"] and not said["fp16"]:
-        if any(key.endswith(".enabled") for key in said.unsaid):
+    draft = Draft(given, config)
+    auto = [config.key(name) for name in ("micro_batch", "accumulation", "global_batch", "zero_stage")]
+    auto = [key for key in auto if key in config.placeholders]
+    if draft["precision"] is None and not config["bf16"] and not config["fp16"]:
+        if any(key.endswith(".enabled") for key in config.placeholders):
             auto.append("precision")
         else:
             draft.put(precision="fp32")
-    draft.put(precision="bf16" if said["bf16"] else "fp16" if said["fp16"] else None)
-    draft.put(**{axis: said[axis] for axis in ("tp", "cp", "ep", "etp")}, pp=said["pp"] or 1)
-    _take_batch(said, draft)
+    draft.put(precision="bf16" if config["bf16"] else "fp16" if config["fp16"] else None)
+    draft.put(**{axis: config[axis] for axis in ("tp", "cp", "ep", "etp")}, pp=config["pp"] or 1)
+    _take_batch(config, draft)
     if "train_micro_batch_size_per_gpu" not in auto:
         draft.put(micro_batch=1)
-    _take_unpriced(said, draft)
-    if said["bf16"] and not said["zero_stage"]:
+    _take_unpriced(config, draft)
+    if config["bf16"] and not config["zero_stage"]:
         draft.warnings.append(
             "zero_optimization.stage 0 with bf16: BF16_Optimizer shards its states as ZeRO-1 does and adds gradients up in "
             "fp32 (runtime/bf16_optimizer.py): --zero-stage 1 --set zero_all_reduce=true --set grad_accum_dtype=fp32 "
             "prices that, here nothing is sharded"
         )
-    if draft["recompute"] is None and said["recompute"] is None and said["recomputation"]:
+    if draft["recompute"] is None and config["recompute"] is None and config["recomputation"]:
         draft.warnings.append(
             "activation_checkpointing: says how, the training script says whether; priced as full "
             "recomputation, give --recompute none where the script does not"
         )
     draft.put(
         recipe=_RECORD.recipe,
-        zero_stage=_stage(said),
-        shard_group=max(said["shard_group"], 0),
-        recompute=said["recompute"] or ("full" if said["recomputation"] else "none"),
+        zero_stage=_stage(config),
+        shard_group=max(config["shard_group"], 0),
+        recompute=config["recompute"] or ("full" if config["recomputation"] else "none"),
         sequence_parallel=False,
         schedule="none" if draft["pp"] == 1 else "1f1b",
-        model=said["model"],
-        seq_len=said["seq_len"],
+        model=config["model"],
+        seq_len=config["seq_len"],
     )
-    draft.job["switches"] = {**_switches(said, draft), **(draft["switches"] or {})}
-    draft.put_steps(said["steps"])
+    draft.job["switches"] = {**_switches(config, draft), **(draft["switches"] or {})}
+    draft.put_steps(config["steps"])
     draft.step_offloaded_as_adam()
     if auto:
         draft.notes.append(f'"auto", filled in by the trainer: {", ".join(auto)}')
     known = {
         "train_micro_batch_size_per_gpu": draft["micro_batch"],
-        "gradient_accumulation_steps": said["accumulation"]
+        "gradient_accumulation_steps": config["accumulation"]
         or (draft["micro_batch"] and draft["global_batch"]),
         "train_batch_size": draft["global_batch"],
         "precision": draft["precision"],
@@ -104,9 +104,9 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
 def beside_flags(text: str) -> tuple[int | None, dict[str, Any]]:
     """Return stage and switches that a configuration inside a script, or beside it, states; none if it is unreadable."""
     try:
-        said = _values(parse_json(text, "ds_config"))
-        stage = _stage(said) if said.said("zero_stage") else None
-        return stage, {"offload_optimizer": True} if _offloads(said, "optimizer") else {}
+        config = _values(parse_json(text, "ds_config"))
+        stage = _stage(config) if config.has("zero_stage") else None
+        return stage, {"offload_optimizer": True} if _offloads(config, "optimizer") else {}
     except CostModelError:
         return None, {}
 
@@ -118,18 +118,18 @@ def _values(raw: Mapping[str, Any]) -> Values:
     return Values(_KEYS, {**kept, "zero_optimization": {"stage": 1}} if zero is True else kept, "deepspeed")
 
 
-def _stage(said: Values) -> int:
-    stage = said["zero_stage"]
+def _stage(config: Values) -> int:
+    stage = config["zero_stage"]
     if not 0 <= stage <= 3:
-        raise said.error(said.key("zero_stage"), "a whole number from 0 to 3", stage)
+        raise config.error(config.key("zero_stage"), "a whole number from 0 to 3", stage)
     return int(stage)
 
 
-def _take_batch(said: Values, draft: Draft) -> None:
+def _take_batch(config: Values, draft: Draft) -> None:
     """Complete the batch and the GPUs: total = micro x steps x data-parallel ranks."""
     given = draft["micro_batch"] or draft["global_batch"]
-    draft.put(**{name: said[name] for name in ("micro_batch", "global_batch", "gpus")})
-    micro, total, steps = draft["micro_batch"], draft["global_batch"], said["accumulation"]
+    draft.put(**{name: config[name] for name in ("micro_batch", "global_batch", "gpus")})
+    micro, total, steps = draft["micro_batch"], draft["global_batch"], config["accumulation"]
     shards = draft["tp"] * draft["cp"] * draft["pp"]
     if draft["gpus"] is None and micro and steps and total:
         draft.put(gpus=total // (micro * steps) * shards)
@@ -148,38 +148,38 @@ def _take_batch(said: Values, draft: Draft) -> None:
         draft.put(micro_batch=max(1, total // (steps * dp)))
 
 
-def _offloads(said: Values, part: str) -> bool:
+def _offloads(config: Values, part: str) -> bool:
     """Whether optimizer or parameters are on the host or on a disk, under the key of any age."""
     older = {"optimizer": "cpu_offload", "param": "cpu_offload_params"}
-    return bool(said[f"offload_{part}"]) or said[older[part]] is True
+    return bool(config[f"offload_{part}"]) or config[older[part]] is True
 
 
-def _take_unpriced(said: Values, draft: Draft) -> None:
+def _take_unpriced(config: Values, draft: Draft) -> None:
     """Say what has no price, and read the optimizer."""
-    if "nvme" not in (said["offload_optimizer"], said["offload_param"]):
+    if "nvme" not in (config["offload_optimizer"], config["offload_param"]):
         draft.warnings = [text for text in draft.warnings if not text.startswith("aio: ")]
-    if _offloads(said, "param"):
+    if _offloads(config, "param"):
         draft.facts["offload_param"] = True
         draft.warnings.append(
             "offload_param: parameters on the host are priced by --set offload_parameters=true, here on the GPU"
         )
-    if said["optimizer"]:
-        draft.put_optimizer(said["optimizer"])
+    if config["optimizer"]:
+        draft.put_optimizer(config["optimizer"])
 
 
-def _switches(said: Values, draft: Draft) -> dict[str, Any]:
+def _switches(config: Values, draft: Draft) -> dict[str, Any]:
     """Read the switches that differ from those of the recipe."""
     base = load_recipe(draft["recipe"])
     overlapped = base.overlap.dp_overlap if base.overlap.dp_overlap != "none" else "every-layer"
     # DeepSpeed overlaps by default from stage 3 on.
-    overlaps = said["zero_stage"] == 3 if said["overlaps"] is None else said["overlaps"]
+    overlaps = config["zero_stage"] == 3 if config["overlaps"] is None else config["overlaps"]
     read: dict[str, Any] = {
         "dp_overlap": overlapped if overlaps else "none",
-        "offload_optimizer": _offloads(said, "optimizer"),
-        "grad_reduce_dtype": said["reduce_dtype"],
-        "grad_accum_dtype": said["accumulation_dtype"],
+        "offload_optimizer": _offloads(config, "optimizer"),
+        "grad_reduce_dtype": config["reduce_dtype"],
+        "grad_accum_dtype": config["accumulation_dtype"],
         "cp_method": "ulysses" if draft["cp"] > 1 else None,
-        "hpz_ranks": said["hpz_ranks"] if said["zero_stage"] == 3 and said["hpz_ranks"] > 1 else None,
+        "hpz_ranks": config["hpz_ranks"] if config["zero_stage"] == 3 and config["hpz_ranks"] > 1 else None,
     }
     return changed_switches({name: value for name, value in read.items() if value is not None}, base)
 
@@ -187,7 +187,7 @@ def _switches(said: Values, draft: Draft) -> dict[str, Any]:
 def emit_deepspeed(job: Job) -> str:
     """Return the configuration of one layout; what JSON cannot say is under ``comment``."""
     counts, recipe = counts_of(job), job.recipe
-    said: dict[str, Any] = {
+    config: dict[str, Any] = {
         "global_batch": counts["global_batch"],
         "micro_batch": counts["micro_batch"],
         "accumulation": counts["micro_batches"],
@@ -207,8 +207,8 @@ def emit_deepspeed(job: Job) -> str:
         "cp": counts["cp"] if counts["cp"] > 1 else None,
     }
     if counts["ep"] > 1:
-        said |= {"experts": True, "ep": counts["ep"], "etp": counts["etp"]}
-    values = _KEYS.nested(said)
+        config |= {"experts": True, "ep": counts["ep"], "etp": counts["etp"]}
+    values = _KEYS.nested(config)
     if recipe.host.offload_optimizer:
         values["zero_optimization"]["offload_optimizer"]["pin_memory"] = True
     if job.layout.recompute:
@@ -227,6 +227,6 @@ def emit_deepspeed(job: Job) -> str:
     if steps := steps_of(job):
         comment["steps"] = steps
     given = {"recipe": base_recipe(job, _RECORD.recipe), "gpus": counts["gpus"], "pp": counts["pp"]}
-    if unsaid := unsaid_switches(job, imported(values, given).answer()):
-        comment["switches without a key"] = unsaid
+    if inexpressible := inexpressible_switches(job, imported(values, given).answer()):
+        comment["switches without a key"] = inexpressible
     return json.dumps({"comment": comment, **values}, indent=2) + "\n"

@@ -68,14 +68,14 @@ class Draft:
     Keys of the file that nobody knows, and those without a price, are named whatever its reader does.
     """
 
-    def __init__(self, given: Mapping[str, Any], said: Values | None = None) -> None:
+    def __init__(self, given: Mapping[str, Any], config: Values | None = None) -> None:
         self.job = {name: value for name, value in fields_of(given).items() if value is not None}
         self.notes: list[str] = []
-        self.warnings: list[str] = said.unpriced() if said else []
+        self.warnings: list[str] = config.unpriced() if config else []
         self.facts: dict[str, Any] = {}
         self.missing: list[str] = []
         """Names of what is missing beside fields."""
-        self.ignored: list[str] = [*said.unread()] if said else []
+        self.ignored: list[str] = [*config.unknown()] if config else []
         self.more: dict[str, Any] = {}
         """Other parts of the answer, as `Imported` has them."""
 

@@ -113,7 +113,7 @@ def changed_switches(read: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in read.items() if current[key] != value}
 
 
-def unsaid_switches(job: Job, imported: Imported) -> list[str]:
+def inexpressible_switches(job: Job, imported: Imported) -> list[str]:
     """Return the recipe's switches that come back different from a configuration, as ``name = value``."""
     back = load_recipe(imported.job["recipe"]).switched(imported.job.get("switches") or {})
     theirs = resolved_for(back, job.cluster.accelerator, job.precision.name).switches
@@ -134,7 +134,7 @@ _LENGTHS = ("--train-iters", "train.train_iters", "training.steps", "num_epochs"
 
 def comments_of(framework: Framework, job: Job, back: Imported, word: str) -> list[str]:
     """Return comments on switches of the recipe that a configuration has no `word` for, and on what it leaves to its user."""
-    lost = [f"# no {word} for the recipe's {switch}" for switch in unsaid_switches(job, back)]
+    lost = [f"# no {word} for the recipe's {switch}" for switch in inexpressible_switches(job, back)]
     return [*lost, *(f"# left to you: {what}" for what in left_of(framework, job))]
 
 

@@ -24,36 +24,36 @@ _TABLES = _KEYS.more
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job."""
     raw = parse_yaml(file.text, file.name)
-    said = Values(_KEYS, raw)
+    config = Values(_KEYS, raw)
     draft = Draft(given)
-    draft.warnings += said.unpriced()
+    draft.warnings += config.unpriced()
     if draft["model"] is None:
-        draft.put(model=_model(raw, said, Path(file.name).stem, given.get("vocab_size")))
+        draft.put(model=_model(raw, config, Path(file.name).stem, given.get("vocab_size")))
     degrees = _degrees(raw, draft)
     draft.put(
         tp=degrees["tensor"] * degrees["tensor_sequence"],
         pp=degrees["pipeline"],
         cp=degrees["context"],
         ep=degrees["expert"],
-        recipe="maxtext-tpu" if said["hardware"] == "tpu" else "maxtext",
+        recipe="maxtext-tpu" if config["hardware"] == "tpu" else "maxtext",
         zero_stage=3 if degrees["fsdp"] * degrees["fsdp_transpose"] > 1 else 0,
-        seq_len=said["seq_len"],
+        seq_len=config["seq_len"],
     )
-    _take_batch(said, draft)
-    precisions, quantized = _TABLES["precisions"], str(said["quantization"] or "")
+    _take_batch(config, draft)
+    precisions, quantized = _TABLES["precisions"], str(config["quantization"] or "")
     if quantized and quantized not in precisions["quantization"]:
-        raise said.error("quantization", f"one of {', '.join(precisions['quantization'])}", quantized)
-    plain = precisions["dtype"].get(said["dtype"], "bf16")
+        raise config.error("quantization", f"one of {', '.join(precisions['quantization'])}", quantized)
+    plain = precisions["dtype"].get(config["dtype"], "bf16")
     draft.put(precision=precisions["quantization"].get(quantized, plain))
-    if said["weight_dtype"] == "bf16":
+    if config["weight_dtype"] == "bf16":
         draft.put_switches(ALL_BF16)
     if draft["recompute"] is None:
-        draft.put(recompute="full" if said["remat"] == "full" else "selective")
-        if said["remat"] != "full":
+        draft.put(recompute="full" if config["remat"] == "full" else "selective")
+        if config["remat"] != "full":
             draft.warnings.append(
-                f"remat_policy {said['remat']}: priced as selective recomputation of attention"
+                f"remat_policy {config['remat']}: priced as selective recomputation of attention"
             )
-    draft.put_optimizer(said["optimizer"])
+    draft.put_optimizer(config["optimizer"])
     draft.ignored += _unread(raw)
     return draft.answer()
 
@@ -61,10 +61,10 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
 def _unread(raw: Mapping[str, Any]) -> tuple[str, ...]:
     """Return keys that are neither known nor at a default that changes nothing."""
     of_blocks = {
-        said[0]
+        config[0]
         for fields in (*_TABLES["blocks"].values(), *_TABLES["mixers"].values())
-        for said in fields.values()
-        if isinstance(said, list)
+        for config in fields.values()
+        if isinstance(config, list)
     }
     axes = {
         f"{tier}_{axis}_parallelism"
@@ -82,18 +82,20 @@ def _unread(raw: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _take_batch(said: Values, draft: Draft) -> None:
+def _take_batch(config: Values, draft: Draft) -> None:
     """Read the batch of all devices, where their number is known."""
-    each, gpus = said["device_batch"], draft["gpus"]
+    each, gpus = config["device_batch"], draft["gpus"]
     if not gpus or each is None or draft["global_batch"] is not None:
         return
     if not 0 < each <= FIELD["global_batch"].most:
-        raise said.error(said.key("device_batch"), "a number above 0", each)
+        raise config.error(config.key("device_batch"), "a number above 0", each)
     at_once = each * gpus
-    if at_once * said["accumulation"] != int(at_once * said["accumulation"]):
+    if at_once * config["accumulation"] != int(at_once * config["accumulation"]):
         raise FrameworkConfigError(f"per_device_batch_size: {each} on {gpus} GPUs is no whole batch")
     replicas = max(1, gpus // (draft["tp"] * draft["pp"] * draft["cp"]))
-    draft.put(global_batch=int(at_once * said["accumulation"]), micro_batch=max(1, int(at_once) // replicas))
+    draft.put(
+        global_batch=int(at_once * config["accumulation"]), micro_batch=max(1, int(at_once) // replicas)
+    )
 
 
 def _degrees(raw: Mapping[str, Any], draft: Draft) -> dict[str, int]:
@@ -126,10 +128,10 @@ def _degrees(raw: Mapping[str, Any], draft: Draft) -> dict[str, int]:
     return found
 
 
-def _model(raw: Mapping[str, Any], said: Values, name: str, vocabulary: int | None) -> Model | None:
+def _model(raw: Mapping[str, Any], config: Values, name: str, vocabulary: int | None) -> Model | None:
     """Return the model that is named or described."""
-    named, block = said["named"], said["block"]
-    if not said.said("hidden_size"):
+    named, block = config["named"], config["block"]
+    if not config.has("hidden_size"):
         if named == "default":
             return None
         model = known_model(named)
@@ -140,23 +142,23 @@ def _model(raw: Mapping[str, Any], said: Values, name: str, vocabulary: int | No
         return model
     if block not in _TABLES["blocks"]:
         raise FrameworkConfigError(f"decoder_block: {block!r} is not supported; give --model")
-    if said["scale"] != 1:
+    if config["scale"] != 1:
         raise FrameworkConfigError("global_parameter_scale: only 1 is supported")
     wanted = ("hidden_size", "num_heads", "num_layers", "ffn_size")
-    if lacking := [field for field in wanted if said[field] is None]:
-        raise FrameworkConfigError(f"{said.key(lacking[0])}: missing, or no whole number")
+    if lacking := [field for field in wanted if config[field] is None]:
+        raise FrameworkConfigError(f"{config.key(lacking[0])}: missing, or no whole number")
     plain = ("num_layers", "hidden_size", "num_heads", "head_dim", "ffn_size", "tied_embeddings", "qk_norm")
-    activations = said["activations"]
+    activations = config["activations"]
     values: dict[str, Any] = {
         "name": named if named != "default" else name,
-        **{field: said[field] for field in plain},
-        "num_kv_heads": said["num_kv_heads"] or said["num_heads"],
-        "vocab_size": vocabulary or said["vocab_size"],
+        **{field: config[field] for field in plain},
+        "num_kv_heads": config["num_kv_heads"] or config["num_heads"],
+        "vocab_size": vocabulary or config["vocab_size"],
         "gated_mlp": isinstance(activations, list) and len(activations) == 2,
     }
-    if said["num_experts"] > 1:
-        width = said["ffn_size"] if said["expert_ffn_size"] is None else said["expert_ffn_size"]
-        values |= {"num_experts": said["num_experts"], "top_k": said["top_k"], "expert_ffn_size": width}
+    if config["num_experts"] > 1:
+        width = config["ffn_size"] if config["expert_ffn_size"] is None else config["expert_ffn_size"]
+        values |= {"num_experts": config["num_experts"], "top_k": config["top_k"], "expert_ffn_size": width}
     values |= _looked_up(_TABLES["blocks"][block], raw)
     _compute(block, values, raw)
     return make_model({key: value for key, value in values.items() if value is not None}, "maxtext")

@@ -30,13 +30,13 @@ def read_flags(
     draft = Draft(given)
     for field in _GIVEN:
         if given.get(field) is not None:
-            flags.give(field, given[field])
+            flags.set(field, given[field])
     draft.warnings += flags.unpriced()
     named = model or draft["model"] or _named_model(flags, draft)
     model = load_model(named) if isinstance(named, str) else named
     unpriced = "" if model is not None else other_mixer(flags)
     shape = shape_of_flags(flags) if unpriced else {}
-    if not unpriced and model is None and (flags.said("num_layers") or flags.said("hybrid_pattern")):
+    if not unpriced and model is None and (flags.has("num_layers") or flags.has("hybrid_pattern")):
         model = model_of_flags(flags, name, draft.notes)
     layers = model.num_layers if model is not None else int(shape.get("num_layers", 0))
     experts = bool(model.num_experts if model is not None else shape.get("num_experts"))
@@ -57,7 +57,7 @@ def read_flags(
     draft.put(axis_order="tp cp pp dp" if flags["tp_pp_dp"] else None)
     draft.put(pipeline_layout=_pipeline_layout(flags, draft.job, model) or None)
     _take_length(flags, draft)
-    draft.ignored += flags.unread()
+    draft.ignored += flags.unknown()
     if unpriced:
         draft.more |= {"shape": shape, "unpriced": unpriced}
     if flags["deepspeed"]:
@@ -67,7 +67,7 @@ def read_flags(
 
 def _named_model(flags: Flags, draft: Draft) -> Model | None:
     """Return the model that ms-swift's ``--model`` names in place of its sizes."""
-    named = "" if flags.said("num_layers") else flags["model"]
+    named = "" if flags.has("num_layers") else flags["model"]
     if not named:
         return None
     model = known_model(named)
@@ -127,7 +127,7 @@ def _take_length(flags: Flags, draft: Draft) -> None:
     iters, samples = (int(flags[name] or 0) for name in ("train_iters", "train_samples"))
     if samples > 0:
         draft.put(**tokens_of(1, {**draft.job, "global_batch": samples}))
-    elif not flags.said("growing_batch"):
+    elif not flags.has("growing_batch"):
         draft.put_steps(iters)
     for flag in MEGATRON.fields["growing_batch"].keys:
         if flag in flags.raw:
@@ -141,7 +141,7 @@ def _gpus_of(flags: Flags) -> int | None:
     """Return nodes times GPUs of each, as torchrun's or DeepSpeed's launcher has them."""
 
     def known(name: str) -> int | None:
-        texts = [flags.text(flag) for flag in MEGATRON.fields[name].keys if not flags.lacks(flag)]
+        texts = [flags.text(flag) for flag in MEGATRON.fields[name].keys if not flags.unresolved(flag)]
         return next((int(text) for text in texts if text.isdigit()), None)
 
     nodes, each = known("nodes"), known("gpus_per_node")
@@ -163,8 +163,8 @@ def _zero_stage(flags: Flags) -> int:
 
 def _recompute_of(flags: Flags, warnings: list[str]) -> str:
     """Read recomputation, of flags of all ages."""
-    unsaid = "full" if flags["recompute_all"] else "selective" if flags["recompute_attention"] else "none"
-    found = str(flags["recompute"] or unsaid)
+    default = "full" if flags["recompute_all"] else "selective" if flags["recompute_attention"] else "none"
+    found = str(flags["recompute"] or default)
     if found not in ("none", "selective", "full"):
         raise FrameworkConfigError(
             f"--recompute-granularity: expected none, selective or full, got {found!r}"
@@ -210,8 +210,8 @@ def _take_adapters(flags: Flags, draft: Draft) -> None:
         return
     # ms-swift trains a language model's adapters beside a whole tower.
     way = "qlora" if flags["qlora"] else {"lora_llm": "lora", "": "lora"}.get(way, way)
-    said = Values(key_table("trainers"), {"lora_rank": rank, "lora_target": flags["lora_targets"]})
-    take_tuning(said, way, draft)
+    config = Values(key_table("trainers"), {"lora_rank": rank, "lora_target": flags["lora_targets"]})
+    take_tuning(config, way, draft)
 
 
 def _take_optimizer(flags: Flags, draft: Draft) -> None:
@@ -351,7 +351,7 @@ def _expert_switches(flags: Flags) -> dict[str, Any]:
         "moe_capacity_factor": flags["capacity_factor"],
         "ep_overlap": flags["ep_overlap"],
     }
-    if flags.said("deepspeed_ep"):
+    if flags.has("deepspeed_ep"):
         found["moe_dispatcher"] = "all-to-all"
     if dispatcher == "flex" and backend == "hybrid-ep":
         found["dispatch_sms"] = flags["flex_sms"]

@@ -91,7 +91,7 @@ def _pattern_of(model: Model, letter: str, sizes: Mamba2) -> str:
 
 def says_hybrid(flags: Flags) -> bool:
     """Return whether flags say which layers are state spaces, by a pattern or by shares."""
-    return any(flags.said(name) for name in ("hybrid_pattern", "hybrid_attention", "hybrid_mlp"))
+    return any(flags.has(name) for name in ("hybrid_pattern", "hybrid_attention", "hybrid_mlp"))
 
 
 def hybrid_pattern(flags: Flags) -> str:
@@ -100,8 +100,8 @@ def hybrid_pattern(flags: Flags) -> str:
     Parts behind a slash are prediction layers, bars cut stages. Without a pattern two shares say it.
     """
     pattern = str(flags["hybrid_pattern"]).split("/")[0].replace("|", "")
-    if not pattern and (flags.said("hybrid_attention") or flags.said("hybrid_mlp")):
-        pattern = _spread(flags.need("num_layers"), flags["hybrid_attention"], flags["hybrid_mlp"])
+    if not pattern and (flags.has("hybrid_attention") or flags.has("hybrid_mlp")):
+        pattern = _spread(flags.require("num_layers"), flags["hybrid_attention"], flags["hybrid_mlp"])
     if strange := sorted(set(pattern) - set(_LETTERS)):
         raise FrameworkConfigError(
             f"--hybrid-layer-pattern: {strange[0]!r} is no layer; expected {' '.join(_LETTERS)}"
@@ -136,7 +136,7 @@ def take_mixers(flags: Flags, hidden_size: int, layers: int) -> dict[str, Any]:
         }
     if variant == "dsa":
         for name in _SIZES["indexed"].values():
-            flags.need(name)
+            flags.require(name)
         return {**found, "attention_pattern": "i" * layers, "mixers": {"i": sizes("indexed")}}
     return found
 

@@ -95,8 +95,8 @@ def _expert_arguments(model: Model) -> dict[str, Any]:
 
 def model_of_flags(flags: Flags, name: str, notes: list[str]) -> Model:
     """Return the model that flags describe, with Megatron-LM's defaults; `notes` takes what was understood otherwise."""
-    if (pattern := hybrid_pattern(flags)) and not flags.said("num_layers"):
-        flags.give("num_layers", len(pattern))
+    if (pattern := hybrid_pattern(flags)) and not flags.has("num_layers"):
+        flags.set("num_layers", len(pattern))
     if "/" in flags["hybrid_pattern"]:
         notes.append("prediction layers, behind the slash of the pattern, are not priced")
     values = _dimensions(flags, name)
@@ -180,12 +180,12 @@ def shape_of_flags(flags: Flags) -> dict[str, Any]:
 
 def _dimensions(flags: Flags, name: str) -> dict[str, Any]:
     """Return layers, widths, heads and what an MLP is made of."""
-    hidden, heads = flags.need("hidden_size"), flags.need("num_heads")
+    hidden, heads = flags.require("hidden_size"), flags.require("num_heads")
     gated = flags["swiglu"] or flags["quick_geglu"] or flags["gated_older"]
     default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if flags["swiglu"] else 4 * hidden
     return {
         "name": name,
-        "num_layers": flags.need("num_layers") - len(noop_layers(flags)),
+        "num_layers": flags.require("num_layers") - len(noop_layers(flags)),
         "hidden_size": hidden,
         "num_heads": heads,
         "gated_mlp": gated or flags["glu_activation"] in _WORDS["glu_activations"],
@@ -217,9 +217,9 @@ def _vocabulary(flags: Flags, notes: list[str]) -> int:
 def _tokenizer_size(flags: Flags, notes: list[str]) -> int:
     """Return the vocabulary of a tokenizer that is known by name."""
     kind, named = (
-        "" if flags.lacks(flags.key(name)) else flags[name] for name in ("tokenizer_type", "tokenizer")
+        "" if flags.unresolved(flags.key(name)) else flags[name] for name in ("tokenizer_type", "tokenizer")
     )
-    if not kind and flags.said("vocab_file"):
+    if not kind and flags.has("vocab_file"):
         kind = "GPT2BPETokenizer"  # older Megatron's default
     model = None if kind in _TOKENIZERS or not named else known_model(named)
     size = _TOKENIZERS.get(kind) or (model.vocab_size if model else 0)
@@ -258,10 +258,10 @@ def _expert_counts(flags: Flags) -> dict[str, Any]:
     """Return how many experts there are, and how many a token visits."""
     if flags["num_experts"] <= 1:
         return {}
-    unsaid = 1 if flags.said("deepspeed_ep") else 2
+    default_top_k = 1 if flags.has("deepspeed_ep") else 2
     return {
         "num_experts": flags["num_experts"],
-        "top_k": unsaid if flags["top_k"] is None else flags["top_k"],
+        "top_k": default_top_k if flags["top_k"] is None else flags["top_k"],
     }
 
 
@@ -270,7 +270,7 @@ def _experts(flags: Flags, layers: int, ffn: int) -> dict[str, Any]:
     counts = _expert_counts(flags)
     if not counts:
         return {"ffn_size": ffn}
-    if flags.said("deepspeed_ep"):
+    if flags.has("deepspeed_ep"):
         # Megatron-DeepSpeed: every second layer where nothing is said (megatron/arguments.py, --expert-interval).
         every = flags["expert_interval"]
         dense = ffn if every > 1 else 0

@@ -156,13 +156,13 @@ def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: i
     try:
         text = read_text(path).text
     except CostModelError as error:
-        said = str(error).removeprefix(f"{shown(str(path))}: ")
-        if said == "is empty":
+        message = str(error).removeprefix(f"{shown(str(path))}: ")
+        if message == "is empty":
             return read_log_text("", file)
-        if said == "no such file":
-            said = "cannot be read (No such file or directory)"
-        if said.startswith("cannot be read"):
-            return Log((), (LogProblem(str(path), 0, said),), ())
+        if message == "no such file":
+            message = "cannot be read (No such file or directory)"
+        if message.startswith("cannot be read"):
+            return Log((), (LogProblem(str(path), 0, message),), ())
         return Log((), (LogProblem(file, 0, "is not text; expected what nccl-tests prints"),), ())
     return read_log_text(text, file, collective=collective, ranks=ranks, nodes=nodes)
 
@@ -337,8 +337,8 @@ class _Reader:
     def primitive_of(self, table: _Table) -> str:
         """Return the collective of a table: as given, as the log says, as its name says, by its columns."""
         stem = Path(self.file).stem.lower().replace("-", "_")
-        for said, meant in _SAME_NAME.items():
-            stem = stem.replace(said, meant)
+        for alias, name in _SAME_NAME.items():
+            stem = stem.replace(alias, name)
         by_name = [name for name in PROGRAMS if re.search(rf"(?:^|_|\d){name}(?:_|$|\d|\.)", stem)]
         if "reduce" in by_name and len(by_name) > 1:
             by_name.remove("reduce")

@@ -78,13 +78,13 @@ def _overrides_of(arguments: Mapping[str, Any], optimizer: list[str]) -> dict[st
         flag = MEGATRON.key(name)
         if ("moe" in flag or "expert" in flag) and "ep" not in arguments:
             continue
-        said = words.get(flag)
-        if said is None:
+        given_words = words.get(flag)
+        if given_words is None:
             value = absent
         elif MEGATRON.fields[name].kind == "words":
-            value = f"[{','.join(said)}]"
+            value = f"[{','.join(given_words)}]"
         else:
-            value = said[0] if said else _contrary(absent)
+            value = given_words[0] if given_words else _contrary(absent)
         if value:
             found |= dict.fromkeys(keys, value)
     stages, chunks = int(found["model.pipeline_model_parallel_size"]), arguments["pipeline_layout"]
@@ -110,15 +110,15 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
 
 def import_nemo(text: str, **given: Any) -> Imported:
     """Read overrides; `given` are keywords of a job, ``model`` among them unless the first comment names one."""
-    said = {**own_head(text), **given}
+    options = {**own_head(text), **given}
     overrides = _read_lines(text)
     adapters = {
         key: overrides.pop(f"peft.{key}") for key in ("dim", "target_modules") if f"peft.{key}" in overrides
     }
     flags, left = _flags_of(overrides)
-    if said.get("gpus"):
-        flags.give("world_size", said["gpus"])
-    draft = read_flags(flags, {"recipe": _RECORD.recipe, **said})
+    if options.get("gpus"):
+        flags.set("world_size", options["gpus"])
+    draft = read_flags(flags, {"recipe": _RECORD.recipe, **options})
     draft.ignored += left
     if adapters:
         rank = adapters.get("dim", "32")

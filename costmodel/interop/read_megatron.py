@@ -191,15 +191,15 @@ def _complete_gpus(flags: Flags, followed: Followed) -> None:
         each = slurm.get("ntasks-per-node", "")
     for name, value in (("nodes", slurm.get("nodes") or ""), ("gpus_per_node", each)):
         flag = MEGATRON.key(name)
-        if value.isdigit() and (flag not in flags.raw or flags.lacks(flag)):
-            flags.give(name, value)
+        if value.isdigit() and (flag not in flags.raw or flags.unresolved(flag)):
+            flags.set(name, value)
     # DeepSpeed's launcher without a file of hosts stays on its node (deepspeed/launcher/runner.py), and so does
     # torchrun (torch/distributed/run.py).
     launched = {*flags.raw}
-    if not flags.said("nodes") and (
+    if not flags.has("nodes") and (
         "--nproc-per-node" in launched or ("--num-gpus" in launched and "--hostfile" not in launched)
     ):
-        flags.give("nodes", 1)
+        flags.set("nodes", 1)
 
 
 def _take_defaults_of_forks(flags: Flags, words: Sequence[str]) -> None:
@@ -210,7 +210,7 @@ def _take_defaults_of_forks(flags: Flags, words: Sequence[str]) -> None:
         if backend != "megatron":
             raise FrameworkConfigError(f"--train-backend: {backend!r} is not supported (megatron is)")
         defaults = MEGATRON.more["words"]["slime_defaults"]
-    elif "megatron" in words[:3] and not flags.said("num_layers"):
+    elif "megatron" in words[:3] and not flags.has("num_layers"):
         defaults = MEGATRON.more["words"]["swift_defaults"]
         # A converted checkpoint is named for its model (ms-swift's `swift export --to_mcore`).
         converted = Path(without_marks("".join((flags.raw.get("--load") or [])[:1]))).name.removesuffix(
@@ -243,14 +243,14 @@ def _take_deepspeed(flags: Flags, followed: Followed, file: TextFile, draft: Dra
         draft.notes.append(f"DeepSpeed's configuration: ZeRO stage {stage}")
     if switches:
         draft.job["switches"] = {**(draft["switches"] or {}), **switches}
-        said = ", ".join(f"{key} = {value}" for key, value in switches.items())
-        draft.notes.append(f"DeepSpeed's configuration in the script: {said}")
+        stated = ", ".join(f"{key} = {value}" for key, value in switches.items())
+        draft.notes.append(f"DeepSpeed's configuration in the script: {stated}")
 
 
 def _deepspeed_config(flags: Flags, followed: Followed, file: TextFile) -> tuple[str, str | None]:
     """Return the name of the DeepSpeed configuration, and its text where the script writes it or it lies beside."""
     flag = "--deepspeed-config"
-    named = "" if flags.lacks(flag) else flags.text(flag)
+    named = "" if flags.unresolved(flag) else flags.text(flag)
     inside = list(followed.files.values())
     name = Path(without_marks(named)).name
     if named and (text := followed.files.get(name)) is not None:

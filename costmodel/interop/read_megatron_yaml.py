@@ -225,7 +225,7 @@ def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
     engine: dict[str, Any] = {
         part: raw[part] for part in ("fp16", "bf16", "zero_optimization", "optimizer") if part in raw
     }
-    draft.ignored += Values(key_table("deepspeed"), engine).unread()
+    draft.ignored += Values(key_table("deepspeed"), engine).unknown()
     draft.put_optimizer(str(table_in(raw, "optimizer").get("type") or "adam"))
     model = draft["model"]
     if raw.get("gpt_j_residual") and isinstance(model, Model):
@@ -269,8 +269,8 @@ def of_configuration(
         if str(tokenizer.get(key) or "").endswith("Tokenizer"):
             flat.setdefault("tokenizer_type", tokenizer[key])
     named = str(tokenizer.get("type") or tokenizer.get("tokenizer_model") or tokenizer.get("name") or "")
-    unsaid = "/" in named and not flat.get("vocab_size") and "vocab_size" not in given
-    model = known_model(named) if unsaid else None
+    is_hub_model = "/" in named and not flat.get("vocab_size") and "vocab_size" not in given
+    model = known_model(named) if is_hub_model else None
     if model is not None:
         given = {**given, "vocab_size": model.vocab_size}
     kept = {flag: value for flag, value in _flags_of(flat).items() if flag in _READ}

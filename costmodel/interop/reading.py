@@ -44,8 +44,8 @@ _SCRIPT = re.compile(
 )
 
 
-class Look(NamedTuple):
-    """A first look at a text: its form (``json``, ``toml``, ``yaml`` or none) with its content, or the text itself."""
+class FileForm(NamedTuple):
+    """The format of a text (``json``, ``toml``, ``yaml`` or none) with its parsed content, or the text itself."""
 
     form: str = ""
     raw: Mapping[str, Any] = {}
@@ -54,11 +54,11 @@ class Look(NamedTuple):
     has_flags: bool = False
     is_log: bool = False
     problem: str = ""
-    """Why it has no form though it begins like one."""
+    """Why it could not be parsed although it looks like that format."""
 
 
-def look_at(file: TextFile) -> Look:
-    """Return what a text looks like; nothing is raised."""
+def detect_form(file: TextFile) -> FileForm:
+    """Detect the format of a text and parse it; nothing is raised."""
     text, name = file.text, file.name
     suffix = name.rsplit(".", 1)[-1].lower() if "." in name else ""
     is_log = bool(_LOG.search(text[:2_000_000]))
@@ -68,9 +68,9 @@ def look_at(file: TextFile) -> Look:
         except CostModelError as error:
             # YAML takes braces too, and comments among them.
             if suffix not in ("yaml", "yml"):
-                return Look(problem=str(error).removeprefix(f"{name}: "), is_log=is_log)
+                return FileForm(problem=str(error).removeprefix(f"{name}: "), is_log=is_log)
         else:
-            return Look("json", raw)
+            return FileForm("json", raw)
     script = suffix in ("sh", "slurm", "sbatch", "bash", "job") or text.startswith("#!")
     flags = len(set(_FLAG.findall(text[:200_000])))
     if suffix == "toml" or (
@@ -78,18 +78,18 @@ def look_at(file: TextFile) -> Look:
         and re.search(r"^\[[\w.\"-]+\][ \t\r]*$", text, re.M)
     ):
         try:
-            return Look("toml", tomllib.loads(text))
+            return FileForm("toml", tomllib.loads(text))
         except (ValueError, RecursionError) as error:  # of a number of thousands of digits, too
             if suffix == "toml":
-                return Look(problem=f"not TOML: {str(error).splitlines()[0][:80]}")
+                return FileForm(problem=f"not TOML: {str(error).splitlines()[0][:80]}")
     is_script = script or (suffix not in ("yaml", "yml") and bool(_SCRIPT.search(text)))
     if (suffix in ("yaml", "yml") or not (is_script or is_log or flags > 3)) and len(text) <= MOST_CHARACTERS:
         try:
-            return Look("yaml", parse_mapping(text, name, example="key: value"), is_log=is_log)
+            return FileForm("yaml", parse_mapping(text, name, example="key: value"), is_log=is_log)
         except CostModelError as error:
             if suffix in ("yaml", "yml"):
-                return Look(problem=str(error).removeprefix(f"{name}: "))
-    return Look("", {}, text, is_script and not is_log, flags > 3, is_log)
+                return FileForm(problem=str(error).removeprefix(f"{name}: "))
+    return FileForm("", {}, text, is_script and not is_log, flags > 3, is_log)
 
 
 class Reader(NamedTuple):
@@ -102,9 +102,9 @@ class Reader(NamedTuple):
     rules: Sequence[Mapping[str, Any]]
     keys: str = ""
 
-    def tells(self, look: Look) -> bool:
+    def tells(self, form: FileForm) -> bool:
         """Whether a text is of this kind."""
-        return any(_fits(rule, look) for rule in self.rules)
+        return any(_fits(rule, form) for rule in self.rules)
 
     def read(self, file: TextFile, given: Mapping[str, Any]) -> Imported:
         """Read a file of this kind."""
@@ -122,38 +122,38 @@ def _check_values(job: Mapping[str, Any], table: KeyTable | None, text: str) -> 
         try:
             read_field(name, job[name])
         except CostModelError as error:
-            said = str(error).removeprefix(f"{name}: ")
+            problem = str(error).removeprefix(f"{name}: ")
             keys = table.fields[name].keys if table is not None and name in table.fields else ()
             plain = text.replace("_", "-")
             there = (key for key in keys if key.rpartition(".")[2].strip("-").replace("_", "-") in plain)
-            raise FrameworkConfigError(f"{next(there, name)}: {said}") from None
+            raise FrameworkConfigError(f"{next(there, name)}: {problem}") from None
 
 
-def _fits(rule: Mapping[str, Any], look: Look) -> bool:
+def _fits(rule: Mapping[str, Any], form: FileForm) -> bool:
     """Whether a text is as a rule says."""
-    if rule.get("form", look.form) != look.form:
+    if rule.get("form", form.form) != form.form:
         return False
     if "begins" in rule:
-        return rule["begins"] in look.text[:200]
+        return rule["begins"] in form.text[:200]
     if "holds" in rule:
-        return rule["holds"] in look.text
+        return rule["holds"] in form.text
     if "looks" in rule:
-        return look.is_log if rule["looks"] == "log" else look.is_script or look.has_flags
+        return form.is_log if rule["looks"] == "log" else form.is_script or form.has_flags
 
     def some(words: str, keys: Mapping[str, Any]) -> bool:
         return any(word in keys for word in words.split())
 
     for key, words in rule.get("below", {}).items():
-        table = look.raw.get(key)
+        table = form.raw.get(key)
         if not isinstance(table, dict) or not table or (words and not some(words, table)):
             return False
         parts = [part for part in table.values() if isinstance(part, dict)]
         if "inside" in rule and not any(rule["inside"] in part for part in parts):
             return False
     return (
-        all(some(rule[name], look.raw) for name in ("any", "also") if name in rule)
-        and all(word in look.raw for word in rule.get("all", "").split())
-        and not some(rule.get("none", ""), look.raw)
+        all(some(rule[name], form.raw) for name in ("any", "also") if name in rule)
+        and all(word in form.raw for word in rule.get("all", "").split())
+        and not some(rule.get("none", ""), form.raw)
     )
 
 
@@ -218,21 +218,21 @@ def read_file(file: TextFile, kind: str = "", **given: Unpack[ReadKeywords]) -> 
 
 def kind_of(file: str | Path | TextFile) -> str:
     """Return the kind of a file, or of its text, ``job`` where it is of no other."""
-    look = look_at(file if isinstance(file, TextFile) else read_text(file))
-    return next((reader.kind for reader in READERS.values() if reader.tells(look)), "job")
+    form = detect_form(file if isinstance(file, TextFile) else read_text(file))
+    return next((reader.kind for reader in READERS.values() if reader.tells(form)), "job")
 
 
 def _reader_for(file: TextFile, kind: str) -> Reader:
     """Return the reader that a text is for."""
     if kind:
         raise FrameworkConfigError(f"--from: {kind!r} is unknown; {choices_hint(kind, READERS)}")
-    look = look_at(file)
+    form = detect_form(file)
     for reader in READERS.values():
-        if reader.tells(look):
+        if reader.tells(form):
             return reader
-    said = f"; {look.problem}" if look.problem else ""
+    problem = f"; {form.problem}" if form.problem else ""
     raise FrameworkConfigError(
-        f"is no file of a known kind{said}; --from names one of {', '.join(sorted(READERS))}"
+        f"is no file of a known kind{problem}; --from names one of {', '.join(sorted(READERS))}"
     )
 
 

@@ -49,76 +49,76 @@ def read_nemo_rl(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if not whole:
         bases = _NEMO.more["bases"]
         own = _merged(_merged(bases["all"], bases.get(kind, {})), own)
-    said = Values(_NEMO, resolved(own), "NeMo-RL")
-    limit = said["max_total_len"]
-    packs = said["packing"] or said["dynamic"]
-    room = said["packed_tokens"] if said["packing"] else said["dynamic_tokens"]
-    _take_model(said["model"], draft)
+    config = Values(_NEMO, resolved(own), "NeMo-RL")
+    limit = config["max_total_len"]
+    packs = config["packing"] or config["dynamic"]
+    room = config["packed_tokens"] if config["packing"] else config["dynamic_tokens"]
+    _take_model(config["model"], draft)
     draft.put(
-        algorithm="dapo" if kind == "grpo" and said["sampling"] else _NEMO.more["algorithms"][kind],
+        algorithm="dapo" if kind == "grpo" and config["sampling"] else _NEMO.more["algorithms"][kind],
         rl_framework="nemo-rl",
-        gpus=said["nodes"] * said["gpus_per_node"],
+        gpus=config["nodes"] * config["gpus_per_node"],
         batching="packing" if packs else "padding",
-        seq_len=(room or limit * said["micro_batch"]) if packs else limit,
-        micro_batch=1 if packs else said["micro_batch"],
+        seq_len=(room or limit * config["micro_batch"]) if packs else limit,
+        micro_batch=1 if packs else config["micro_batch"],
     )
-    _nemo_training(said, file, given, draft)
+    _nemo_training(config, file, given, draft)
     if kind == "dpo":
-        draft.put(prompts=said["train_batch"], samples_per_prompt=2)
+        draft.put(prompts=config["train_batch"], samples_per_prompt=2)
     else:
         draft.put(
-            prompts=said["prompts"], samples_per_prompt=said["samples"] or (16 if kind == "grpo" else 1)
+            prompts=config["prompts"], samples_per_prompt=config["samples"] or (16 if kind == "grpo" else 1)
         )
         answers = draft["prompts"] * draft["samples_per_prompt"]
-        draft.put(optimizer_steps=max(round(answers / said["train_batch"]), 1))
-        _nemo_generation(said, draft)
+        draft.put(optimizer_steps=max(round(answers / config["train_batch"]), 1))
+        _nemo_generation(config, draft)
     if kind == "distillation":
-        _take_model(said["teacher"], draft, "teacher")
+        _take_model(config["teacher"], draft, "teacher")
     else:
-        draft.put(reference=bool(said["kl_penalty"]) and not said["skip_reference"])
+        draft.put(reference=bool(config["kl_penalty"]) and not config["skip_reference"])
     if kind == "grpo":
         draft.put(
-            old_logprobs=not said["on_policy"],
-            rollout_factor=max(float(said["sampling_factor"]), 1.0) if said["sampling"] else None,
+            old_logprobs=not config["on_policy"],
+            rollout_factor=max(float(config["sampling_factor"]), 1.0) if config["sampling"] else None,
         )
-    longest = min(said["max_new_tokens"] or limit, said["max_model_len"] or limit, limit)
+    longest = min(config["max_new_tokens"] or limit, config["max_model_len"] or limit, limit)
     _take_lengths(draft, longest, limit)
-    return _answer(said, draft)
+    return _answer(config, draft)
 
 
-def _nemo_generation(said: Values, draft: Draft) -> None:
+def _nemo_generation(config: Values, draft: Draft) -> None:
     """Read the generating half."""
-    if not said["colocated"]:
-        each = said["generation_gpus_per_node"] or said["gpus_per_node"]
+    if not config["colocated"]:
+        each = config["generation_gpus_per_node"] or config["gpus_per_node"]
         draft.put(
-            generation_gpus=(said["generation_nodes"] or 1) * each,
-            lag=float(said["max_age"]) if said["asynchronous"] else 0.0,
+            generation_gpus=(config["generation_nodes"] or 1) * each,
+            lag=float(config["max_age"]) if config["asynchronous"] else 0.0,
         )
-    tp, ep = said["vllm_tp"], said["vllm_ep"]
+    tp, ep = config["vllm_tp"], config["vllm_ep"]
     draft.put(
         # In vLLM ranks of data parallelism share the experts: EP = DP x TP.
-        generation_layout=_split(tp, said["vllm_pp"], ep, max(ep // tp, 1)),
-        engine=said["backend"] if said["backend"] in ("vllm", "sglang") else "any",
-        generation_precision=said["vllm_precision"] or said["precision"],
-        memory_fraction=said["memory_fraction"] or (0.6 if said["colocated"] else None),
-        cuda_graphs=not said["eager"],
-        max_running=said["max_running"],
+        generation_layout=_split(tp, config["vllm_pp"], ep, max(ep // tp, 1)),
+        engine=config["backend"] if config["backend"] in ("vllm", "sglang") else "any",
+        generation_precision=config["vllm_precision"] or config["precision"],
+        memory_fraction=config["memory_fraction"] or (0.6 if config["colocated"] else None),
+        cuda_graphs=not config["eager"],
+        max_running=config["max_running"],
     )
 
 
-def _nemo_training(said: Values, file: TextFile, given: Mapping[str, Any], draft: Draft) -> None:
+def _nemo_training(config: Values, file: TextFile, given: Mapping[str, Any], draft: Draft) -> None:
     """Read the training half: Megatron's or PyTorch's sharding."""
-    table = said["megatron"]
+    table = config["megatron"]
     if not table.get("enabled"):
         draft.put(
             recipe=_FSDP_RECIPE,
             zero_stage=3,
-            precision=said["precision"],
-            recompute="full" if said["recompute"] else "none",
-            lora_rank=said["lora_rank"] if said["lora"] else None,
-            **{name: said[name] for name in ("tp", "cp", "ep")},
+            precision=config["precision"],
+            recompute="full" if config["recompute"] else "none",
+            lora_rank=config["lora_rank"] if config["lora"] else None,
+            **{name: config[name] for name in ("tp", "cp", "ep")},
         )
-        if said["cpu_offload"]:
+        if config["cpu_offload"]:
             draft.put_switches({"offload_optimizer": True, "offload_parameters": True})
         return
     optimizer, fp8 = table_in(table, "optimizer"), table_in(table, "fp8_cfg")
@@ -127,7 +127,7 @@ def _nemo_training(said: Values, file: TextFile, given: Mapping[str, Any], draft
         "grad_reduce_in_bf16": flat.get("grad_reduce_in_fp32") is False,
         "use_distributed_optimizer": optimizer.get("use_distributed_optimizer", True),
         "optimizer_cpu_offload": optimizer.get("optimizer_cpu_offload", False),
-        "bf16": said["precision"] == "bf16",
+        "bf16": config["precision"] == "bf16",
     }
     if fp8.get("enabled"):
         flat |= {"fp8": fp8.get("fp8", "e4m3"), "fp8_recipe": fp8.get("fp8_recipe", "blockwise")}
@@ -144,95 +144,105 @@ def read_verl(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read verl's settings: a YAML file of its trainer, or a script that starts it with overrides."""
     draft = Draft(given)
     raw, megatron = _verl_settings(file, given, draft.notes)
-    said = Values(_VERL, resolved(raw), "verl")
-    estimator = said["estimator"].lower().removeprefix("advantageestimator.")
-    critic = said["critic"] if said["critic"] is not None else estimator == "gae"
-    _take_model(said["model"], draft)
-    _verl_batch(said, draft)
-    whole = said["max_prompt_len"] + said["max_response_len"]
-    _take_lengths(draft, said["max_response_len"], whole, most_prompt=said["max_prompt_len"])
-    micro = said["micro_batch"] or max((said["all_micro_batch"] or 1) // draft["gpus"], 1)
-    packs = said["dynamic"] or (megatron if said["unpadded"] is None else said["unpadded"])
+    config = Values(_VERL, resolved(raw), "verl")
+    estimator = config["estimator"].lower().removeprefix("advantageestimator.")
+    critic = config["critic"] if config["critic"] is not None else estimator == "gae"
+    _take_model(config["model"], draft)
+    _verl_batch(config, draft)
+    whole = config["max_prompt_len"] + config["max_response_len"]
+    _take_lengths(draft, config["max_response_len"], whole, most_prompt=config["max_prompt_len"])
+    micro = config["micro_batch"] or max((config["all_micro_batch"] or 1) // draft["gpus"], 1)
+    packs = config["dynamic"] or (megatron if config["unpadded"] is None else config["unpadded"])
     mean = float(draft["response_len"] or whole / 2) + draft["prompt_len"]
-    ulysses = 1 if megatron else said["ulysses"]
-    room = said["tokens_per_gpu"] * ulysses if said["dynamic"] else micro * mean
+    ulysses = 1 if megatron else config["ulysses"]
+    room = config["tokens_per_gpu"] * ulysses if config["dynamic"] else micro * mean
     draft.put(
-        algorithm="ppo" if critic else "dapo" if said["filter_groups"] else "grpo",
+        algorithm="ppo" if critic else "dapo" if config["filter_groups"] else "grpo",
         rl_framework="verl",
-        reference=said["kl_loss"] or said["kl_reward"],
-        old_logprobs=not said["bypass"],
+        reference=config["kl_loss"] or config["kl_reward"],
+        old_logprobs=not config["bypass"],
         batching="packing" if packs else "padding",
         seq_len=round(max(room, whole)) if packs else whole,
         micro_batch=1 if packs else micro,
     )
-    _verl_training(said, megatron, file, given, draft)
-    draft.put_optimizer(said["optimizer"])
+    _verl_training(config, megatron, file, given, draft)
+    draft.put_optimizer(config["optimizer"])
     draft.put(
         generation_layout=_split(
-            said["rollout_tp"], said["rollout_pp"], said["rollout_ep"], said["rollout_dp"]
+            config["rollout_tp"], config["rollout_pp"], config["rollout_ep"], config["rollout_dp"]
         ),
-        engine=said["rollout"] if said["rollout"] in ("vllm", "sglang", "trtllm") else "any",
-        generation_precision=said["quantization"] or said["rollout_dtype"],
-        memory_fraction=said["memory_fraction"],
-        cuda_graphs=not said["eager"],
-        max_running=said["max_running"],
+        engine=config["rollout"] if config["rollout"] in ("vllm", "sglang", "trtllm") else "any",
+        generation_precision=config["quantization"] or config["rollout_dtype"],
+        memory_fraction=config["memory_fraction"],
+        cuda_graphs=not config["eager"],
+        max_running=config["max_running"],
     )
-    if said["reward_model"]:
-        _take_model(said["reward_path"], draft, "reward_model")
-    return _answer(said, draft)
+    if config["reward_model"]:
+        _take_model(config["reward_path"], draft, "reward_model")
+    return _answer(config, draft)
 
 
-def _verl_batch(said: Values, draft: Draft) -> None:
+def _verl_batch(config: Values, draft: Draft) -> None:
     """Read prompts and steps of the optimizer, and which GPUs generate."""
-    mini, prompts, gpus, lag = said["mini_batch"], said["prompts"], said["nodes"] * said["gpus_per_node"], 1.0
-    if said["staleness"] is not None or not prompts:
+    mini, prompts, gpus, lag = (
+        config["mini_batch"],
+        config["prompts"],
+        config["nodes"] * config["gpus_per_node"],
+        1.0,
+    )
+    if config["staleness"] is not None or not prompts:
         # Fully asynchronous: weights go to the engine after so many mini-batches, and no step has a batch.
-        prompts, lag = mini * said["require_batches"] * said["sync_steps"], float(said["staleness"] or 0.0)
-    if said["rollout_nodes"] or (said["rollout_gpus_per_node"] and not said["hybrid"]):
-        apart = (said["rollout_nodes"] or 1) * (said["rollout_gpus_per_node"] or said["gpus_per_node"])
+        prompts, lag = (
+            mini * config["require_batches"] * config["sync_steps"],
+            float(config["staleness"] or 0.0),
+        )
+    if config["rollout_nodes"] or (config["rollout_gpus_per_node"] and not config["hybrid"]):
+        apart = (config["rollout_nodes"] or 1) * (config["rollout_gpus_per_node"] or config["gpus_per_node"])
         draft.put(generation_gpus=apart, lag=lag)
         gpus += apart
     else:
-        draft.put(optimizer_swap=bool(said["optimizer_swap"] or said["megatron"].get("optimizer_offload")))
-    filtered = said["filter_groups"] and (said["generated_prompts"] or 0) > prompts
+        draft.put(
+            optimizer_swap=bool(config["optimizer_swap"] or config["megatron"].get("optimizer_offload"))
+        )
+    filtered = config["filter_groups"] and (config["generated_prompts"] or 0) > prompts
     draft.put(
         gpus=gpus,
-        samples_per_prompt=said["samples"],
+        samples_per_prompt=config["samples"],
         prompts=prompts,
-        optimizer_steps=max(-(-prompts // mini), 1) * said["epochs"],
-        rollout_factor=said["generated_prompts"] / prompts if filtered else None,
+        optimizer_steps=max(-(-prompts // mini), 1) * config["epochs"],
+        rollout_factor=config["generated_prompts"] / prompts if filtered else None,
     )
 
 
 def _verl_training(
-    said: Values, megatron: bool, file: TextFile, given: Mapping[str, Any], draft: Draft
+    config: Values, megatron: bool, file: TextFile, given: Mapping[str, Any], draft: Draft
 ) -> None:
     """Read the training half: Megatron's, or FSDP's with Ulysses."""
-    draft.put(lora_rank=said["lora_rank"] or None)
+    draft.put(lora_rank=config["lora_rank"] or None)
     if not megatron:
         draft.put(
             recipe=_FSDP_RECIPE,
-            zero_stage=3 if said["reshard"] not in (False, "false") else 2,
+            zero_stage=3 if config["reshard"] not in (False, "false") else 2,
             precision="bf16",
-            recompute="full" if said["recompute"] else "none",
-            cp=said["ulysses"] if said["ulysses"] > 1 else None,
-            shard_group=said["fsdp_size"] if said["fsdp_size"] > 1 else None,
+            recompute="full" if config["recompute"] else "none",
+            cp=config["ulysses"] if config["ulysses"] > 1 else None,
+            shard_group=config["fsdp_size"] if config["fsdp_size"] > 1 else None,
         )
-        draft.put_switches({"cp_method": "ulysses"} if said["ulysses"] > 1 else {})
-        draft.put_switches({"offload_optimizer": True} if said["optimizer_on_host"] else {})
+        draft.put_switches({"cp_method": "ulysses"} if config["ulysses"] > 1 else {})
+        draft.put_switches({"offload_optimizer": True} if config["optimizer_on_host"] else {})
         return
-    table = said["megatron"]
+    table = config["megatron"]
     over = table_in(table, "override_transformer_config")
     flat = {**table, **over, **table_in(table, "override_ddp_config")}
     flat |= {
         "bf16": True,
         "use_distributed_optimizer": True,
-        "optimizer_cpu_offload": said["overrides"].get("optimizer_cpu_offload", False),
+        "optimizer_cpu_offload": config["overrides"].get("optimizer_cpu_offload", False),
         "sequence_parallel": table.get("sequence_parallel", True),
     }
     if not over.get("recompute_granularity"):
         flat["recompute_granularity"] = None
-        flat |= _RECOMPUTE if said.said("recompute") and said["recompute"] else {}
+        flat |= _RECOMPUTE if config.has("recompute") and config["recompute"] else {}
     _megatron(flat, "actor_rollout_ref.actor.megatron", file, given, draft)
 
 
@@ -329,9 +339,9 @@ def _megatron(
     draft.ignored += [f"{where}.{key}" for key in found.ignored]
 
 
-def _answer(said: Values, draft: Draft) -> Imported:
-    draft.ignored = [*said.unread(), *draft.ignored]
-    draft.warnings += said.unpriced()
+def _answer(config: Values, draft: Draft) -> Imported:
+    draft.ignored = [*config.unknown(), *draft.ignored]
+    draft.warnings += config.unpriced()
     return draft.answer(needed=[name for name in REQUIRED if name not in ("global_batch", "seq_len")])
 
 

@@ -73,33 +73,33 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
 
 def _imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     """Read a job file's content."""
-    said = Values(_KEYS, raw, "torchtitan")
-    draft = Draft(given, said)
-    draft.put(recipe=_RECORD.recipe, **{axis: said[axis] for axis in ("tp", "cp", "pp", "ep", "etp")})
-    ranks = _take_data_ranks(said, draft)
-    draft.put(**_batch_of(said, draft["pp"], ranks))
-    if not said.said("tokens_per_rank"):
-        draft.facts["local_batch"] = said["local_batch"]
+    config = Values(_KEYS, raw, "torchtitan")
+    draft = Draft(given, config)
+    draft.put(recipe=_RECORD.recipe, **{axis: config[axis] for axis in ("tp", "cp", "pp", "ep", "etp")})
+    ranks = _take_data_ranks(config, draft)
+    draft.put(**_batch_of(config, draft["pp"], ranks))
+    if not config.has("tokens_per_rank"):
+        draft.facts["local_batch"] = config["local_batch"]
     if draft["model"] is None:
-        draft.put(model=_model_of(said, draft.notes))
-    _take_stages(said, draft)
-    draft.put(recompute=_recompute_of(said, draft.notes))
+        draft.put(model=_model_of(config, draft.notes))
+    _take_stages(config, draft)
+    draft.put(recompute=_recompute_of(config, draft.notes))
     if draft["precision"] is None:
-        draft.put(precision=_precision_of(said, draft.warnings))
-    _take_optimizer(said, draft)
-    if said["cpu_offload"]:
+        draft.put(precision=_precision_of(config, draft.warnings))
+    _take_optimizer(config, draft)
+    if config["cpu_offload"]:
         draft.facts["offload_param"] = True
-    draft.put_switches(_switches_of(said, draft))
-    draft.put_steps(said["steps"])
+    draft.put_switches(_switches_of(config, draft))
+    draft.put_steps(config["steps"])
     return draft.answer()
 
 
-def _take_data_ranks(said: Values, draft: Draft) -> int | None:
+def _take_data_ranks(config: Values, draft: Draft) -> int | None:
     """Read GPUs and sharding; return the data-parallel ranks, None where all that is left shards."""
-    replicate, shard, gpus = said["replicate"], said["shard"], draft.job.pop("gpus", None)
+    replicate, shard, gpus = config["replicate"], config["shard"], draft.job.pop("gpus", None)
     if shard == 0 or shard < -1:
         raise FrameworkConfigError(
-            f"{said.key('shard')}: expected at least 1, or -1 for all that is left, got {shown(shard)}"
+            f"{config.key('shard')}: expected at least 1, or -1 for all that is left, got {shown(shard)}"
         )
     others = draft["tp"] * draft["cp"] * draft["pp"] * replicate
     if shard > 0 and gpus is not None and gpus != others * shard:
@@ -119,11 +119,11 @@ def _take_data_ranks(said: Values, draft: Draft) -> int | None:
     return replicate * shard if known else None
 
 
-def _batch_of(said: Values, pp: int, ranks: int | None) -> dict[str, Any]:
+def _batch_of(config: Values, pp: int, ranks: int | None) -> dict[str, Any]:
     """Read tokens and batch, of a file of any age."""
-    seq, per_rank, per_step = said["seq_len"], said["tokens_per_rank"], said["tokens_per_step"]
+    seq, per_rank, per_step = config["seq_len"], config["tokens_per_rank"], config["tokens_per_step"]
     if per_rank is not None and seq:
-        cuts = said["pipeline_micro_batches"] if pp > 1 else None
+        cuts = config["pipeline_micro_batches"] if pp > 1 else None
         sequences = max(1, per_rank // seq)
         steps = per_step // seq if per_step and per_step > 0 else None
         return {
@@ -131,23 +131,23 @@ def _batch_of(said: Values, pp: int, ranks: int | None) -> dict[str, Any]:
             "micro_batch": max(1, sequences // cuts) if cuts else sequences,
             "global_batch": steps or (ranks and ranks * sequences),
         }
-    local, total = said["local_batch"], said["global_batch"]
+    local, total = config["local_batch"], config["global_batch"]
     return {
         "seq_len": seq,
-        "micro_batch": said["pipeline_micro_batch"] if pp > 1 else local,
+        "micro_batch": config["pipeline_micro_batch"] if pp > 1 else local,
         "global_batch": total if total > 0 else ranks and ranks * local,
     }
 
 
-def _model_of(said: Values, notes: list[str]) -> str | None:
+def _model_of(config: Values, notes: list[str]) -> str | None:
     """Return our name of the model."""
-    name, flavor = said["model"], said["flavor"]
+    name, flavor = config["model"], config["flavor"]
     if known := _FLAVORS.get((name.lower(), flavor.lower())):
         return str(known)
-    named = [said["hub_model"]]
+    named = [config["hub_model"]]
     if not (name and flavor):
         # A flavor that is not known is a debugging model, whatever its tokenizer.
-        named.append(str(said["hub_assets"]).rstrip("/").rsplit("/", 1)[-1])
+        named.append(str(config["hub_assets"]).rstrip("/").rsplit("/", 1)[-1])
     for candidate in filter(None, named):
         if known_model(str(candidate)):
             return str(candidate)
@@ -157,19 +157,19 @@ def _model_of(said: Values, notes: list[str]) -> str | None:
     return None
 
 
-def _take_stages(said: Values, draft: Draft) -> None:
+def _take_stages(config: Values, draft: Draft) -> None:
     """Read the schedule and the virtual stages."""
     pp, model = draft["pp"], draft["model"]
     if pp == 1:
         draft.put(schedule="none", vp=1)
         return
-    if said["schedule"].lower() not in _SCHEDULES:
+    if config["schedule"].lower() not in _SCHEDULES:
         words = [word for word in _RECORD.schedules.values() if word]
-        raise said.error(said.key("schedule"), f"one of {', '.join(words)}", said["schedule"])
-    schedule, each = _SCHEDULES[said["schedule"].lower()], said["layers_per_stage"]
+        raise config.error(config.key("schedule"), f"one of {', '.join(words)}", config["schedule"])
+    schedule, each = _SCHEDULES[config["schedule"].lower()], config["layers_per_stage"]
     if schedule == "interleaved" and each:
         if isinstance(model, str):
-            places = load_model(model).num_layers + said["first_less"] + said["last_less"]
+            places = load_model(model).num_layers + config["first_less"] + config["last_less"]
             draft.put(vp=-(-places // (pp * each)))
         else:
             draft.notes.append(
@@ -178,48 +178,48 @@ def _take_stages(said: Values, draft: Draft) -> None:
     draft.put(schedule=schedule, vp=2 if schedule in _SEVERAL_STAGES else 1)
 
 
-def _recompute_of(said: Values, notes: list[str]) -> str:
+def _recompute_of(config: Values, notes: list[str]) -> str:
     """Read activation checkpointing: a mode, or since 2026 the name of a class."""
     classes: Mapping[str, str] = _KEYS.more["words"]["recompute_classes"]
-    kind = said["recompute_class"].rsplit(".", 1)[-1].lower()
-    if kind in classes and not said.said("recompute"):
+    kind = config["recompute_class"].rsplit(".", 1)[-1].lower()
+    if kind in classes and not config.has("recompute"):
         return classes[kind]
-    mode = str(said["recompute"])
+    mode = str(config["recompute"])
     if mode == "memory_budget":
         notes.append("activation_checkpoint.mode memory_budget is priced as selective")
         return "selective"
-    if mode == "selective" and said["recompute_option"] != "op":
-        notes.append(f"selective_ac_option {said['recompute_option']!r} is priced as 'op'")
+    if mode == "selective" and config["recompute_option"] != "op":
+        notes.append(f"selective_ac_option {config['recompute_option']!r} is priced as 'op'")
     return mode
 
 
-def _precision_of(said: Values, warnings: list[str]) -> str:
+def _precision_of(config: Values, warnings: list[str]) -> str:
     """Read the precision: converters decide, a [quantize…] or [float8] table alone enables nothing."""
     made = [
         each.get("_type") or each.get("__class__") if isinstance(each, dict) else each
-        for each in said["converters_made"]
+        for each in config["converters_made"]
     ]
-    for converter in (*said["converters"], *made):
+    for converter in (*config["converters"], *made):
         name = str(converter).lower().removesuffix(".config").rsplit("torchtitan.", 1)[-1]
         if name not in _CONVERTERS and not name.startswith("quantize"):
             name = name.rsplit(".", 1)[-1]
         if name in _CONVERTERS:
-            return _scaled(_CONVERTERS[name], said)
+            return _scaled(_CONVERTERS[name], config)
         experts_only = name.startswith(tuple(_KEYS.more["words"]["experts_only"]))
         what = "low precision of the experts alone has no price; priced in bf16"
         warnings.append(f"converter {name}: {what if experts_only else 'is not known, and not priced'}")
-    if said["float8_linear"]:
-        return _scaled("fp8-current", said)
-    return "fp32" if said["param_dtype"] == "float32" else "bf16"
+    if config["float8_linear"]:
+        return _scaled("fp8-current", config)
+    return "fp32" if config["param_dtype"] == "float32" else "bf16"
 
 
-def _scaled(precision: str, said: Values) -> str:
+def _scaled(precision: str, config: Values) -> str:
     """Return 8 bits with a scale a row where torchao's recipe says so."""
-    by_row = precision == "fp8-current" and str(said["float8_recipe"]).startswith("rowwise")
+    by_row = precision == "fp8-current" and str(config["float8_recipe"]).startswith("rowwise")
     return "fp8-rowwise" if by_row else precision
 
 
-def _switches_of(said: Values, draft: Draft) -> dict[str, Any]:
+def _switches_of(config: Values, draft: Draft) -> dict[str, Any]:
     """Read the switches that differ from those of the recipe."""
     base = load_recipe(draft["recipe"])
     # By default torchtitan keeps layers gathered where a pipeline would gather them again each time; a recipe that
@@ -227,29 +227,29 @@ def _switches_of(said: Values, draft: Draft) -> dict[str, Any]:
     reshards = draft["pp"] == 1 or base.overlap.fsdp_pp_keeps_gathered
     unpipelined = "none" if base.overlap.tp_overlap == "pipelined" else base.overlap.tp_overlap
     read: dict[str, Any] = {
-        "grad_reduce_dtype": "bf16" if said["reduce_dtype"] == "bfloat16" else "fp32",
+        "grad_reduce_dtype": "bf16" if config["reduce_dtype"] == "bfloat16" else "fp32",
         "fsdp_reshard_after_forward": reshards
-        if said["reshard"] == "default"
-        else said["reshard"] == "always",
-        "tp_overlap": "pipelined" if said["async_tp"] else unpipelined,
+        if config["reshard"] == "default"
+        else config["reshard"] == "always",
+        "tp_overlap": "pipelined" if config["async_tp"] else unpipelined,
     }
-    if said.said("no_cuda_graphs"):
-        read["cuda_graphs"] = not said["no_cuda_graphs"]
+    if config.has("no_cuda_graphs"):
+        read["cuda_graphs"] = not config["no_cuda_graphs"]
     if draft["cp"] > 1:
-        read["cp_method"] = "ring" if said["rotate"] == "alltoall" else "all-gather"
+        read["cp_method"] = "ring" if config["rotate"] == "alltoall" else "all-gather"
     # Said even where it is the recipe's: files of all ages differ in it.
     return {
         **changed_switches(read, base),
-        "compiled": said["compiled"] and "model" in said["compiled_parts"],
+        "compiled": config["compiled"] and "model" in config["compiled_parts"],
     }
 
 
-def _take_optimizer(said: Values, draft: Draft) -> None:
+def _take_optimizer(config: Values, draft: Draft) -> None:
     """Read the optimizer; beside one of matrices embeddings and norms keep AdamW."""
-    name = str(said["optimizer"] or "AdamW")
+    name = str(config["optimizer"] or "AdamW")
     if name.lower().endswith(("optimizerscontainer", "optimizersinbackwardcontainer")):
         listed = [
-            str(each.get("optimizer_name") or "") for each in said["param_groups"] if isinstance(each, dict)
+            str(each.get("optimizer_name") or "") for each in config["param_groups"] if isinstance(each, dict)
         ]
         name = next((each for each in listed if each and not each.lower().startswith("adam")), "AdamW")
     # Functions of the registry: default_adamw, _dist_muon_optimizer.
@@ -324,8 +324,8 @@ def written_tables(text: str) -> dict[str, dict[str, Any]]:
                 case ast.Assign(
                     targets=[ast.Attribute(attr=part)], value=ast.Call(func=kind, keywords=words)
                 ):
-                    said = {str(word.arg): ast.literal_eval(word.value) for word in words}
-                    found[part] = {"_type": ast.unparse(kind).removesuffix(".Config"), **said}
+                    config = {str(word.arg): ast.literal_eval(word.value) for word in words}
+                    found[part] = {"_type": ast.unparse(kind).removesuffix(".Config"), **config}
                 case ast.Assign(targets=[ast.Attribute(attr=part)], value=ast.Constant(value=None)):
                     found[part] = {"_type": "none"}
     except (SyntaxError, ValueError, IndexError, RecursionError):

@@ -51,59 +51,59 @@ _SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job of LLaMA-Factory, ms-swift or Axolotl, with the DeepSpeed JSON beside it."""
     raw = parse_yaml(file.text, file.name)
-    said, head = Values(_KEYS, raw), own_head(file.text)
-    draft = _draft_under(head, given, said)
+    config, head = Values(_KEYS, raw), own_head(file.text)
+    draft = _draft_under(head, given, config)
     chosen, axolotl = draft["recipe"], "base_model" in raw
-    draft.put(micro_batch=said["micro_batch"] or 1, seq_len=said["seq_len"])
-    _take_model(str(said["model"] or ""), draft)
+    draft.put(micro_batch=config["micro_batch"] or 1, seq_len=config["seq_len"])
+    _take_model(str(config["model"] or ""), draft)
     if draft["precision"] is None:
-        _take_precision(said, draft, axolotl=axolotl)
+        _take_precision(config, draft, axolotl=axolotl)
     # LLaMA-Factory and ms-swift recompute where nothing says otherwise.
-    asked = said["recomputation"]
+    asked = config["recomputation"]
     if asked is None:
-        asked = not axolotl and not said["no_recomputation"]
+        asked = not axolotl and not config["no_recomputation"]
     draft.put(
         recompute="none" if asked in (False, "false") else "full",
-        cp=said["cp"] or said["ulysses"] or 1,
-        tp=said["tp"],
-        ep=said["ep"] if axolotl else None,
+        cp=config["cp"] or config["ulysses"] or 1,
+        tp=config["tp"],
+        ep=config["ep"] if axolotl else None,
     )
-    _take_mesh(said, draft)
+    _take_mesh(config, draft)
     draft.put(gpus=head.get("gpus"))
-    _take_batch(said, draft, axolotl=axolotl)
+    _take_batch(config, draft, axolotl=axolotl)
     if any(raw.get(key) is True for key in _KEYS.fields["sample_packing"].keys):
         draft.notes.append(
             "packing: the lengths of documents are not in the file; attention is priced over whole sequences, "
             "give --packed-len"
         )
-    _take_epochs(said, draft)
-    take_tuning(said, str(said["tuner"] or "full"), draft)
-    _take_unpriced(said, draft)
-    draft.put_optimizer(str(said["optimizer"]))
-    if named := said["deepspeed"]:
+    _take_epochs(config, draft)
+    take_tuning(config, str(config["tuner"] or "full"), draft)
+    _take_unpriced(config, draft)
+    draft.put_optimizer(str(config["optimizer"]))
+    if named := config["deepspeed"]:
         if not chosen:
-            _take_kernels(said, _EAGER_RECIPE, draft)
+            _take_kernels(config, _EAGER_RECIPE, draft)
         draft = _joined(file, named, draft)
-        draft.put_steps(said["steps"])
+        draft.put_steps(config["steps"])
         return draft.answer()
-    if (said["cp"] or said["ulysses"] or 1) > 1:
-        _take_method(said["sequence_mode"] or ("ring" if said["cp"] else "ulysses"), draft)
-    if said["fsdp"] or said["fsdp_config"] or said["fsdp_version"]:
-        words = {"fsdp_sharding": said["fsdp"]} if said["fsdp"] else {}
-        _take_sharding({**said["fsdp_config"], **words}, draft)
+    if (config["cp"] or config["ulysses"] or 1) > 1:
+        _take_method(config["sequence_mode"] or ("ring" if config["cp"] else "ulysses"), draft)
+    if config["fsdp"] or config["fsdp_config"] or config["fsdp_version"]:
+        words = {"fsdp_sharding": config["fsdp"]} if config["fsdp"] else {}
+        _take_sharding({**config["fsdp_config"], **words}, draft)
     else:
         draft.put(recipe=_FSDP_RECIPE, zero_stage=0)
         draft.notes.append("no sharding is named: every GPU has a copy (DDP)")
     if not chosen:
-        _take_kernels(said, _FSDP_RECIPE, draft)
+        _take_kernels(config, _FSDP_RECIPE, draft)
     draft.step_offloaded_as_adam()
-    draft.put_steps(said["steps"])
+    draft.put_steps(config["steps"])
     return draft.answer()
 
 
-def _draft_under(head: Mapping[str, Any], given: Mapping[str, Any], said: Values) -> Draft:
+def _draft_under(head: Mapping[str, Any], given: Mapping[str, Any], config: Values) -> Draft:
     """Return a draft with what our own first comment says and no key does; a model only where it is known."""
-    draft = Draft(given, said)
+    draft = Draft(given, config)
     draft.put(recipe=head.get("recipe"), model=known_model(head["model"]) if "model" in head else None)
     return draft
 
@@ -116,17 +116,17 @@ def _take_model(named: str, draft: Draft) -> None:
             draft.warnings.append(f"model {named}: its shape is not known offline; give --model config.json")
 
 
-def _take_precision(said: Values, draft: Draft, *, axolotl: bool) -> None:
+def _take_precision(config: Values, draft: Draft, *, axolotl: bool) -> None:
     """Read the precision; where a file says none, that is said."""
-    dtype, bf16, fp16 = str(said["torch_dtype"]), said["bf16"], said["fp16"]
-    if said["pure_bf16"] is True:
+    dtype, bf16, fp16 = str(config["torch_dtype"]), config["bf16"], config["fp16"]
+    if config["pure_bf16"] is True:
         draft.put(precision="bf16")
-        draft.put_switches({} if said["deepspeed"] else ALL_BF16)
+        draft.put_switches({} if config["deepspeed"] else ALL_BF16)
         return
-    asked = bf16 in (True, "true") or "bf16" in said.unsaid or said["bfloat16"] is True
+    asked = bf16 in (True, "true") or "bf16" in config.placeholders or config["bfloat16"] is True
     if asked or "bfloat16" in dtype:
         draft.put(precision="bf16")
-    elif fp16 in (True, "true") or said["float16"] is True or dtype == "float16":
+    elif fp16 in (True, "true") or config["float16"] is True or dtype == "float16":
         draft.put(precision="fp16")
     elif axolotl and bf16 is None:
         draft.put(precision="bf16")
@@ -137,20 +137,20 @@ def _take_precision(said: Values, draft: Draft, *, axolotl: bool) -> None:
         draft.notes.append("precision: not said; give --precision where it is not bf16")
 
 
-def _take_batch(said: Values, draft: Draft, *, axolotl: bool) -> None:
+def _take_batch(config: Values, draft: Draft, *, axolotl: bool) -> None:
     """Read the batch of all data-parallel ranks, where their number is known."""
     micro = draft["micro_batch"]
     # Axolotl's batch_size is of one rank and one step (utils/config/__init__.py).
-    steps = said["accumulation"] or max(1, ((said["rank_batch"] if axolotl else None) or 0) // micro)
+    steps = config["accumulation"] or max(1, ((config["rank_batch"] if axolotl else None) or 0) // micro)
     if draft["gpus"]:
         draft.put(global_batch=micro * steps * max(1, draft["gpus"] // (draft["cp"] * (draft["tp"] or 1))))
     elif draft["global_batch"] is None:
         draft.notes.append(f"global batch: {micro} x {steps} x data-parallel GPUs; give --gpus")
 
 
-def _take_epochs(said: Values, draft: Draft) -> None:
+def _take_epochs(config: Values, draft: Draft) -> None:
     """Read how often the data is passed over; without the samples of a data set that is said, and is no length."""
-    key, given = said.key("epochs"), said["epochs"]
+    key, given = config.key("epochs"), config["epochs"]
     if given is None:
         return
     try:
@@ -161,7 +161,7 @@ def _take_epochs(said: Values, draft: Draft) -> None:
         ) from None
     if draft["epochs"] is not None or draft["tokens"] is not None:
         return
-    steps = said["steps"] if type(said["steps"]) is int else 0
+    steps = config["steps"] if type(config["steps"]) is int else 0
     if draft["dataset_samples"] is not None:
         draft.put(epochs=epochs)
     elif steps < 1:
@@ -170,17 +170,17 @@ def _take_epochs(said: Values, draft: Draft) -> None:
         )
 
 
-def _take_unpriced(said: Values, draft: Draft) -> None:
+def _take_unpriced(config: Values, draft: Draft) -> None:
     """Warn of what has no price: among it training that is more than two passes of one model, or less than all of it."""
     bits = () if draft["lora_rank"] else ("bits", "in_4bit", "in_8bit")
-    draft.warnings += [f"{said.key(field)}: has no price" for field in bits if said[field]]
-    if "cut_cross_entropy" in str(said["plugins"]):
+    draft.warnings += [f"{config.key(field)}: has no price" for field in bits if config[field]]
+    if "cut_cross_entropy" in str(config["plugins"]):
         draft.warnings.append(
             "plugins: the loss of cut_cross_entropy is priced by --set cross_entropy=chunked"
         )
 
 
-def _take_kernels(said: Values | None, recipe: str, draft: Draft) -> None:
+def _take_kernels(config: Values | None, recipe: str, draft: Draft) -> None:
     """Read which kernels the model has where the recipe has others: eager ones, Liger's, compiled ones.
 
     Without Liger's kernels the loss goes through fp32 copies of all logits, however parameters are sharded
@@ -188,16 +188,16 @@ def _take_kernels(said: Values | None, recipe: str, draft: Draft) -> None:
     """
     eager, base = load_recipe(_EAGER_RECIPE).switches, load_recipe(recipe).switches
     found = {name: eager[name] for name in _EAGER}
-    found["compiled"] = said is not None and said["compiled"] is True
+    found["compiled"] = config is not None and config["compiled"] is True
     for key, kernels in _LIGER.items():
-        if said is not None and (said["liger"] is True or said[key] is True):
+        if config is not None and (config["liger"] is True or config[key] is True):
             found |= kernels
     draft.put_switches({name: value for name, value in found.items() if base[name] != value})
 
 
-def _take_mesh(said: Values, draft: Draft) -> None:
+def _take_mesh(config: Values, draft: Draft) -> None:
     """Read replicas and shards of the data-parallel ranks; tensor parallelism here is not sequence-parallel."""
-    replicate, shard = said["replicate"] or 1, said["shard"]
+    replicate, shard = config["replicate"] or 1, config["shard"]
     tp, cp = draft["tp"] or 1, draft["cp"] or 1
     if tp > 1:
         draft.put(sequence_parallel=False)
@@ -303,7 +303,7 @@ _LEFT_TO_TRAINER = dict.fromkeys(
 def emit_axolotl(job: Job, own: TextFile | None = None) -> str:
     """Return the job file for ``axolotl train``, over one of its own that the job was read from."""
     counts, tuning = counts_of(job), job.tuning
-    said: dict[str, Any] = {
+    config: dict[str, Any] = {
         "model": model_reference(job.model),
         "seq_len": counts["seq_len"],
         "micro_batch": counts["micro_batch"],
@@ -320,7 +320,7 @@ def emit_axolotl(job: Job, own: TextFile | None = None) -> str:
     }
     if tuning.lora_rank:
         modules = peft_modules(tuning, "Axolotl")
-        said |= {
+        config |= {
             "tuner": "qlora" if tuning.base_dtype == "nf4" else "lora",
             "lora_rank": tuning.lora_rank,
             "lora_alpha": 2 * tuning.lora_rank,
@@ -332,14 +332,14 @@ def emit_axolotl(job: Job, own: TextFile | None = None) -> str:
         }
     if counts["zero_stage"]:
         replicate, shard = data_degrees(counts)
-        said |= {"replicate": replicate, "shard": shard, "fsdp_version": 2}
-        said["fsdp_config"] = {
+        config |= {"replicate": replicate, "shard": shard, "fsdp_version": 2}
+        config["fsdp_config"] = {
             "reshard_after_forward": counts["zero_stage"] == 3,
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "state_dict_type": "SHARDED_STATE_DICT",
             "offload_params": job.recipe.host.offload_optimizer,
         }
-    values = _KEYS.nested(said)
+    values = _KEYS.nested(config)
     return _configuration_text(job, "axolotl", values, _keep_own(values, own) if own else [])
 
 
@@ -392,12 +392,12 @@ _SCRIPT = re.compile(r"^# in the training script: ([\w ]+?) = (\d+)$", re.M)
 def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a configuration."""
     raw = parse_yaml(file.text, file.name)
-    said = Values(_ACCELERATE, raw)
-    draft = _draft_under(own_head(file.text), given, said)
-    chosen, kind = draft["recipe"], str(said["kind"]).upper()
-    draft.put(gpus=said["gpus"], precision=said["precision"])
+    config = Values(_ACCELERATE, raw)
+    draft = _draft_under(own_head(file.text), given, config)
+    chosen, kind = draft["recipe"], str(config["kind"]).upper()
+    draft.put(gpus=config["gpus"], precision=config["precision"])
     if kind == "DEEPSPEED":
-        draft = _joined(file, said["zero_file"] or _deepspeed(said), draft)
+        draft = _joined(file, config["zero_file"] or _deepspeed(config), draft)
         # DeepSpeed's own keys are filled in by the script's trainer.
         draft.missing = []
         return draft.answer()
@@ -405,54 +405,54 @@ def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
         _take_sharding(raw.get("fsdp_config") or {}, draft)
     elif kind == "MEGATRON_LM":
         draft.put(
-            tp=said["megatron_tp"],
-            pp=said["megatron_pp"],
+            tp=config["megatron_tp"],
+            pp=config["megatron_pp"],
             recipe="megatron-core",
-            recompute="selective" if said["megatron_recomputes"] in _ON else "none",
-            zero_stage=int(said["megatron_sharded"] in _ON),
+            recompute="selective" if config["megatron_recomputes"] in _ON else "none",
+            zero_stage=int(config["megatron_sharded"] in _ON),
         )
-        draft.put(sequence_parallel=said["megatron_sequence"] in _ON and draft["tp"] > 1)
+        draft.put(sequence_parallel=config["megatron_sequence"] in _ON and draft["tp"] > 1)
     elif kind in ("MULTI_GPU", "NO", ""):
         draft.put(recipe=_FSDP_RECIPE, zero_stage=0)
     else:
         raise FrameworkConfigError(f"distributed_type: {kind!r} is not supported")
-    draft.put(tp=said["tp"], cp=said["cp"])
-    _take_mesh(said, draft)
+    draft.put(tp=config["tp"], cp=config["cp"])
+    _take_mesh(config, draft)
     if (draft["cp"] or 1) > 1:
-        _take_method(said["cp_strategy"], draft)
+        _take_method(config["cp_strategy"], draft)
     if not chosen and draft["recipe"] == _FSDP_RECIPE:
         _take_kernels(None, _FSDP_RECIPE, draft)
     _take_script(file.text, draft)
     return draft.answer()
 
 
-def _deepspeed(said: Values) -> dict[str, Any]:
+def _deepspeed(config: Values) -> dict[str, Any]:
     """Return the DeepSpeed configuration that Accelerate makes of its own keys."""
-    zero: dict[str, Any] = {"stage": said["zero_stage"]}
+    zero: dict[str, Any] = {"stage": config["zero_stage"]}
     for part in ("optimizer", "param"):
-        if said[f"zero_{part}"] != "none":
-            zero[f"offload_{part}"] = {"device": said[f"zero_{part}"]}
-    mixed = said["precision"]
+        if config[f"zero_{part}"] != "none":
+            zero[f"offload_{part}"] = {"device": config[f"zero_{part}"]}
+    mixed = config["precision"]
     precision = {"bf16" if mixed == "bf16" else "fp16": {"enabled": mixed in ("bf16", "fp16")}}
     return {"zero_optimization": zero, **_LEFT_TO_TRAINER, **precision}
 
 
 def _take_script(text: str, draft: Draft) -> None:
     """Read what our own comments say that the training script has to: batch, sequence and steps."""
-    said = {name: int(number) for name, number in _SCRIPT.findall(text)}
-    draft.put(micro_batch=said.get("per_device_train_batch_size"), seq_len=said.get("sequence length"))
-    each, micro, gpus = said.get("gradient_accumulation_steps"), draft["micro_batch"], draft["gpus"]
+    config = {name: int(number) for name, number in _SCRIPT.findall(text)}
+    draft.put(micro_batch=config.get("per_device_train_batch_size"), seq_len=config.get("sequence length"))
+    each, micro, gpus = config.get("gradient_accumulation_steps"), draft["micro_batch"], draft["gpus"]
     if each and micro and gpus:
         shards = (draft["tp"] or 1) * (draft["cp"] or 1)
         draft.put(global_batch=micro * each * max(1, gpus // shards))
-    draft.put_steps(said.get("max_steps"))
+    draft.put_steps(config.get("max_steps"))
 
 
 def emit_accelerate(job: Job) -> str:
     """Return the file for ``accelerate launch --config_file``."""
     counts = counts_of(job)
     per_node = min(job.cluster.gpus_per_node, counts["gpus"])
-    said: dict[str, Any] = {
+    config: dict[str, Any] = {
         "environment": "LOCAL_MACHINE",
         "kind": "FSDP" if counts["zero_stage"] else "MULTI_GPU",
         "precision": job.precision.name,
@@ -461,7 +461,7 @@ def emit_accelerate(job: Job) -> str:
     }
     if counts["zero_stage"]:
         replicate, shard = data_degrees(counts)
-        said |= {
+        config |= {
             "fsdp_version": 2,
             "wraps": "TRANSFORMER_BASED_WRAP",
             "reshards": counts["zero_stage"] == 3,
@@ -483,7 +483,7 @@ def emit_accelerate(job: Job) -> str:
         script["max_steps"] = steps
     lines = [*(f"{key} = {value}" for key, value in script.items()), *_peft_lines(job)]
     beside = [f"# in the training script: {line}" for line in lines]
-    return _configuration_text(job, "accelerate", _ACCELERATE.nested(said), beside)
+    return _configuration_text(job, "accelerate", _ACCELERATE.nested(config), beside)
 
 
 def _peft_lines(job: Job) -> list[str]:

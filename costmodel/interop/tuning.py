@@ -67,7 +67,7 @@ def _named(tuning: Tuning, names: Mapping[str, str], title: str) -> list[str]:
     return [names[word] for word in tuning.lora_targets]
 
 
-def take_tuning(said: Values, way: str, draft: Draft) -> None:
+def take_tuning(config: Values, way: str, draft: Draft) -> None:
     """Read adapters of a trainer's keys; `way` is its own word for how it trains."""
     method = way.lower()
     if method in ("", "full", "none") or draft["lora_rank"]:
@@ -76,22 +76,22 @@ def take_tuning(said: Values, way: str, draft: Draft) -> None:
         raise FrameworkConfigError(
             f"{shown(way)}: is no way of training that has a price; expected full, lora, qlora, dora or rslora"
         )
-    rank = said["lora_rank"]
+    rank = config["lora_rank"]
     if rank is None:
         rank = 8
         draft.notes.append("lora rank: 8, the default of these trainers")
-    targets = _targets(said, draft)
-    bits = said["bits"]
-    if bits == 4 or said["in_4bit"] or (method == "qlora" and not said["in_8bit"]):
+    targets = _targets(config, draft)
+    bits = config["bits"]
+    if bits == 4 or config["in_4bit"] or (method == "qlora" and not config["in_8bit"]):
         draft.put(base_dtype="nf4")
-    elif bits == 8 or said["in_8bit"]:
+    elif bits == 8 or config["in_8bit"]:
         draft.put(base_dtype="fp8")
         draft.notes.append("a base in int8: priced as one in fp8, which is as wide")
     elif bits:
         draft.warnings.append(f"quantization_bit: {bits} bits have no price; the base is priced in bf16")
-    if method == "dora" or said["dora"]:
+    if method == "dora" or config["dora"]:
         targets.append("magnitude")
-    if method == "rslora" or said["rslora"]:
+    if method == "rslora" or config["rslora"]:
         draft.notes.append("rslora: costs what LoRA does, its scale alone is another")
     draft.put(lora_rank=rank, lora_targets=",".join(targets) or None)
 
@@ -131,16 +131,16 @@ def _is_target(word: str) -> bool:
     return True
 
 
-def _targets(said: Values, draft: Draft) -> list[str]:
+def _targets(config: Values, draft: Draft) -> list[str]:
     """Return the layers that get adapters, none for all; what no layer of ours is called is said."""
-    named = said["lora_targets"]
-    if said["lora_everywhere"]:
+    named = config["lora_targets"]
+    if config["lora_everywhere"]:
         return []
     if not named:
         draft.notes.append("lora targets: not said, priced on every linear layer")
         return []
     if not isinstance(named, (str, list)):
-        raise said.error(said.key("lora_targets"), "names of layers", named)
+        raise config.error(config.key("lora_targets"), "names of layers", named)
     words = re.split(r"[\s,]+", named.strip()) if isinstance(named, str) else [str(word) for word in named]
     if {word.lower() for word in words} & {"all", "all-linear", "all_linear"}:
         return []

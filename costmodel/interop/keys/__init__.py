@@ -1,12 +1,17 @@
-"""What the keys of other programs' files mean: a YAML table a program beside this module, and its reading.
+"""The keys of other programs' configuration files: one YAML table per program in this folder, and its reader.
 
-A table has four parts. ``fields`` gives each key that is used a name of ours: ``name: [kind, default, key, older
-keys]``, where a kind may be a table of the words that a value takes. ``unpriced`` names keys that change time or memory
-and have no price, with the sentence that says so: ``key: sentence``, ``key: [values that change nothing, sentence]``, or
-``key: {value: sentence}``; a sentence under ``stops`` stops the reading.
-``irrelevant`` lists, by reason, patterns of keys that change neither; one covers what stands below its key, but no name
-that says by itself that it changes what is priced (``stops.yaml``), unless it ends in ``**``. Other parts are the
-program's own words. A key that stands nowhere is named by its reader, or stops it.
+A table has these parts:
+
+* ``fields`` maps our names to the keys that are used: ``name: [kind, default, key, older keys]``. A kind may be a table
+  of the words that a value takes, with ours for each.
+* ``unpriced`` lists keys that change time or memory but have no price, with the warning: ``key: sentence``,
+  ``key: [values that change nothing, sentence]``, or ``key: {value: sentence}``; a sentence under ``stops`` refuses the file.
+* ``irrelevant`` lists, by reason, patterns of keys that change neither. A pattern covers the keys nested below it, except
+  those whose name contains a word of ``stops.yaml``; one that ends in ``**`` covers these too.
+* ``placeholder`` is the value that leaves a key to be filled in by another program, such as ``auto``.
+
+Other parts are specific to the program. A key that is in no part is reported; if its name contains a word of
+``stops.yaml``, the file is refused.
 """
 
 from __future__ import annotations
@@ -35,11 +40,11 @@ _KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "list": (list, "a list"),
     "table": (dict, "a table"),
 }
-"""Types of a field's value, with how messages call them; values of other kinds are not checked."""
+"""Type of the values of each kind, and its name in messages; values of other kinds are not checked."""
 
 
 class Field(NamedTuple):
-    """A value that is used: its kind, what it is where no key says it, and its keys, that of today first."""
+    """A value that is used: its kind, its default, and its keys, the current one first."""
 
     kind: str | dict[str, Any]
     default: Any
@@ -48,23 +53,24 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class KeyTable:
-    """The keys of one program, as its file has them; ``unsaid`` is a value that somebody else fills in."""
+    """The keys of one program, by the parts of its YAML table."""
 
     program: str
     fields: Mapping[str, Field]
     unpriced: Mapping[str, Any]
     irrelevant: Mapping[str, str]
-    unsaid: str
+    placeholder: str
     more: Mapping[str, Any]
+    """Parts that are specific to the program."""
 
     @cached_property
     def used(self) -> frozenset[str]:
-        """Keys that matter, with a price or without."""
+        """Keys that change time or memory, with a price or without."""
         return frozenset(key for field in self.fields.values() for key in field.keys) | {*self.unpriced}
 
     @cached_property
     def tables(self) -> frozenset[str]:
-        """Keys that others stand below."""
+        """Keys with nested keys."""
         return frozenset(
             ".".join(parts[:length])
             for parts in (key.split(".") for key in self.used)
@@ -76,21 +82,21 @@ class KeyTable:
         return " ".join(self.irrelevant.values())
 
     def knows(self, key: str) -> bool:
-        """Whether a key is used, without a price, or irrelevant."""
+        """Whether a key is in the table."""
         return key in self.used or matches(self._patterns, key.lstrip("-"))
 
     def key(self, name: str) -> str:
-        """Return the key of today for a name of ours."""
+        """Return the current key for a name of ours."""
         return self.fields[name].keys[0]
 
     def word(self, name: str, value: Any) -> Any:
-        """Return a value as a file has it, where the field takes words."""
+        """Return a value in the program's word for it, where the field takes words."""
         kind = self.fields[name].kind
         words = kind.items() if isinstance(kind, dict) else ()
         return next((word for word, ours in words if ours == value), value)
 
     def flags(self, values: Mapping[str, Any]) -> list[str]:
-        """Return values by our names as words of a command: true is a flag alone, false and null are left out."""
+        """Return values by our names as command-line flags: true is a flag without a value, false and None are left out."""
         return [
             word
             for name, value in values.items()
@@ -99,7 +105,7 @@ class KeyTable:
         ]
 
     def nested(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values by our names as tables in tables, as a file of today has them; null is left out."""
+        """Return values by our names as nested tables with current keys; None is left out."""
         found: dict[str, Any] = {}
         for name, value in values.items():
             if value is None:
@@ -124,7 +130,7 @@ def _any_pattern(words: str) -> re.Pattern[str]:
 
 @cache
 def matches(words: str, key: str) -> bool:
-    """Whether a key is one of some words, of which ``*`` stands for anything, or stands below one.
+    """Whether a key matches one of some patterns, in which ``*`` is anything, or is nested below such a key.
 
     >>> matches("lr-* seed", "lr-decay"), matches("job", "job.name"), matches("job", "jobs")
     (True, True, False)
@@ -133,21 +139,21 @@ def matches(words: str, key: str) -> bool:
     """
     if not _any_pattern(words).fullmatch(key):
         return False
-    telling = {word for word in _telling(key) if _stops()[word] != "lengths"}
+    stops = {word for word in _stop_words(key) if _stop_topics()[word] != "lengths"}
     return any(
-        _pattern(word).fullmatch(key) and (word.endswith("**") or telling <= {*_telling(word)})
+        _pattern(word).fullmatch(key) and (word.endswith("**") or stops <= {*_stop_words(word)})
         for word in words.split()
     )
 
 
 @cache
 def key_table(program: str) -> KeyTable:
-    """Return the table of a program: the name of a file beside this one."""
+    """Return the table of a program, the stem of a YAML file in this folder."""
     raw = read_mapping(Path(__file__).with_name(f"{program}.yaml"), example="fields:")
     fields = {
         name: Field(kind, default, tuple(keys)) for name, (kind, default, *keys) in raw.pop("fields").items()
     }
-    parts = (raw.pop("unpriced", {}), raw.pop("irrelevant", {}), raw.pop("unsaid", ""))
+    parts = (raw.pop("unpriced", {}), raw.pop("irrelevant", {}), raw.pop("placeholder", ""))
     return KeyTable(program, fields, *parts, raw)
 
 
@@ -168,30 +174,30 @@ _OFF: tuple[Any, ...] = (
     ["false"],
     ["none"],
 )
-"""Values of a key that is not used, as files and command lines have them."""
+"""Values that turn a key off, in files and on command lines."""
 
 
 def is_on(value: object) -> bool:
-    """Whether a value says something: not off, nor a table that is not enabled."""
+    """Whether a value is neither off nor a table that is not enabled."""
     if isinstance(value, dict) and False in (value.get("enable"), value.get("enabled")):
         return False
     return (value.lower() if isinstance(value, str) else value) not in _OFF
 
 
 @cache
-def _stops() -> dict[str, str]:
+def _stop_topics() -> dict[str, str]:
     raw = read_mapping(Path(__file__).with_name("stops.yaml"), example="batch: words")
     return {word: topic for topic, words in raw.items() for word in words.split()}
 
 
 @cache
-def _telling(key: str) -> tuple[str, ...]:
-    """Return the words of a key's name that say that it changes what is priced."""
-    return tuple(word for word in re.split(r"[\W_]+", key.lower()) if word in _stops())
+def _stop_words(key: str) -> tuple[str, ...]:
+    """Return the words in a key's name that are in ``stops.yaml``: it may change what is priced."""
+    return tuple(word for word in re.split(r"[\W_]+", key.lower()) if word in _stop_topics())
 
 
 def _names(key: str, value: object) -> Iterator[str]:
-    """Yield a key, and those that are on below it."""
+    """Yield a key, and the nested keys that are on."""
     yield key
     if isinstance(value, dict):
         for name, inside in value.items():
@@ -199,17 +205,17 @@ def _names(key: str, value: object) -> Iterator[str]:
                 yield from _names(str(name), inside)
 
 
-def unknown_keys(said: Mapping[str, Any], program: str = "") -> tuple[str, ...]:
-    """Return those of some keys, none of them in a table, that are on and no program's own (``_key``).
+def unknown_keys(values: Mapping[str, Any], program: str = "") -> tuple[str, ...]:
+    """Return those of some keys, none of them in a table, that are on and not private (``_key``).
 
-    A key whose name says that it changes what is priced (``stops.yaml``) stops the reading.
+    A key with a word of ``stops.yaml`` in its name, which may change what is priced, is an error.
     """
     found = []
-    for key, value in said.items():
+    for key, value in values.items():
         if not is_on(value) or key.rpartition(".")[2].startswith("_"):
             continue
-        topics = [_stops()[word] for name in _names(key, value) for word in _telling(name)]
-        # A degree of one divides nothing.
+        topics = [_stop_topics()[word] for name in _names(key, value) for word in _stop_words(name)]
+        # A degree of 1 changes nothing.
         if topics and not (set(topics) == {"parallelism"} and value in (1, "1", ["1"]) and value is not True):
             who = f"{program}: " if program else ""
             raise FrameworkConfigError(
@@ -221,14 +227,18 @@ def unknown_keys(said: Mapping[str, Any], program: str = "") -> tuple[str, ...]:
 
 
 class Values:
-    """What a file says, by our names; `raw` is its content, tables in tables, and `program` stands in messages."""
+    """The values of a configuration file, by our names; `raw` is its content, `program` the name for messages."""
 
     def __init__(self, table: KeyTable, raw: Mapping[str, Any], program: str = "") -> None:
         self.table, self.program = table, program
         flat = dict(self._flat(raw))
-        self.unsaid = {key for key, value in flat.items() if value == table.unsaid and table.unsaid}
-        """Keys whose value somebody else fills in."""
-        self.raw: dict[str, Any] = {key: None if key in self.unsaid else value for key, value in flat.items()}
+        self.placeholders = {
+            key for key, value in flat.items() if value == table.placeholder and table.placeholder
+        }
+        """Keys whose value another program fills in."""
+        self.raw: dict[str, Any] = {
+            key: None if key in self.placeholders else value for key, value in flat.items()
+        }
 
     def _flat(self, raw: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
         for name, value in raw.items():
@@ -241,25 +251,25 @@ class Values:
             yield key, value
 
     def error(self, key: str, expected: str, value: object) -> FrameworkConfigError:
-        """Return the error of a value that is not what it has to be."""
+        """Return the error of a value of the wrong kind."""
         who = f"{self.program}: " if self.program else ""
         return FrameworkConfigError(f"{who}{key}: expected {expected}, got {shown(value)}")
 
     def key(self, name: str) -> str:
-        """Return the key that says a value, that of today where none does."""
+        """Return the key that sets a value, the current one where none does."""
         keys = self.table.fields[name].keys
         return next((key for key in keys if self.raw.get(key) is not None), keys[0])
 
-    def said(self, name: str) -> bool:
-        """Whether the file says a value."""
+    def has(self, name: str) -> bool:
+        """Whether the file sets a value."""
         return any(self.raw.get(key) is not None for key in self.table.fields[name].keys)
 
     def _value(self, key: str, kind: Any) -> Any:
-        """Return the value of a key, null where nothing says it."""
+        """Return the value of a key, None where it is not set."""
         return self.raw.get(key)
 
     def __getitem__(self, name: str) -> Any:
-        """Return a value, what it is by default where the file does not say it; one of the wrong kind is refused."""
+        """Return a value, its default where the file does not set it; one of the wrong kind is an error."""
         kind, default, _ = self.table.fields[name]
         key = self.key(name)
         value = self._value(key, kind)
@@ -279,32 +289,32 @@ class Values:
             raise self.error(key, called, value)
         return value
 
-    def need(self, name: str) -> int:
-        """Return a whole number that must be there."""
+    def require(self, name: str) -> int:
+        """Return a whole number that the file must set."""
         if self[name] is None:
             raise FrameworkConfigError(f"{self.table.program}: {self.key(name)} is missing")
         return int(self[name])
 
-    def unread(self) -> tuple[str, ...]:
-        """Return the keys that nobody knows and that are on; see `unknown_keys`."""
+    def unknown(self) -> tuple[str, ...]:
+        """Return the keys that are on and not in the table; see `unknown_keys`."""
         return unknown_keys(
-            {key: value for key, value in self._stated().items() if not self.table.knows(key)}, self.program
+            {key: value for key, value in self._set_keys().items() if not self.table.knows(key)}, self.program
         )
 
-    def _stated(self) -> Mapping[str, Any]:
+    def _set_keys(self) -> Mapping[str, Any]:
         return self.raw
 
     def unpriced(self) -> list[str]:
-        """Return what to say of keys without a price."""
+        """Return the warnings about keys without a price."""
         found = []
-        stated = self._stated()
-        for key, said in self.table.unpriced.items():
-            value = stated.get(key)
+        set_keys = self._set_keys()
+        for key, warning in self.table.unpriced.items():
+            value = set_keys.get(key)
             value = " ".join(value) if isinstance(value, list) and key.startswith("--") else value
             word = str(value).lower()
-            if isinstance(said, dict):
-                said = {str(key).lower(): sentence for key, sentence in said.items()}.get(word, "")
-            harmless, sentence = said if isinstance(said, list) else ([], said)
+            if isinstance(warning, dict):
+                warning = {str(key).lower(): sentence for key, sentence in warning.items()}.get(word, "")
+            harmless, sentence = warning if isinstance(warning, list) else ([], warning)
             if not (is_on(value) and sentence) or word in map(str, harmless):
                 continue
             if isinstance(sentence, dict):
@@ -314,7 +324,7 @@ class Values:
 
 
 class Flags(Values):
-    """The flags of a command line, as a text, as words, or each with its value; underscores in a name are dashes."""
+    """The flags of a command line: a text, its words, or a mapping of flags; underscores in a name become dashes."""
 
     def __init__(self, given: str | Sequence[str] | Mapping[str, Any]) -> None:
         super().__init__(key_table("megatron"), {})
@@ -331,7 +341,7 @@ class Flags(Values):
             raise FrameworkConfigError("megatron: no arguments found; expected flags such as --num-layers 32")
 
     def key(self, name: str) -> str:
-        """Return the flag that says a value, one without a value where no other does."""
+        """Return the flag that sets a value; a flag with a value takes precedence over one without."""
         keys = self.table.fields[name].keys
         there = (flag for values in (True, False) for flag in keys if bool(self.raw.get(flag)) == values)
         return next((flag for flag in there if flag in self.raw), keys[0])
@@ -343,7 +353,7 @@ class Flags(Values):
         if kind == "switch":
             return self._is_on(key)
         if kind == "words":
-            # What follows the last flag may be a script, or the end of the list that the flags stood in.
+            # The last flag may be followed by a script, or by the closing bracket of a list of flags.
             return [
                 part for part in values if not part.endswith(".py") and part.count(")") <= part.count("(")
             ]
@@ -368,7 +378,7 @@ class Flags(Values):
         return flag in self.raw and "".join(self.raw[flag][:1]).lower() not in ("false", "no", "off")
 
     def text(self, flag: str) -> str:
-        """Return the value of a flag; one that only a variable or a program's output says is refused."""
+        """Return the value of a flag; one that depends on an unset variable or a program's output is an error."""
         value = (self.raw.get(flag) or [""])[0]
         missing, rest = missing_in(value), without_marks(value)
         if missing and (not rest or (rest.isdigit() and is_unknown(value))):
@@ -376,18 +386,18 @@ class Flags(Values):
             raise FrameworkConfigError(f"{flag}: its value is not in the script: {missing}{advice}")
         return rest
 
-    def lacks(self, flag: str) -> str:
-        """Say what a flag's value lacks, empty if it is there."""
+    def unresolved(self, flag: str) -> str:
+        """Return the variable or command that a flag's value depends on, empty if it is known."""
         return missing_in((self.raw.get(flag) or [""])[0])
 
-    def give(self, name: str, value: object) -> None:
-        """Set a value by our name, over what the text has."""
+    def set(self, name: str, value: object) -> None:
+        """Set a value by our name, in place of that of the command line."""
         flag, *older = self.table.fields[name].keys
         for other in older:
             self.raw.pop(other, None)
         self.raw[flag] = [str(value)]
 
-    def _stated(self) -> Mapping[str, Any]:
+    def _set_keys(self) -> Mapping[str, Any]:
         return {flag: values or True for flag, values in self.raw.items()}
 
 
@@ -401,7 +411,7 @@ def _number(text: str, kind: type[int | float] = float) -> float | str:
 
 
 def words_of(key: str, value: Any) -> list[str]:
-    """Return a key with its value as words of a command: true is a switch, false, null and tables are left out."""
+    """Return a key and its value as command-line words: true is a flag alone; false, None and tables are left out."""
     if value is None or value is False or isinstance(value, dict):
         return []
     values = [] if value is True else value if isinstance(value, (list, tuple)) else [value]
@@ -409,7 +419,7 @@ def words_of(key: str, value: Any) -> list[str]:
 
 
 def flag_of(key: str) -> str:
-    """Return a key of a configuration as a flag."""
+    """Return a key of a configuration as a command-line flag."""
     return key if key.startswith("--") else f"--{key.replace('_', '-')}"
 
 

@@ -86,9 +86,9 @@ class _Series:
         self.pending = 0
         self.stride = 1
 
-    def take(self, line: str, value: float, said: int) -> None:
+    def take(self, line: str, value: float, printed_step: int) -> None:
         """Keep a line of a step, unless it was printed before."""
-        number = self._number(line, said)
+        number = self._number(line, printed_step)
         sayer = found[1] if (found := _SAYER.match(line)) else ""
         if number <= self.last_number:
             if number == self.last_number or sayer != self.sayer:
@@ -111,11 +111,11 @@ class _Series:
             if len(self.is_head) > MOST_STEPS:
                 self._thin()
 
-    def _number(self, line: str, said: int) -> int:
+    def _number(self, line: str, printed_step: int) -> int:
         pattern = self.format.number
         found = pattern.search(line) if pattern else None
         if found is None:
-            return max(said, self.last_number + 1)
+            return max(printed_step, self.last_number + 1)
         groups = found.groups()
         if len(groups) > 1 and groups[1] is not None:
             self.last_step = int(groups[1][:15])
@@ -139,7 +139,7 @@ class StepCollector:
         self.lines = 0
         self._series: dict[str, _Series] = {}
         self._memory: dict[str, float] = {}
-        self._said = 0
+        self._printed_step = 0
 
     def take(self, raw: str) -> None:
         """Read one line."""
@@ -150,10 +150,10 @@ class StepCollector:
         self._take_memory(line)
         for format in FORMATS:
             if format.mark in line and (found := _value(format, line)) is not None:
-                self._series.setdefault(format.name, _Series(format)).take(line, found, self._said)
+                self._series.setdefault(format.name, _Series(format)).take(line, found, self._printed_step)
                 return
-        if said := _STEP_SAID.search(line):
-            self._said = int(said[1][:15])
+        if printed_step := _STEP_SAID.search(line):
+            self._printed_step = int(printed_step[1][:15])
         for event in EVENTS:
             if event.pattern.search(line):
                 for series in self._series.values():
