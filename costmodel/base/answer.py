@@ -1,7 +1,7 @@
-"""What every answer can: be data, be a frame, show itself in a notebook, and be drawn.
+"""The base class of all answers: data, a frame, tables for terminals and notebooks, and figures.
 
-Data about an answer stands beside it. What draws it is above it, in the table of `costmodel.reporting.faces`, under
-the name of the answer's class; it is imported when an answer is first seen.
+The functions that render an answer are in `costmodel.reporting.renderers`, by the name of its class; that module is
+imported when an answer is first shown.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ if TYPE_CHECKING:
 
     from costmodel.base.grid import Grid
 
-_DRAWN_BY = "costmodel.reporting.faces"
+_RENDERERS = "costmodel.reporting.renderers"
 
 
 class Summary(NamedTuple):
-    """An answer in twenty lines: the answer as the title of the first table, then sentences below the tables."""
+    """A summary in about twenty lines: tables, the first titled with the answer, and remarks below them."""
 
     grids: Sequence[Grid]
     remarks: Sequence[str] = ()
 
 
-class Drawing(NamedTuple):
-    """Where the functions are that draw answers of one kind, as ``module:name`` inside `costmodel.reporting`."""
+class Renderers(NamedTuple):
+    """The functions that render answers of one class, as ``module:name`` inside `costmodel.reporting`."""
 
     grids: str
-    """Returns the tables of an answer; takes their options."""
+    """Returns the tables of an answer, given their options."""
     remarks: str = ""
-    """Returns the sentences below them, none where it is empty."""
+    """Returns the remarks below them; empty for no remarks."""
     figures: Mapping[str, str] = MappingProxyType({})
-    """By name, what returns each figure as a chart."""
+    """Functions that return each figure as a chart, by the figure's name."""
     summary: str = ""
-    """Returns the `Summary` of an answer whose tables are long; none where it is empty."""
+    """Returns the `Summary` of an answer with long tables; empty for none."""
 
 
-class Face:
-    """How an answer of one kind is seen: its tables, remarks, and figures by name."""
+class Views:
+    """The renderings of an answer: its tables, remarks, and figures by name."""
 
     def __init__(self, kind: str, answer: Any = None) -> None:
-        self._drawing: Drawing = import_module(_DRAWN_BY).DRAWINGS[kind]
+        self._renderers: Renderers = import_module(_RENDERERS).RENDERERS[kind]
         self._answer = answer
 
-    def _drawn(self, function: str, **options: Any) -> Any:
+    def _rendered(self, function: str, **options: Any) -> Any:
         module, _, name = function.partition(":")
         return getattr(import_module(f"costmodel.reporting.{module}"), name)(self._answer, **options)
 
     def part(self, name: str, **options: Any) -> Any:
-        """Return what a function of `Drawing` makes of the answer; None where the kind has no such part."""
-        function = getattr(self._drawing, name)
-        return self._drawn(function, **options) if function else None
+        """Return the tables, remarks or summary of the answer, by the field of `Renderers`; None if it has none."""
+        function = getattr(self._renderers, name)
+        return self._rendered(function, **options) if function else None
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the figures."""
-        return tuple(self._drawing.figures)
+        return tuple(self._renderers.figures)
 
     def require(self, name: str) -> str:
         """Return the name of a figure with underscores; an unknown one is a `CostModelError`."""
@@ -81,7 +81,7 @@ class Face:
 
     def chart(self, name: str) -> Any:
         """Return the figure of that name as data, a `costmodel.reporting.charts.Chart`."""
-        return self._drawn(self._drawing.figures[self.require(name)])
+        return self._rendered(self._renderers.figures[self.require(name)])
 
     __call__ = named
 
@@ -99,7 +99,7 @@ def to_json(record: Mapping[str, Any] | list[Any]) -> str:
 
 
 class figure(property):
-    """A property that is a Python number where it holds one, which `json` takes, and an array where it holds several."""
+    """A property whose value is a Python number (which `json` accepts) for one layout, and an array for several."""
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         value = super().__get__(instance, owner)
@@ -113,12 +113,12 @@ class Answer(ABC):
     """
 
     def __repr__(self) -> str:
-        """Return what it is and the title of its first table, in one line."""
+        """Return the class name and the title of the first table."""
         title = next((grid.title for grid in self.grids() if grid.title), "")
         return f"{type(self).__name__}({title})"
 
     def __getattr__(self, name: str) -> Any:
-        """Say which name was meant."""
+        """Raise an error that suggests the nearest attribute."""
         if hasattr(type(self), name):
             # A property of that name failed: its own error says more.
             return object.__getattribute__(self, name)
@@ -141,16 +141,16 @@ class Answer(ABC):
         return pd.DataFrame(self.columns())
 
     @property
-    def plot(self) -> Face:
+    def plot(self) -> Views:
         """Figures by name: ``answer.plot.names()`` lists them."""
-        return Face(type(self).__name__, self)
+        return Views(type(self).__name__, self)
 
     _device = ""
-    """Attributes that lead to what a device is called, such as ``est.device_word``; empty where there is none."""
+    """Dotted attribute with the word for a device, such as ``est.device_word``; empty for the usual one."""
 
     @property
     def device_word(self) -> str:
-        """What a device of the hardware is called: GPU, chip, core …; tables and remarks say so."""
+        """Word for a device of this hardware in tables and remarks: GPU, chip, core …."""
         return str(attrgetter(self._device)(self)) if self._device else DEVICE
 
     def grids(self, **options: Any) -> list[Grid]:
@@ -187,7 +187,7 @@ def rows_of(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, repr=False)
 class Listing(Answer):
-    """What there is of a kind: a row each."""
+    """A list of things of one kind, a row each."""
 
     what: str
     """The kind, such as ``models``."""

@@ -12,7 +12,7 @@ from costmodel.base.errors import CostModelError, one_line
 from costmodel.cli.collective import parse_sizes
 from costmodel.cli.command import command, command_group, merged_job
 from costmodel.cli.group import Command
-from costmodel.cli.look import profile
+from costmodel.cli.inspection import profile
 from costmodel.cli.output import Target, planned_figure, waiting
 from costmodel.cli.whole import watch
 

@@ -222,12 +222,12 @@ def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Ca
     path = target.file(plot)
     if path is None and not figure:
         return lambda answer: None
-    from costmodel.base.answer import Face
+    from costmodel.base.answer import Views
     from costmodel.reporting.charts import check_picture, save
 
-    face = Face(kind)
-    name = figure or face.names()[0]
-    face.require(name)
+    views = Views(kind)
+    name = figure or views.names()[0]
+    views.require(name)
     if path is not None:
         check_picture(path)
 

@@ -76,7 +76,7 @@ def estimate(
     """
     asked = merged_job(given)
     import costmodel as cm
-    from costmodel.cli.look import roofline_result
+    from costmodel.cli.inspection import roofline_result
     from costmodel.describe.jobs.merge import is_rl, names_no_degree
 
     if is_rl(asked):

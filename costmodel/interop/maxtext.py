@@ -61,10 +61,10 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
 def _unread(raw: Mapping[str, Any]) -> tuple[str, ...]:
     """Return keys that are neither known nor at a default that changes nothing."""
     of_blocks = {
-        config[0]
+        keys[0]
         for fields in (*_TABLES["blocks"].values(), *_TABLES["mixers"].values())
-        for config in fields.values()
-        if isinstance(config, list)
+        for keys in fields.values()
+        if isinstance(keys, list)
     }
     axes = {
         f"{tier}_{axis}_parallelism"

@@ -243,8 +243,8 @@ def _take_deepspeed(flags: Flags, followed: Followed, file: TextFile, draft: Dra
         draft.notes.append(f"DeepSpeed's configuration: ZeRO stage {stage}")
     if switches:
         draft.job["switches"] = {**(draft["switches"] or {}), **switches}
-        stated = ", ".join(f"{key} = {value}" for key, value in switches.items())
-        draft.notes.append(f"DeepSpeed's configuration in the script: {stated}")
+        settings = ", ".join(f"{key} = {value}" for key, value in switches.items())
+        draft.notes.append(f"DeepSpeed's configuration in the script: {settings}")
 
 
 def _deepspeed_config(flags: Flags, followed: Followed, file: TextFile) -> tuple[str, str | None]:

@@ -102,9 +102,9 @@ class Reader(NamedTuple):
     rules: Sequence[Mapping[str, Any]]
     keys: str = ""
 
-    def tells(self, form: FileForm) -> bool:
+    def tells(self, detected: FileForm) -> bool:
         """Whether a text is of this kind."""
-        return any(_fits(rule, form) for rule in self.rules)
+        return any(_fits(rule, detected) for rule in self.rules)
 
     def read(self, file: TextFile, given: Mapping[str, Any]) -> Imported:
         """Read a file of this kind."""
@@ -129,31 +129,31 @@ def _check_values(job: Mapping[str, Any], table: KeyTable | None, text: str) -> 
             raise FrameworkConfigError(f"{next(there, name)}: {problem}") from None
 
 
-def _fits(rule: Mapping[str, Any], form: FileForm) -> bool:
+def _fits(rule: Mapping[str, Any], detected: FileForm) -> bool:
     """Whether a text is as a rule says."""
-    if rule.get("form", form.form) != form.form:
+    if rule.get("form", detected.form) != detected.form:
         return False
     if "begins" in rule:
-        return rule["begins"] in form.text[:200]
+        return rule["begins"] in detected.text[:200]
     if "holds" in rule:
-        return rule["holds"] in form.text
+        return rule["holds"] in detected.text
     if "looks" in rule:
-        return form.is_log if rule["looks"] == "log" else form.is_script or form.has_flags
+        return detected.is_log if rule["looks"] == "log" else detected.is_script or detected.has_flags
 
     def some(words: str, keys: Mapping[str, Any]) -> bool:
         return any(word in keys for word in words.split())
 
     for key, words in rule.get("below", {}).items():
-        table = form.raw.get(key)
+        table = detected.raw.get(key)
         if not isinstance(table, dict) or not table or (words and not some(words, table)):
             return False
         parts = [part for part in table.values() if isinstance(part, dict)]
         if "inside" in rule and not any(rule["inside"] in part for part in parts):
             return False
     return (
-        all(some(rule[name], form.raw) for name in ("any", "also") if name in rule)
-        and all(word in form.raw for word in rule.get("all", "").split())
-        and not some(rule.get("none", ""), form.raw)
+        all(some(rule[name], detected.raw) for name in ("any", "also") if name in rule)
+        and all(word in detected.raw for word in rule.get("all", "").split())
+        and not some(rule.get("none", ""), detected.raw)
     )
 
 
@@ -218,19 +218,19 @@ def read_file(file: TextFile, kind: str = "", **given: Unpack[ReadKeywords]) -> 
 
 def kind_of(file: str | Path | TextFile) -> str:
     """Return the kind of a file, or of its text, ``job`` where it is of no other."""
-    form = detect_form(file if isinstance(file, TextFile) else read_text(file))
-    return next((reader.kind for reader in READERS.values() if reader.tells(form)), "job")
+    detected = detect_form(file if isinstance(file, TextFile) else read_text(file))
+    return next((reader.kind for reader in READERS.values() if reader.tells(detected)), "job")
 
 
 def _reader_for(file: TextFile, kind: str) -> Reader:
     """Return the reader that a text is for."""
     if kind:
         raise FrameworkConfigError(f"--from: {kind!r} is unknown; {choices_hint(kind, READERS)}")
-    form = detect_form(file)
+    detected = detect_form(file)
     for reader in READERS.values():
-        if reader.tells(form):
+        if reader.tells(detected):
             return reader
-    problem = f"; {form.problem}" if form.problem else ""
+    problem = f"; {detected.problem}" if detected.problem else ""
     raise FrameworkConfigError(
         f"is no file of a known kind{problem}; --from names one of {', '.join(sorted(READERS))}"
     )

@@ -1,4 +1,4 @@
-"""A figure as data: panels of bars, curves, dots, bands and cells, drawn by matplotlib, or on a page by ``draw.js``.
+"""A figure as data: panels of bars, curves, dots, bands and cells. Matplotlib draws it, or ``draw.js`` on a page.
 
 Fills differ in lightness and hatching as well as in hue (the colours of Okabe and Ito), so that a figure can be read
 without colour.
@@ -47,11 +47,11 @@ FILLS: Mapping[str, tuple[str, str]] = {
     "rest": ("#8A8F94", ""),
     "total": ("#33383D", ""),
 }
-"""Colour and hatch of everything that is drawn as an area."""
+"""Colour and hatch of every fill."""
 
 
 def ink_on(colour: str) -> str:
-    """Return black or white, whichever is read better on a colour.
+    """Return black or white, whichever has more contrast on a colour.
 
     >>> ink_on("#F0E442"), ink_on("#0072B2")
     ('#000000', '#ffffff')
@@ -65,14 +65,15 @@ COLOURS = [FILLS[name][0] for name in ("math", "tp", "cp", "ep", "hbm", "pp", "d
 MARKERS = "osD^vP*Xph<>8d"
 DASHES = ("-", "--", "-.", ":")
 SHADES = ("#eeeeee", "#b5dcf3", "#f7f1a0", "#c8c8c8", "#f3cd80", "#9fd8c0", "#e5b3cf", "#8fa9c4")
-"""Of cells and bands; a group of GPUs takes that of its number modulo eight."""
+"""Colours of cells and bands; a group of GPUs takes the one of its index modulo 8."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """Bars of one kind, lying unless they stand; `texts` stand behind the end of each, or inside it.
+    """Horizontal or vertical bars with one fill; `texts` are labels at the end of each, or inside it.
 
-    `hover` is what a page says under the pointer: ``%{x:.2f}``, ``y`` and ``base`` are numbers of a bar, ``about`` is of `about`.
+    `hover` is the template of a page's tooltip: ``%{x:.2f}``, ``y`` and ``base`` are numbers of a bar, ``about`` its item of
+    `about`.
     """
 
     label: str = ""
@@ -81,18 +82,18 @@ class Bars:
     lengths: Numbers
     starts: Numbers = ()
     texts: Sequence[str] = ()
-    inside: bool = False
+    texts_inside: bool = False
     hover: str = ""
     about: Sequence[Any] = ()
     width: Any = 0.7
-    stands: bool = False
-    paleness: float = 0.0
+    vertical: bool = False
+    lightness: float = 0.0
     edge: float = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A line through points, the straight way or in steps."""
+    """A line through points, straight or in steps."""
 
     label: str = ""
     x: Numbers
@@ -105,7 +106,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Dots:
-    """Points of one kind; `texts` stand beside them, or inside where they are large enough (`is_within`)."""
+    """Points of one kind; `texts` stand beside them, or inside where they are large enough (`texts_inside`)."""
 
     label: str = ""
     x: Numbers
@@ -116,12 +117,12 @@ class Dots:
     texts: Sequence[str] = ()
     hover: str = ""
     about: Sequence[Any] = ()
-    is_within: bool = False
+    texts_inside: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """What lies between two places of the x axis, with its name."""
+    """A labelled range of the x axis."""
 
     start: float
     end: float
@@ -131,7 +132,7 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """A map of numbers, a shade by each modulo eight; not a number is left blank."""
+    """A map of integers, coloured by each modulo 8; NaN is blank."""
 
     numbers: NDArray[np.float64]
     has_texts: bool = True
@@ -143,10 +144,10 @@ Mark = Bars | Curve | Dots | Band | Cells
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One pair of axes, what is drawn first below.
+    """One pair of axes; marks are drawn in order, the later over the earlier.
 
-    `log` names the logarithmic axes (``x``, ``y`` or ``xy``), a range that falls runs downward, ticks are texts by
-    place, `is_extra` says that a page leaves the panel out, and `height` is that of a printed figure. [inch]
+    `log` names the logarithmic axes (``x``, ``y`` or ``xy``), a descending range flips the axis, ticks are labels
+    by position, `print_only` leaves the panel out of pages, and `height` is that of a printed figure. [inch]
     """
 
     marks: Sequence[Mark]
@@ -158,13 +159,13 @@ class Panel:
     y_range: tuple[float, float] | None = None
     x_ticks: Mapping[float, str] = field(default_factory=dict)
     y_ticks: Mapping[float, str] = field(default_factory=dict)
-    is_extra: bool = False
+    print_only: bool = False
     height: float = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A figure: its title, its panels in rows of so many `columns`, and a sentence below it on a page."""
+    """A figure: its title, its panels in rows of `columns`, and a note below it on a page."""
 
     title: str
     panels: Sequence[Panel]
@@ -175,7 +176,7 @@ class Chart:
 
 
 def rows_of(labels: Sequence[str]) -> dict[str, Any]:
-    """Return ticks, range and height of a panel whose bars lie in rows, the first on top."""
+    """Return y ticks, y range and height of a panel with a horizontal bar per label, the first on top."""
     return {
         "y_ticks": dict(enumerate(labels)),
         "y_range": (len(labels) - 0.4, -0.6),
@@ -203,17 +204,17 @@ def _tick(value: float) -> str:
     return f"{value:g}"
 
 
-def _paled(bars: Bars) -> str:
-    """Return the colour of bars, nearer to white by their paleness."""
+def _lightened(bars: Bars) -> str:
+    """Return the colour of bars, mixed with white by their lightness."""
     colour = FILLS[bars.fill][0]
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(255 - (255 - part) * (1 - bars.paleness)):02x}" for part in parts)
+    return "#" + "".join(f"{round(255 - (255 - part) * (1 - bars.lightness)):02x}" for part in parts)
 
 
 # --- a page -----------------------------------------------------------------------------------------
 
 _PAD = 0.04
-"""Of an axis that has no range of its own, left beyond what is drawn. [-]"""
+"""Padding of an axis without a given range, as a share of its data. [-]"""
 
 
 def page_record(chart: Chart) -> dict[str, Any]:
@@ -227,14 +228,14 @@ def page_record(chart: Chart) -> dict[str, Any]:
             "marks": [_mark(mark) for mark in panel.marks],
         }
         for panel in chart.panels
-        if not panel.is_extra
+        if not panel.print_only
     ]
     return {"panels": panels}
 
 
 def _axis(panel: Panel, axis: str) -> dict[str, Any]:
-    """Return title, ends and ticks of one axis; of an axis without ticks the page finds them."""
-    ends, ticks = getattr(panel, f"{axis}_range") or _reach(panel, axis), getattr(panel, f"{axis}_ticks")
+    """Return title, limits and ticks of one axis; without ticks the page chooses them."""
+    ends, ticks = getattr(panel, f"{axis}_range") or _limits(panel, axis), getattr(panel, f"{axis}_ticks")
     title, cells = getattr(panel, axis), panel.marks[0]
     if isinstance(cells, Cells):
         count = cells.numbers.shape["yx".index(axis)]
@@ -245,13 +246,13 @@ def _axis(panel: Panel, axis: str) -> dict[str, Any]:
     return {
         "title": title,
         "log": axis in panel.log,
-        "ends": _short(ends),
+        "ends": _rounded(ends),
         "ticks": [[float(at), text] for at, text in ticks.items()] or None,
     }
 
 
-def _reach(panel: Panel, axis: str) -> tuple[float, float]:
-    """Return between which places an axis shows all that is drawn."""
+def _limits(panel: Panel, axis: str) -> tuple[float, float]:
+    """Return the limits of an axis that show all marks, with padding."""
     values = np.concatenate([np.ravel(_extent(mark, axis)).astype(float) for mark in panel.marks])
     values = values[np.isfinite(values)]
     if axis in panel.log:
@@ -265,7 +266,7 @@ def _reach(panel: Panel, axis: str) -> tuple[float, float]:
 
 
 def _extent(mark: Any, axis: str) -> Any:
-    """Return the places on an axis between which a mark lies; bars on that across them, the other has a range."""
+    """Return the extent of a mark on an axis; bars only on the axis across them, the other has a given range."""
     if isinstance(mark, Cells):
         return 0, mark.numbers.shape["yx".index(axis)]
     if not isinstance(mark, Bars):
@@ -274,18 +275,18 @@ def _extent(mark: Any, axis: str) -> Any:
 
 
 def _mark(mark: Mark) -> dict[str, Any]:
-    """Return what of a mark differs from its defaults, with its colours, numbers in as many digits as a page shows."""
+    """Return the fields of a mark that differ from their defaults, with its colours and rounded numbers."""
     record: dict[str, Any] = {"kind": type(mark).__name__.lower()}
     for each in fields(mark):
         value = getattr(mark, each.name)
         if each.name in ("texts", "about"):
             record |= {each.name: list(value)} if len(value) else {}
         elif np.ndim(value):
-            record |= {each.name: _short(value)} if np.size(value) else {}
+            record |= {each.name: _rounded(value)} if np.size(value) else {}
         elif value != each.default:
             record[each.name] = value
     if isinstance(mark, Bars):
-        colour, hatch = _paled(mark), FILLS[mark.fill][1]
+        colour, hatch = _lightened(mark), FILLS[mark.fill][1]
         record |= {"colour": colour, "ink": ink_on(colour)}
         if mark.edge >= 0.7 or mark.fill == "bubble":
             record["hatch"] = hatch[:1]
@@ -297,8 +298,8 @@ def _mark(mark: Mark) -> dict[str, Any]:
     return record
 
 
-def _short(values: Numbers) -> list[Any]:
-    """Return numbers in as many digits as a page shows."""
+def _rounded(values: Numbers) -> list[Any]:
+    """Round numbers to the five digits that a page shows."""
     return [float(f"{value:.5g}") for value in np.ravel(np.asarray(values, dtype=float))]
 
 
@@ -310,30 +311,30 @@ _STYLE: Any = {"svg.hashsalt": "costmodel", "svg.fonttype": "path", "font.size":
 
 @cache
 def _figure_class() -> Any:
-    """Return matplotlib's figure, able to show itself in a notebook without pyplot."""
+    """Return matplotlib's figure class, able to show itself in a notebook without pyplot."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise CostModelError(f"figures need matplotlib: {install_command('plot')}") from None
 
-    class ShownFigure(Figure):
+    class NotebookFigure(Figure):
         def _repr_png_(self) -> bytes:
             """Draw the figure for a notebook."""
             drawn = BytesIO()
             self.savefig(drawn, format="png", dpi=75)
             return drawn.getvalue()
 
-    return ShownFigure
+    return NotebookFigure
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a file that is not a picture by its ending."""
+    """Refuse a file whose suffix is not of a picture format."""
     if path.suffix.lower() not in FORMATS:
         raise CostModelError(f"{path}: expected a picture, ending in {', '.join(FORMATS)}")
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure in the format that the file's ending names."""
+    """Write a figure in the format of the file's suffix."""
     check_picture(path)
     from matplotlib import rc_context
 
@@ -365,8 +366,8 @@ def draw(chart: Chart) -> Any:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     if named:
-        look = {"ncols": chart.legend_columns, "fontsize": "small" if len(named) < 10 else "x-small"}
-        figure.legend(named.values(), named.keys(), loc="outside lower center", **look)
+        style = {"ncols": chart.legend_columns, "fontsize": "small" if len(named) < 10 else "x-small"}
+        figure.legend(named.values(), named.keys(), loc="outside lower center", **style)
     return figure
 
 
@@ -377,7 +378,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     axes.spines[["left", "bottom"]].set_color("#b5babf")
     axes.tick_params(color="#b5babf")
     for mark in panel.marks:
-        _DRAWN[type(mark)](axes, mark)
+        _DRAW_FUNCTIONS[type(mark)](axes, mark)
     axes.set(xlabel=panel.x, ylabel=panel.y)
     axes.set_title(panel.title, fontsize="small", loc="left")
     for axis in "xy":
@@ -394,8 +395,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 
 def _draw_bars(axes: Any, bars: Bars) -> None:
-    colour = _paled(bars)
-    look = {
+    colour = _lightened(bars)
+    style = {
         "label": bars.label or None,
         "facecolor": colour,
         "hatch": FILLS[bars.fill][1] if bars.edge >= 0.7 or bars.fill == "bubble" else "",
@@ -404,14 +405,14 @@ def _draw_bars(axes: Any, bars: Bars) -> None:
     }
     starts = np.asarray(bars.starts) if len(bars.starts) else np.zeros(len(bars.at))
     lengths = np.asarray(bars.lengths)
-    if bars.stands:
-        axes.bar(bars.at, lengths, bottom=starts, width=bars.width, **look)
+    if bars.vertical:
+        axes.bar(bars.at, lengths, bottom=starts, width=bars.width, **style)
         axes.grid(visible=False, axis="x")
         return
-    axes.barh(bars.at, lengths, left=starts, height=bars.width, **look)
+    axes.barh(bars.at, lengths, left=starts, height=bars.width, **style)
     axes.grid(visible=False, axis="y")
     for place, start, length, text in zip(bars.at, starts, lengths, bars.texts, strict=False):
-        if bars.inside:
+        if bars.texts_inside:
             ink = {"fontsize": 6, "color": ink_on(colour), "clip_on": True}
             axes.text(start + length / 2, place, text, ha="center", va="center", **ink)
         elif text:
@@ -422,21 +423,26 @@ def _draw_bars(axes: Any, bars: Bars) -> None:
 
 
 def _draw_curve(axes: Any, curve: Curve) -> None:
-    look = {"color": curve.colour, "linestyle": curve.dash, "linewidth": curve.width}
-    style = {"drawstyle": "steps-post"} if curve.steps else {}
-    axes.plot(curve.x, curve.y, label=curve.label or None, **look, **style)
+    style = {"color": curve.colour, "linestyle": curve.dash, "linewidth": curve.width}
+    steps = {"drawstyle": "steps-post"} if curve.steps else {}
+    axes.plot(curve.x, curve.y, label=curve.label or None, **style, **steps)
 
 
 def _draw_dots(axes: Any, dots: Dots) -> None:
     edge = {"markeredgecolor": "black" if dots.size > 5 else dots.colour, "markeredgewidth": 0.8}
-    look = {"color": dots.colour, "markersize": 0.8 * dots.size, "linestyle": "", "label": dots.label or None}
-    axes.plot(dots.x, dots.y, dots.marker, **look, **edge)
+    style = {
+        "color": dots.colour,
+        "markersize": 0.8 * dots.size,
+        "linestyle": "",
+        "label": dots.label or None,
+    }
+    axes.plot(dots.x, dots.y, dots.marker, **style, **edge)
     for x, y, text in zip(dots.x, dots.y, dots.texts, strict=False):
         place: dict[str, Any] = {
             "xytext": (5, -24) if "\n" in text else (6, 6),
             "textcoords": "offset points",
         }
-        if dots.is_within:
+        if dots.texts_inside:
             place = {"ha": "center", "va": "center", "fontweight": "bold"}
         axes.annotate(text, (x, y), fontsize="x-small", **place)
 
@@ -445,17 +451,17 @@ def _draw_band(axes: Any, band: Band) -> None:
     axes.axvspan(band.start, band.end, color=band.colour, zorder=0)
     axes.axvline(band.start, color="grey", linewidth=0.7)
     narrow = np.log10(band.end / band.start) <= 1.3
-    look = {"ha": "center", "va": "top", "fontsize": "small", "rotation": 90 if narrow else 0}
+    style = {"ha": "center", "va": "top", "fontsize": "small", "rotation": 90 if narrow else 0}
     middle = np.sqrt(band.start * band.end)
-    axes.text(middle, 0.98, band.text, transform=axes.get_xaxis_transform(), **look)
+    axes.text(middle, 0.98, band.text, transform=axes.get_xaxis_transform(), **style)
 
 
 def _draw_cells(axes: Any, cells: Cells) -> None:
     from matplotlib.colors import ListedColormap
 
     shown = np.ma.masked_invalid(cells.numbers) % 8
-    look = {"cmap": ListedColormap(SHADES), "vmin": -0.5, "vmax": 7.5}
-    axes.pcolormesh(shown, edgecolors="white", linewidth=0.3, rasterized=True, **look)
+    style = {"cmap": ListedColormap(SHADES), "vmin": -0.5, "vmax": 7.5}
+    axes.pcolormesh(shown, edgecolors="white", linewidth=0.3, rasterized=True, **style)
     if cells.has_texts:
         for (row, place), number in np.ndenumerate(cells.numbers):
             axes.text(place + 0.5, row + 0.5, f"{number:.0f}", ha="center", va="center", fontsize=6.5)
@@ -468,7 +474,7 @@ def _draw_cells(axes: Any, cells: Cells) -> None:
         getattr(axes, f"set_{axis}ticks")(*ticks, fontsize="x-small")
 
 
-_DRAWN: Mapping[type, Any] = {
+_DRAW_FUNCTIONS: Mapping[type, Any] = {
     Bars: _draw_bars,
     Curve: _draw_curve,
     Dots: _draw_dots,

@@ -190,10 +190,10 @@ def phases_chart(found: RLEstimate) -> Chart:
                 starts=[begun[pool]],
                 lengths=[phase.seconds],
                 texts=[phase.name if phase.seconds > 0.06 * found.step_time_s else ""],
-                inside=True,
+                texts_inside=True,
                 about=[f"{phase.name}\n{format_seconds(phase.seconds)}"],
                 hover="%{about}",
-                paleness=0.35 * (count[pool] % 2),
+                lightness=0.35 * (count[pool] % 2),
             )
         )
         begun[pool] += phase.seconds

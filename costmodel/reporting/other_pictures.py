@@ -100,7 +100,7 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
                 marker="o" if est is None else "*",
                 size=19.0,
                 texts=[str(row + 1) for row in range(len(tried))] if est is None else (),
-                is_within=True,
+                texts_inside=True,
                 about=names_of,
                 hover=hover,
             ),

@@ -89,7 +89,9 @@ def memory_chart(est: Estimate) -> Chart:
             held = parts[name] / _GIB
             hover = f"{label}, stage %{{x}}: %{{y:.2f}} GiB"
             marks.append(
-                Bars(label=label, fill=name, at=stages, lengths=held, starts=bottom, hover=hover, stands=True)
+                Bars(
+                    label=label, fill=name, at=stages, lengths=held, starts=bottom, hover=hover, vertical=True
+                )
             )
             bottom = bottom + held
     ends = [float(stages[0]) - 0.5, float(stages[-1]) + 0.5]
@@ -239,12 +241,12 @@ def _tasks(tasks: Sequence[Task]) -> list[Bars]:
                     starts=[task.start_s for task in held],
                     lengths=[task.end_s - task.start_s for task in held],
                     texts=[str(task.micro_batch + 1) for task in held],
-                    inside=True,
+                    texts_inside=True,
                     about=[task.micro_batch + 1 for task in held],
                     hover=f"{label}, chunk {chunk}, rank %{{y}}, micro-batch %{{about}}\n"
                     "from %{base:.4f} s, %{x:.4f} s long",
                     width=0.9,
-                    paleness=0.5 * chunk / last if last else 0.0,
+                    lightness=0.5 * chunk / last if last else 0.0,
                     edge=0.3,
                 )
             )
@@ -442,7 +444,7 @@ def _machine(groups: NDArray[np.int64], width: int, height: float) -> Panel:
     columns = int(2 ** np.ceil(np.log2(max(np.sqrt(3.0 * len(held)), 1.0))))
     cells = Cells(numbers=_folded(7.0 * held, columns), has_texts=False)
     title = f"group of GPU 0: on {held.sum():,} of {len(held):,} domains (squares, in reading order)"
-    return Panel(marks=[cells], title=title, height=height, is_extra=True)
+    return Panel(marks=[cells], title=title, height=height, print_only=True)
 
 
 def _folded(numbers: NDArray[Any], width: int) -> NDArray[np.float64]:
@@ -485,7 +487,7 @@ def tornado_chart(found: Sensitivity) -> Chart:
     numbers, switches = (tornado_effects(found, switches=which) for which in (False, True))
     panels = [
         _tornado(numbers, {f"{by} less": ("less", "hbm"), f"{by} more": ("more", "math")}),
-        _tornado(switches, {"the other value of a switch": ("more", "tp")}, is_extra=True),
+        _tornado(switches, {"the other value of a switch": ("more", "tp")}, print_only=True),
     ]
     title = (
         f"{job_title(found.estimate)}: change of the {format_seconds(float(found.estimate.step_time_s), 4)} step\n"
@@ -495,7 +497,7 @@ def tornado_chart(found: Sensitivity) -> Chart:
 
 
 def _tornado(
-    effects: Sequence[Effect], sides: Mapping[str, tuple[str, str]], is_extra: bool = False
+    effects: Sequence[Effect], sides: Mapping[str, tuple[str, str]], print_only: bool = False
 ) -> Panel:
     """Draw the bars of some effects, the longer one of each with its value."""
     worst = [max((getattr(effect, side) for side, _ in sides.values()), key=abs) for effect in effects]
@@ -515,8 +517,8 @@ def _tornado(
     ]
     most = 125.0 * max([1e-3, *map(abs, worst)])
     shape = rows_of(["\n".join(wrap(effect_label(effect), 44)) for effect in effects])
-    ends = (-most if not is_extra or min([0.0, *worst]) < 0 else 0.0, most)
-    return Panel(marks=bars, x="change of step time [%]", x_range=ends, is_extra=is_extra, **shape)
+    ends = (-most if not print_only or min([0.0, *worst]) < 0 else 0.0, most)
+    return Panel(marks=bars, x="change of step time [%]", x_range=ends, print_only=print_only, **shape)
 
 
 def comparison_chart(comparison: Comparison) -> Chart:

@@ -1,9 +1,9 @@
-"""The one constant that is fitted to whole runs, the share of a step's passes that nothing explains, and runs left out.
+"""The only constant fitted to whole runs: the unexplained share of a step's compute and communication.
 
-Kernels and collectives are priced from micro-benchmarks. What real steps take beyond that (jitter between ranks, clocks
-under a mixed load, caches that others fill) is a share that a generation of devices has in all frameworks, and how far a
-recipe lies from it there, which is believed by `sources / (sources + 1/2)` and no more than half from one family of
-sources. How good that is for what nobody has published shows on runs whose family of sources was left out of the fit.
+Kernels and collectives are priced from micro-benchmarks. Real steps take longer (jitter between ranks, clocks under a
+mixed load, shared caches) by a share fitted per generation of devices over all frameworks, and per recipe on it. A
+recipe's own share is shrunk towards its generation's by `sources / (sources + 1/2)`, with one family of sources by 1/2.
+The error on unpublished runs is estimated on runs whose family of sources was left out of the fit.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import pandas as pd
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.recipe import share_keys
 
-LEAST_RUNS = 7
-"""Runs that a generation, or a recipe on it, needs for a share of its own."""
+MIN_RUNS = 7
+"""Fewest runs of a generation, or of a recipe on it, for which a share is fitted."""
 
 SOURCE_WEIGHT = 60.0
-"""Runs of one family of sources that count in full; a family with more weighs as these."""
+"""Largest weight of a family of sources, in runs: the runs of a larger one are weighted down to it."""
 
-ALIKE: Mapping[str, str] = {
+FRAMEWORK_OF_RECIPE: Mapping[str, str] = {
     "megatron-2022": "megatron-2021",
     "megatron-deepspeed-blocking": "megatron-deepspeed",
     "composer-fsdp-torch1": "composer-fsdp",
     "megatron-bridge-2606": "megatron-bridge",
     "torchtitan-2024": "torchtitan",
 }
-"""Recipes of one framework share a constant: name -> the framework's."""
+"""Recipe -> recipe of the same framework whose share it uses."""
 
-HELD_BACK = ("korthikanti22", "deepseek-v3", "llama3", "megatron-moe-modelzoo")
-"""Sources of the README's known runs: never used in a fit."""
+HELD_OUT_SOURCES = ("korthikanti22", "deepseek-v3", "llama3", "megatron-moe-modelzoo")
+"""Sources of the README's published runs: held out of every fit."""
 
 
 _FAMILY_STARTS = {
@@ -51,42 +51,42 @@ _FAMILY_STARTS = {
     "torchtitan": "torchtitan",
     "torchao": "torchtitan",
 }
-"""Start of a source's name -> its family; the first that fits. Other sources are families of their own."""
+"""Prefix of a source's name -> its family; the first match counts. Every other source is its own family."""
 
 
 def source_family(source: str) -> str:
-    """Return the family of a source: tables that are near-copies of one another, as of containers of one framework.
+    """Return the family of a source: publications with nearly the same runs, such as releases of one framework.
 
-    What a prediction is worth where nobody has measured shows only when all of a family are left out.
+    A held-out error is honest only if the whole family is left out.
     """
     return next((family for start, family in _FAMILY_STARTS.items() if source.startswith(start)), source)
 
 
 class Share(NamedTuple):
-    """A share of the passes that nothing explains, and what it was fitted to."""
+    """A fitted unexplained share, and the data behind it."""
 
     share: float
     runs: int
     sources: int
-    """Families of sources."""
+    """Number of families of sources."""
     spread: float
-    """Standard deviation of the medians of families of sources, as logarithms; nan of one. [-]"""
+    """Standard deviation over families of the median log factor; nan with one family. [-]"""
 
 
 Shares = Mapping[tuple[str, str], Share]
-"""By recipe and kind of device: a generation; of ``any`` recipe also `gpu`, `other-stacks` (GPUs beyond CUDA), `other`."""
+"""By recipe and device kind. A kind is a generation; of ``any`` recipe also `gpu`, `other-stacks` (GPUs beyond CUDA), `other`."""
 
 
 def fitted_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with a time of `Validation.judged`, with what their fit needs."""
+    """Return the runs of `Validation.judged` that have a time, with the columns that the fit needs."""
     runs = runs.dropna(subset=["time_error"])
     devices = {name: load_accelerator(name) for name in set(runs.accelerator)}
     fixed_s = runs.predicted_step_time_s - runs.predicted_unexplained_s - runs.predicted_shared_s
     factor = (runs.measured_step_time_s - fixed_s) / runs.predicted_shared_s
     return runs.assign(
         fixed_s=fixed_s,
-        needed=np.log(np.maximum(factor.astype(float), 0.1)),
-        family=runs.recipe.map(lambda name: ALIKE.get(name, name)),
+        log_factor=np.log(np.maximum(factor.astype(float), 0.1)),
+        family=runs.recipe.map(lambda name: FRAMEWORK_OF_RECIPE.get(name, name)),
         source_family=runs.source.map(source_family),
         is_gpu=runs.accelerator.map(lambda name: devices[name].is_gpu),
         own_stack=runs.accelerator.map(lambda name: devices[name].has_own_stack),
@@ -95,7 +95,7 @@ def fitted_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def weighted_median(values: pd.Series[float], weights: pd.Series[float]) -> float:
-    """Return the value with as much weight below as above.
+    """Return the weighted median, interpolated.
 
     >>> weighted_median(pd.Series([1.0, 2.0, 9.0]), pd.Series([1.0, 1.0, 1.0]))
     2.0
@@ -109,34 +109,36 @@ def weighted_median(values: pd.Series[float], weights: pd.Series[float]) -> floa
 def fit_shares(runs: pd.DataFrame) -> dict[tuple[str, str], Share]:
     """Return the shares of all kinds of devices, and of recipes on generations of them.
 
-    None is below zero: a step takes no less than its parts, and a port would be busy for longer than the step lasts.
+    No share is negative: a step takes at least as long as its parts.
     """
-    used = runs[~runs.source.isin(HELD_BACK)]
-    of_family = used.groupby("source_family").needed.transform("size")
+    used = runs[~runs.source.isin(HELD_OUT_SOURCES)]
+    of_family = used.groupby("source_family").log_factor.transform("size")
     weights = np.minimum(of_family, SOURCE_WEIGHT) / of_family
     groups = [("gpu", used[used.is_gpu]), ("other", used[~used.is_gpu])]
     groups += [("other-stacks", used[used.is_gpu & used.own_stack]), *used.groupby("generation")]
     found: dict[tuple[str, str], Share] = {}
     for kind, group in groups:
-        if len(group) >= LEAST_RUNS:
-            found["any", str(kind)] = _share(weighted_median(group.needed, weights[group.index]), group)
+        if len(group) >= MIN_RUNS:
+            found["any", str(kind)] = _share(weighted_median(group.log_factor, weights[group.index]), group)
     for (family, on), group in used.groupby(["family", "generation"]):
-        if len(group) >= LEAST_RUNS:
-            usual = float(np.log1p(found["any", str(on)].share))
+        if len(group) >= MIN_RUNS:
+            of_generation = float(np.log1p(found["any", str(on)].share))
             sources = group.source_family.nunique()
-            believed = sources / (sources + 0.5) if sources > 1 else 0.5
-            own = weighted_median(group.needed, weights[group.index])
-            found[str(family), str(on)] = _share(usual + believed * (own - usual), group)
+            shrinkage = sources / (sources + 0.5) if sources > 1 else 0.5
+            of_recipe = weighted_median(group.log_factor, weights[group.index])
+            found[str(family), str(on)] = _share(
+                of_generation + shrinkage * (of_recipe - of_generation), group
+            )
     return found
 
 
 def _share(logarithm: float, group: pd.DataFrame) -> Share:
-    medians = group.groupby("source_family").needed.median()
+    medians = group.groupby("source_family").log_factor.median()
     return Share(max(float(np.expm1(logarithm)), 0.0), len(group), len(medians), float(medians.std()))
 
 
-def errors_with(runs: pd.DataFrame, shares: Shares) -> pd.Series[float]:
-    """Return the relative errors of runs priced with other shares, by run."""
+def errors_of(runs: pd.DataFrame, shares: Shares) -> pd.Series[float]:
+    """Return the relative error of every run if it is priced with these shares."""
     wanted = [
         share_keys(*of) for of in zip(runs.family, map(load_accelerator, runs.accelerator), strict=True)
     ]
@@ -148,12 +150,12 @@ def errors_with(runs: pd.DataFrame, shares: Shares) -> pd.Series[float]:
 
 
 def left_out_errors(runs: pd.DataFrame, by: str = "source_family") -> pd.Series[float]:
-    """Return the errors of every run with shares that its group did not fit.
+    """Return the relative error of every run with shares fitted without its group.
 
-    Groups are by source, source_family, or family (of the recipe, so that no run has a share of its own).
+    Groups are by source, source_family, or family (the recipe's framework, so that no run has its recipe's own share).
     """
     parts = [
-        errors_with(group, fit_shares(runs[runs[by] != name])) for name, group in runs.groupby(by, sort=False)
+        errors_of(group, fit_shares(runs[runs[by] != name])) for name, group in runs.groupby(by, sort=False)
     ]
     errors: pd.Series[float] = pd.concat(parts) if parts else pd.Series(dtype=float)
     return errors.loc[runs.index]

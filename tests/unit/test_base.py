@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.base import files
-from costmodel.base.answer import Answer, Drawing, Face, Listing, to_json
+from costmodel.base.answer import Answer, Listing, Renderers, Views, to_json
 from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import (
     CostModelError,
@@ -26,7 +26,7 @@ from costmodel.base.files import is_there, refuse_endless, write_whole
 from costmodel.base.grid import Column, Grid, columns, grid_called, html_table
 from costmodel.base.numbers import distinct, divisors
 from costmodel.base.words import called, common_device, errors_called, plural
-from costmodel.reporting import faces
+from costmodel.reporting import renderers
 
 
 def test_cells_of_a_csv():
@@ -160,7 +160,7 @@ def test_what_every_answer_can(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "costmodel.reporting.small", drawn)
     monkeypatch.setitem(
-        faces.DRAWINGS, "Small", Drawing("small:grids", "small:remarks", {"time_line": "small:line"})
+        renderers.RENDERERS, "Small", Renderers("small:grids", "small:remarks", {"time_line": "small:line"})
     )
     answer = Small()
     assert answer.plot.names() == ("time_line",)
@@ -173,7 +173,7 @@ def test_what_every_answer_can(monkeypatch):
     assert "a chip &amp; b" in page
     assert page.index("</table>") < page.index("<li>A chip &lt;b&gt;.</li>")
     assert answer.to_frame()["a"].tolist() == [1, 2]
-    assert Face("Small").require("time-line") == "time_line"
+    assert Views("Small").require("time-line") == "time_line"
     for wrong in ("time_lin", "_hidden", "grids", "names"):
         with pytest.raises(CostModelError, match=f"figure: '{wrong}' is unknown; .*known: time_line"):
             answer.plot.named(wrong)

@@ -13,8 +13,8 @@ from costmodel.describe.recipe import is_fitted, list_recipes, share_keys, usual
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.priced_job import error_bands
 from costmodel.trust.shares import (
-    LEAST_RUNS,
-    errors_with,
+    MIN_RUNS,
+    errors_of,
     fit_shares,
     fitted_runs,
     left_out_errors,
@@ -59,7 +59,7 @@ def test_one_source_moves_a_recipe_half_way_from_its_generation_and_two_agreeing
             ("alone", "h", 0.30, 10, H100),
             ("both", "i", 0.20, 10, H100),
             ("both", "j", 0.20, 10, H100),
-            ("few", "k", 0.90, LEAST_RUNS - 1, H100),
+            ("few", "k", 0.90, MIN_RUNS - 1, H100),
         )
     )
     usual = found["any", "hopper"]
@@ -97,7 +97,7 @@ def test_gpus_beyond_cuda_take_what_others_beyond_cuda_lose():
     found = fit_shares(runs(*cuda, ("two", "b", 0.5, 10, MI300X)))
     assert share_of(found, "few", True, "cdna2", True) == pytest.approx(0.5)
     assert share_of(found, "few", True, "volta", False) == found["any", "gpu"].share < 0.2
-    few = fit_shares(runs(*cuda, ("two", "b", 0.5, LEAST_RUNS - 1, MI300X)))
+    few = fit_shares(runs(*cuda, ("two", "b", 0.5, MIN_RUNS - 1, MI300X)))
     assert share_of(few, "few", True, "cdna2", True) == few["any", "gpu"].share
     assert load_accelerator(MI300X).has_own_stack
     assert not load_accelerator(H100).has_own_stack
@@ -125,7 +125,7 @@ def test_a_run_is_judged_by_what_its_family_of_sources_did_not_fit():
     assert errors["b"] == pytest.approx(10.8 / 12.4 - 1)
     # By source the other container of the family still tells.
     assert left_out_errors(made, "source").iloc[0] < errors["nemo-1"]
-    assert errors_with(made, {}).iloc[0] == pytest.approx(10.0 / 10.8 - 1)
+    assert errors_of(made, {}).iloc[0] == pytest.approx(10.0 / 10.8 - 1)
 
 
 def test_shares_are_written_as_a_table():

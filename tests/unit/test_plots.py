@@ -8,7 +8,7 @@ import pytest
 from famous_jobs import DEEPSEEK_V3, LLAMA3_405B
 
 import costmodel as cm
-from costmodel.base.answer import Face
+from costmodel.base.answer import Views
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import install_command
 from costmodel.cli import main
@@ -60,7 +60,7 @@ def test_bars_of_the_waterfall_follow_one_another(est):
     assert ends[-1] == pytest.approx(ends[-2]) == pytest.approx(float(est.step_time_s))
 
 
-@pytest.mark.parametrize("name", Face("Estimate").names())
+@pytest.mark.parametrize("name", Views("Estimate").names())
 def test_every_figure_names_the_job_and_its_units(est, name, tmp_path):
     figure = est.plot.named(name)
     title = figure.get_suptitle()

@@ -13,8 +13,8 @@ from famous_jobs import FSDP_8B
 from trace_files import step_events, write_trace
 
 import costmodel as cm
-from costmodel.base.answer import Answer, Face, to_json
-from costmodel.reporting.faces import DRAWINGS
+from costmodel.base.answer import Answer, Views, to_json
+from costmodel.reporting.renderers import RENDERERS
 
 RL_SMALL = {
     **{"model": "llama3-8b", "gpus": 8, "layout": "tp2", "prompts": 8, "samples_per_prompt": 8},
@@ -153,7 +153,7 @@ def test_every_answer_keeps_the_protocol(answers):
             assert all(len(row) == len(grid.columns) for row in grid.rows), kind
         assert page.count("<table>") == len(answer.grids()) > 0
         assert all(isinstance(remark, str) for remark in answer.remarks())
-        assert isinstance(answer.plot, Face)
+        assert isinstance(answer.plot, Views)
 
 
 def test_the_inputs_of_a_plan_give_its_best_back():
@@ -166,7 +166,7 @@ def test_the_inputs_of_a_plan_give_its_best_back():
 
 
 def test_every_answer_is_drawn(answers):
-    assert set(DRAWINGS) == {*answers, "KernelCalibration"}
+    assert set(RENDERERS) == {*answers, "KernelCalibration"}
 
 
 def test_a_figure_that_there_is_not_is_named(answers):

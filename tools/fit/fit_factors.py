@@ -47,7 +47,7 @@ from costmodel.describe.hardware.profile_files import read_yaml, shipped_folder
 from costmodel.describe.odds import FitOdds
 from costmodel.step.placed_job import OVERLAPPED_AXES
 from costmodel.trust.published_runs import read_rows
-from costmodel.trust.shares import errors_with, fit_shares, fitted_runs, left_out_errors, source_family
+from costmodel.trust.shares import errors_of, fit_shares, fitted_runs, left_out_errors, source_family
 from costmodel.trust.validation import Validation, validate
 
 Array = NDArray[np.float64]
@@ -161,7 +161,7 @@ def read_runs(table: Path) -> Runs:
 def residual_runs(checked: Validation, found: pd.DataFrame) -> Runs:
     """Return residuals of priced runs beside their slopes; elsewhere than on GPUs as fitted."""
     runs = fitted_runs(checked.judged)
-    own = left_out_errors(runs).where(runs.is_gpu, errors_with(runs, fit_shares(runs)))
+    own = left_out_errors(runs).where(runs.is_gpu, errors_of(runs, fit_shares(runs)))
     other = left_out_errors(runs, "family")
     of_other = pd.Series(-np.log1p(other.to_numpy()), index=runs.id)
     runs = runs.assign(residual=-np.log1p(own)).set_index("id").join(found, how="inner")

@@ -19,7 +19,14 @@ from bands import bands_text, classes, error_bands
 
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.recipe import list_recipes
-from costmodel.trust.shares import ALIKE, Shares, errors_with, fit_shares, fitted_runs, left_out_errors
+from costmodel.trust.shares import (
+    FRAMEWORK_OF_RECIPE,
+    Shares,
+    errors_of,
+    fit_shares,
+    fitted_runs,
+    left_out_errors,
+)
 from costmodel.trust.validation import validate
 
 
@@ -29,7 +36,7 @@ def shares_text(shares: Shares) -> str:
     names = ["any", *list_recipes()]
     for name in names:
         for (family, on), one in sorted(shares.items()):
-            if family == ALIKE.get(name, name):
+            if family == FRAMEWORK_OF_RECIPE.get(name, name):
                 spread = "" if np.isnan(one.spread) else f"{one.spread:.3f}"
                 rows.append(f"{name},{on},{one.share:.3f},{one.runs},{one.sources},{spread}")
     return "\n".join(rows) + "\n"
@@ -48,7 +55,7 @@ def main(arguments: list[str]) -> int:
     shares = fit_shares(runs)
     out = sys.stdout.write
     out(shares_text(shares))
-    fitted = errors_with(runs, shares)
+    fitted = errors_of(runs, shares)
     left = {by: left_out_errors(runs, by) for by in ("source", "source_family", "family")}
     of_class = classes(runs)
     groups: dict[str, pd.Series[bool]] = {

@@ -111,17 +111,17 @@ const drawChart = (() => {
         mark.at.forEach((at, i) => {
           const start = (mark.starts || [])[i] || 0, long = mark.lengths[i];
           const wide = Array.isArray(mark.width) ? mark.width[i] : mark.width ?? 0.7;
-          const [across, lengthwise] = mark.stands ? [x, y] : [y, x];
+          const [across, lengthwise] = mark.vertical ? [x, y] : [y, x];
           const [a, b] = [across(at - wide / 2), across(at + wide / 2)].sort((p, q) => p - q);
           const [c, d] = [lengthwise(start), lengthwise(start + long)].sort((p, q) => p - q);
-          const box = mark.stands ? { x: a, y: c, width: b - a, height: d - c } : { x: c, y: a, width: d - c, height: b - a };
+          const box = mark.vertical ? { x: a, y: c, width: b - a, height: d - c } : { x: c, y: a, width: d - c, height: b - a };
           const shape = hatched(inner, box, mark.colour, mark.hatch, mark.edge ?? 0.7);
-          const [px, py] = mark.stands ? [at, long] : [long, named[at] ?? at];
+          const [px, py] = mark.vertical ? [at, long] : [long, named[at] ?? at];
           shape.tip = said(mark, { x: px, y: py, base: start, about: (mark.about || [])[i], label: mark.label });
           const text = (mark.texts || [])[i];
           if (!text) return;
           const isBefore = long < 0 || (d + 4 + widthOf(text) > width && c - 4 - widthOf(text) > left);
-          if (!mark.inside) write(text, isBefore ? c - 4 : d + 4, (a + b) / 2 + 4, isBefore ? "end" : "start");
+          if (!mark.texts_inside) write(text, isBefore ? c - 4 : d + 4, (a + b) / 2 + 4, isBefore ? "end" : "start");
           else if (widthOf(text) < d - c) note(inner, (c + d) / 2, (a + b) / 2 + 4, text, { fill: mark.ink });
         });
       },
@@ -144,7 +144,7 @@ const drawChart = (() => {
         (mark.texts || []).forEach((text, i) => {
           const [cx, cy] = [x(mark.x[i]), y(mark.y[i])];
           const away = mark.size / 2 + 4;
-          if (mark.is_within) note(svg, cx, cy + 4, text, { "font-weight": 700 });
+          if (mark.texts_inside) note(svg, cx, cy + 4, text, { "font-weight": 700 });
           else if (text && (width > 500 || text.length < 15)) write(text, cx, cy - away) || write(text, cx, cy + away + 10) || write(text, cx + away, cy + 4, "start") || write(text, cx, cy + away + 24);
         });
       },

@@ -1,4 +1,4 @@
-"""Looks into one estimate, as tables: opened lines, the step as a tree and in time, both rooflines."""
+"""Tables that explain one estimate: formulas of lines, the step as a tree, its trace by stage, and rooflines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks into an estimate: ``explain``, ``compare`` and ``sensitivity``, its views, and ``observed profile``."""
+"""Commands that explain an estimate: ``explain``, ``compare``, ``sensitivity``, ``observed profile``, and estimate's views."""
 
 from __future__ import annotations
 
