@@ -106,14 +106,14 @@ def test_axes_hold_all_that_is_drawn(page):
                         left <= x <= right and bottom <= y <= top
                         for x, y in zip(mark["x"], mark["y"], strict=True)
                     )
-                if mark["kind"] == "bars" and not mark.get("inside"):
+                if mark["kind"] == "bars" and not mark.get("texts_inside"):
                     ends = [
                         a + b
                         for a, b in zip(
                             mark.get("starts", [0] * len(mark["at"])), mark["lengths"], strict=True
                         )
                     ]
-                    low, high = (bottom, top) if mark.get("stands") else (left, right)
+                    low, high = (bottom, top) if mark.get("vertical") else (left, right)
                     assert low <= min(ends) <= max(ends) <= high * 1.001, name
                 if mark["kind"] == "cells":
                     assert [bottom, top] == [0, len(mark["numbers"])]
