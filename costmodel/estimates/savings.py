@@ -97,8 +97,11 @@ def _priced(job: Job, changes: Iterable[Change], *, every_stage: bool = False) -
         **{f.name: np.asarray([float(getattr(layout, f.name)) for layout in layouts]) for f in fields(Layout)}
     )
     figures = _figures(replace(job, layout=stacked), every_stage)
-    for change in others:
-        figures += _figures(change.job, every_stage)
+    for change in tuple(others):
+        try:
+            figures += _figures(change.job, every_stage)
+        except CostModelError:  # such as 8-bit attention where no fused kernel of it is known
+            others.remove(change)
     (before, before_s, _), *after = figures
     return [
         Saving(change, memory, before - memory, step_s, step_s / before_s - 1.0)

@@ -2,6 +2,7 @@
 
 from round_jobs import SMALL, near, price
 
+import costmodel as cm
 from costmodel.estimates.savings import memory_savings
 
 
@@ -36,3 +37,21 @@ def test_the_most_is_told_first_and_only_what_frees_any():
     freed = [one.freed_bytes for one in found]
     assert freed == sorted(freed, reverse=True)
     assert freed[-1] > 0
+
+
+def test_a_switch_without_a_price_is_left_out():
+    """No 8-bit kernel of fused attention is known on MI300X: to fuse attention cannot be priced there."""
+    switches = {"attention_kernel": "unfused", "fp8_attention": "true"}
+    est = cm.estimate(
+        "llama3-8b",
+        cluster="mi300x-roce400",
+        gpus=8,
+        tp=2,
+        global_batch=16,
+        seq_len=4096,
+        precision="fp8",
+        switches=switches,
+    )
+    names = {saving.change.name for saving in memory_savings(est.job)}
+    assert names
+    assert "attention_kernel" not in names
