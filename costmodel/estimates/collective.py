@@ -561,7 +561,7 @@ def collective(
     if not sizes or not all(0 < size <= LARGEST for size in sizes):
         raise LayoutError(f"size: expected more than 0 and at most 1 EB, got {shown(size_bytes)}")
     if (latency_s is None) != (bandwidth_bytes_per_s is None):
-        raise LayoutError("alpha: expected latency (--alpha) and bandwidth together, or a cluster")
+        raise LayoutError("latency_s: expected --alpha and --bandwidth together, or a cluster")
     if latency_s is not None and bandwidth_bytes_per_s is not None:
         if cluster is not None or tier is not None or members_per_node is not None:
             raise LayoutError("alpha: a flat fabric takes no cluster, tier or members_per_node")

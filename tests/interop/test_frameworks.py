@@ -216,7 +216,7 @@ def test_what_no_price_depends_on_is_written_where_it_is_known():
     assert "--norm-epsilon 1e-05" in text
     unknown = emit(cm.estimate(model="smollm2-1.7b", **asked), "megatron")
     assert "--rotary-base" not in unknown.partition("torchrun")[2]
-    assert "# left to you: model: --rotary-base, --norm-epsilon" in unknown
+    assert "# left to you: model: --rotary-base (else 10000), --norm-epsilon (else 1e-5)" in unknown
 
 
 def test_flags_that_megatron_asks_for_beside_others_are_written():

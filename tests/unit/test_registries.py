@@ -21,7 +21,7 @@ def test_words_of_switches_are_those_of_their_registry():
         ("moe_dispatcher", DISPATCHERS),
         ("cp_method", context.METHODS),
         ("cp_method", mesh._CP_COMM),
-        ("cuda_graph_scope", compute._GRAPHED),
+        ("cuda_graph_scope", compute._GRAPH_SCOPES),
         ("cross_entropy", operators.LOSS),
         ("param_dtype", DTYPE_BYTES),
         ("gradient_compression", METHODS),
