@@ -205,6 +205,9 @@ def test_what_a_config_leaves_out_is_left_to_the_user(tmp_path):
     config.write_text(json.dumps(bare), encoding="utf-8")
     asked = {"cluster": H100, "gpus": 8, "global_batch": 64, "seq_len": 4096}
     text = cm.emit(cm.estimate(model=str(config), **asked), "megatron")
-    assert "# left to you: model: --rotary-base (else 10000), --norm-epsilon (else 1e-5), as its config.json has" in text
+    assert (
+        "# left to you: model: --rotary-base (else 10000), --norm-epsilon (else 1e-5), as its config.json has"
+        in text
+    )
     assert "\n    --rotary-base" not in text
     assert "--max-position-embeddings 131072" in text
