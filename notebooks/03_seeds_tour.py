@@ -231,7 +231,7 @@ tour(
 # %%
 def state_bytes(model, gpus=1, *parts, **job):
     """Bytes of model state on a GPU, of the named parts or all."""
-    asked = {"cluster": "dgx-a100-hdr", "global_batch": gpus, "seq_len": 2048, "zero_stage": 0}
+    asked = {"cluster": "dgx-a100-hdr", "global_batch": gpus, "seq_len": 2048, "zero_stage": 0, "tp": 1}
     switches = {"grad_accum_dtype": "bf16"} | job.pop("switches", {})
     est = cm.estimate(model=model, gpus=gpus, switches=switches, **{**asked, **job})
     return sum(
@@ -314,7 +314,7 @@ tour(rows)
 # %%
 def activation_bytes(model, **job):
     """Bytes that the layers keep for one micro-batch."""
-    asked = {"cluster": "dgx-a100-hdr", "gpus": 1, "global_batch": 1, "seq_len": 2048, "zero_stage": 0}
+    asked = {"cluster": "dgx-a100-hdr", "gpus": 1, "global_batch": 1, "seq_len": 2048, "zero_stage": 0, "tp": 1}
     est = cm.estimate(model=model, **{**asked, **job})
     return sum(
         float(line.bytes.max())
