@@ -368,9 +368,9 @@ layers = sent(
     ("tp.attention.", "tp.mlp."), model="gpt3-175b", gpus=8, layout="tp8", global_batch=1, **megatron
 )
 whole = 2 * cm.model_facts(cm.load_model("llama-7b")).num_params
-ddp = sent("dp.", model="llama-7b", gpus=64, global_batch=64, zero_stage=0, switches=bf16)
+ddp = sent("dp.", model="llama-7b", gpus=64, tp=1, global_batch=64, zero_stage=0, switches=bf16)
 fsdp = [
-    sent("dp.", model="llama-7b", gpus=8, global_batch=8 * m, zero_stage=3, switches=bf16) / (whole * 7 / 8)
+    sent("dp.", model="llama-7b", gpus=8, tp=1, global_batch=8 * m, zero_stage=3, switches=bf16) / (whole * 7 / 8)
     for m in (1, 4)
 ]
 inner = sent("pp.send_recv", model="llama3-70b", gpus=8, layout="pp8", global_batch=512, micro_batch=16)
