@@ -314,7 +314,14 @@ tour(rows)
 # %%
 def activation_bytes(model, **job):
     """Bytes that the layers keep for one micro-batch."""
-    asked = {"cluster": "dgx-a100-hdr", "gpus": 1, "global_batch": 1, "seq_len": 2048, "zero_stage": 0, "tp": 1}
+    asked = {
+        "cluster": "dgx-a100-hdr",
+        "gpus": 1,
+        "global_batch": 1,
+        "seq_len": 2048,
+        "zero_stage": 0,
+        "tp": 1,
+    }
     est = cm.estimate(model=model, **{**asked, **job})
     return sum(
         float(line.bytes.max())
@@ -370,7 +377,8 @@ layers = sent(
 whole = 2 * cm.model_facts(cm.load_model("llama-7b")).num_params
 ddp = sent("dp.", model="llama-7b", gpus=64, tp=1, global_batch=64, zero_stage=0, switches=bf16)
 fsdp = [
-    sent("dp.", model="llama-7b", gpus=8, tp=1, global_batch=8 * m, zero_stage=3, switches=bf16) / (whole * 7 / 8)
+    sent("dp.", model="llama-7b", gpus=8, tp=1, global_batch=8 * m, zero_stage=3, switches=bf16)
+    / (whole * 7 / 8)
     for m in (1, 4)
 ]
 inner = sent("pp.send_recv", model="llama3-70b", gpus=8, layout="pp8", global_batch=512, micro_batch=16)

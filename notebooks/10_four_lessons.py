@@ -80,7 +80,9 @@ for stage, size in by_hand.items():
 
 # %%
 stages = [0, 1, 2, 3]
-many = cm.estimate(model="llama3-8b", gpus=64, zero_stage=np.array(stages), tp=1, global_batch=64, seq_len=8192)
+many = cm.estimate(
+    model="llama3-8b", gpus=64, zero_stage=np.array(stages), tp=1, global_batch=64, seq_len=8192
+)
 frame = many.to_frame("wide")
 states = [f"memory_{kind}_bytes" for kind in ("parameters", "gradients", "optimizer")]
 table = pd.DataFrame({"ZeRO": stages, "states [GiB]": (frame[states].sum(axis=1) / GIB).round(2)})

@@ -89,9 +89,10 @@ class Calibration(Answer):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class FabricCalibration(Calibration):
-    """A cluster's fabric fitted to sweeps of collectives: the cluster that the fit started from, and the fit."""
+    """A cluster's fabric fitted to sweeps of collectives: the cluster that the fit started from, the sweeps, the fit."""
 
     cluster: Cluster
+    log: Log
     fit: ClusterFit
 
 
@@ -192,6 +193,7 @@ def fabric(
         names.setdefault(0 if run.network is None else 1, []).append(sweep.file)
     return FabricCalibration(
         cluster=machine,
+        log=log,
         fit=fit,
         rows=points,
         record={
