@@ -282,8 +282,6 @@ def resolved_for(recipe: Recipe, accelerator: Accelerator, precision: str) -> Re
         recipe = recipe.replaced("overhead_fraction", usual_overhead(accelerator, recipe.name))
     if recipe.dtypes.fp16_gradients and precision == "fp16":
         recipe = recipe.replaced("grad_accum_dtype", "fp16").replaced("grad_reduce_dtype", "fp16")
-        # The step makes an fp32 copy of what it steps (Megatron-Core docs, dist_optimizer: 20 bytes, or 4 + 16/d).
-        recipe = recipe.replaced("adam_temporary_bytes", recipe.memory.adam_temporary_bytes + 4.0)
     return recipe
 
 

@@ -258,12 +258,14 @@ def _replicated_part_lines(
 def _rare_window(step: Step) -> Window:
     """Return the steps beside which replicas that are averaged rarely send their parts, all of them together.
 
-    Streaming DiLoCo (arXiv:2501.18512, section 2): each of the fragments beside the compute of so many steps.
+    Streaming DiLoCo (arXiv:2501.18512, section 2): each of the fragments beside the compute of so many steps. Fragments
+    that overlap share the line: between two averages of one there are no more steps than that.
     """
     policy = step.placed.policy
     works = zip(step.counts, step.block_lines, strict=True)
     step_s = broadcast_sum([counted(count, exposed_sum(lines)) for count, lines in works])
-    return Window(step.placed, np.asarray(policy.sync_fragments * policy.sync_overlap_steps * step_s))
+    steps = min(policy.sync_fragments * policy.sync_overlap_steps, policy.sync_every)
+    return Window(step.placed, np.asarray(steps * step_s))
 
 
 def _tensors(placed: PlacedJob) -> Array:

@@ -161,10 +161,30 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                 source="DiLoCo, arXiv:2311.08105, algorithm 1",
             )
         )
+        if placed.policy.sync_overlap_steps:
+            lines.append(_in_flight_line(step))
     if any_nonzero(shards):
         lines.append(_gathered_line(step, np.asarray(1.0 * shards)))
         lines += _secondary_lines(step)
     return lines
+
+
+def _in_flight_line(step: Step) -> MemoryLine:
+    """Return the parts whose average is on its way while the steps beside it write new gradients."""
+    placed, policy = step.placed, step.placed.policy
+    return _line(
+        "state.optimizer.outer_in_flight",
+        part="optimizer",
+        formula="ceil(overlap_steps * fragments / sync_every) * params / fragments * bytes_per_param",
+        terms={
+            "overlap_steps": policy.sync_overlap_steps,
+            "fragments": policy.sync_fragments,
+            "sync_every": policy.sync_every,
+            "params": placed.optimizer_params(step.trained),
+            "bytes_per_param": DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype],
+        },
+        source="streaming DiLoCo, arXiv:2501.18512, section 2: a part is merged after the steps that hide it",
+    )
 
 
 def _secondary_lines(step: Step) -> list[MemoryLine]:
@@ -363,16 +383,19 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
                 source=f"recipe {recipe.name}: norm_copy_bytes",
             )
         )
-    if memory.adam_temporary_bytes and placed.optimizer.keeps_moments:
+    # Of gradients kept in fp16 the step makes an fp32 copy (Megatron-Core docs, dist_optimizer: 20 bytes, or 4 + 16/d).
+    copied = 4.0 if dtypes.fp16_gradients and placed.precision.name == "fp16" else 0.0
+    if memory.adam_temporary_bytes + copied and placed.optimizer.keeps_moments:
         activations = [line.bytes for line in bill.memory_lines if line.category == "activation"]
         lines.append(
             memory_line(
                 "state.optimizer.temporaries",
                 part="optimizer",
                 axis="optimizer",
-                formula="max(bytes_per_param * params - activation_bytes, 0)",
+                formula="max((bytes_per_param + gradient_copy) * params - activation_bytes, 0)",
                 terms={
                     "bytes_per_param": memory.adam_temporary_bytes,
+                    "gradient_copy": copied,
                     "params": local,
                     "activation_bytes": broadcast_sum(activations),
                 },

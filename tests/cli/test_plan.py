@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import costmodel as cm
+from costmodel.base.units import format_seconds
 from costmodel.cli import main
 
 SHAPE = (
@@ -134,7 +135,10 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
             est.job.layout.micro_batch,
         )
         assert "-    --tensor-model-parallel-size 8 \\" in (folder / "changes.diff").read_text()
-        assert "* data: --data-path" in (folder / "README.md").read_text()
+        readme = (folder / "README.md").read_text()
+        assert "* data: --data-path" in readme
+        ends = (format_seconds(est.step_time_s * end, 3) for end in (est.error_band.low, est.error_band.high))
+        assert "({} to {})".format(*ends) in readme
     named = cm.plan("llama3-8b", "8xH100")
     assert "changes.diff" not in "".join(named.launch_folders())
     for (path, text), (est, _) in zip(

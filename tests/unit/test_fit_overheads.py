@@ -9,6 +9,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.describe.hardware.hardware import load_accelerator
+from costmodel.describe.odds import odds
 from costmodel.describe.recipe import is_fitted, list_recipes, share_keys, usual_overhead
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.priced_job import error_bands
@@ -166,6 +167,11 @@ def test_shipped_bands_say_of_how_many_sources_they_are():
         assert band.low < 1.0 < band.high
         assert band.runs >= 8
         assert band.sources >= 1
+    # A range of memory and the odds of fitting say one thing: what surely fits has no end beyond the GPU.
+    for band in shipped.memory.values():
+        assert band.runs >= 50
+        for fits in odds().fits.values():
+            assert np.exp(fits.center - 2.326 * fits.spread) * band.high < 1.0
     for name, band in shipped.time.items():
         kind = "moe" if "moe" in name else "dense"
         if band.sources == 1 and not name.startswith("any"):

@@ -12,6 +12,7 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import MEGATRON_2026
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.jobs.job import make_job
+from costmodel.describe.jobs.short_form import short_form
 from costmodel.describe.recipe import (
     LABELS,
     Recipe,
@@ -213,3 +214,22 @@ def test_what_a_recipe_leaves_to_the_device():
         assert found("collectives_on", "sms") == "sms"
         assert found("overhead_fraction", None) == usual_overhead(accelerator, "megatron-core")
         assert found("overhead_fraction", 0.01) == 0.01
+
+
+def test_a_recipe_resolved_twice_is_resolved_once():
+    """A search, a sweep and a command line resolve what was resolved before."""
+    for name in list_recipes():
+        for device in ("h100-sxm-80gb", "tpu-v5p"):
+            for precision in ("fp16", "bf16", "fp8-delayed"):
+                accelerator = load_accelerator(device)
+                once = resolved_for(load_recipe(name), accelerator, precision)
+                assert resolved_for(once, accelerator, precision) == once, (name, device, precision)
+
+
+def test_what_a_plan_resolves_again_is_what_its_command_says():
+    """Megatron's gradients in fp16: the planned memory is that of an estimate of the same layout."""
+    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 4096, "precision": "fp16"}
+    best = cm.plan(**job, recipe="megatron-core", tp=2, pp=1, micro_batch=1).best
+    assert "adam_temporary_bytes" not in short_form(best.job).get("switches", {})
+    again = cm.estimate(**short_form(best.job))
+    assert again.memory_bytes_per_gpu == pytest.approx(best.memory_bytes_per_gpu, rel=1e-12)

@@ -609,7 +609,7 @@ def test_two_sites_that_average_rarely_pay_the_line_once_in_that_many_steps():
 
 
 def test_streamed_averages_show_what_outlasts_the_steps_beside_them():
-    """Streaming DiLoCo: each of 4 parts once in 100 steps, of all 4 B of 8.03e9 gradients, beside 0, 1 or 3 steps."""
+    """Streaming DiLoCo: each part once in 100 steps, of all 4 B of 8.03e9 gradients, beside so many steps."""
     job = {
         "model": "llama3-8b",
         "cluster": "two-sites-h100",
@@ -619,8 +619,15 @@ def test_streamed_averages_show_what_outlasts_the_steps_beside_them():
         "tp": 1,
     }
     for sharding in ({"zero_stage": 1, "shard_group": 4096}, {"zero_stage": 3, "shard_group": 4096}):
-        for slower, steps in ((1, 0), (1, 1), (3000, 1), (3000, 3)):
-            switches = {"sync_every": 100, "sync_fragments": 4, "sync_overlap_steps": steps}
+        for slower, parts, steps in (
+            (1, 4, 0),
+            (1, 4, 1),
+            (3000, 4, 1),
+            (3000, 4, 3),
+            (1000, 50, 1),
+            (30000, 50, 20),
+        ):
+            switches = {"sync_every": 100, "sync_fragments": parts, "sync_overlap_steps": steps}
             found = cm.estimate(**job, **sharding, hw={"wan": f"{1.5 / slower} GB/s"}, switches=switches)
             lines = [one for one in found.bill.time_lines if "grad_replica_all_reduce" in one.name]
             seconds = sum(float(one.seconds) for one in lines)
@@ -631,6 +638,12 @@ def test_streamed_averages_show_what_outlasts_the_steps_beside_them():
             step_s = sum(float(one.exposed_seconds) for one in beside)
             assert sum(float(one.bytes) for one in lines) == pytest.approx(4 * 8.03e9 / 4096 / 100, rel=0.02)
             # Messages beside compute slow it by 15 % of their time.
-            window_s = 4 * steps * step_s / 100
+            # No more than the 100 steps there are: 50 parts beside 20 steps each overlap.
+            window_s = min(parts * steps, 100) * step_s / 100
             by_hand = max(seconds - window_s, 0) + 0.15 * min(seconds, window_s)
-            assert shown == pytest.approx(by_hand, rel=0.03), (sharding, slower, steps)
+            assert shown == pytest.approx(by_hand, rel=0.03), (sharding, slower, parts, steps)
+            # 4 B of the parts on their way.
+            flying = [one for one in found.bill.memory_lines if one.name.endswith("outer_in_flight")]
+            count = -(-steps * parts // 100)
+            of_rank = 4 * 8.03e9 / 4096 * count / parts
+            assert sum(float(one.bytes.max()) for one in flying) == pytest.approx(of_rank, rel=0.02)

@@ -20,6 +20,8 @@ from costmodel.trust.shares import source_family
 
 LEAST_RUNS = 8
 """Runs that a band needs."""
+LEAST_PEAKS = 50
+"""Measured memory peaks that a class needs for a band of its own: a source publishes many of one job, alike to a byte."""
 
 SHARE = 0.8
 """Of the runs, that a band holds."""
@@ -96,9 +98,9 @@ def error_bands(runs: pd.DataFrame, own: pd.Series[float], other: pd.Series[floa
     kind = "any-" + of_run.str.split("-").str[-1]
     families = runs.source.map(source_family)
 
-    def bands(errors: pd.Series[float], by: pd.Series[str]) -> Bands:
+    def bands(errors: pd.Series[float], by: pd.Series[str], least: int = LEAST_RUNS) -> Bands:
         groups = errors.groupby(by[errors.index])
-        return {str(key): band(group, families) for key, group in groups if len(group) >= LEAST_RUNS}
+        return {str(key): band(group, families) for key, group in groups if len(group) >= least}
 
     # What a machine is worth whose kernels nobody timed shows on those that were priced so.
     guessed = bands(other[unmeasured(runs.accelerator[other.index])], kind)
@@ -112,7 +114,7 @@ def error_bands(runs: pd.DataFrame, own: pd.Series[float], other: pd.Series[floa
     if len(large) >= LEAST_RUNS:
         time["any-large"] = band(large, families)
     errors = runs[runs.quality.isin(["A", "B"])].memory_error.dropna()
-    return {"time": time, "memory": {**bands(errors, of_run), "any": band(errors, families)}}
+    return {"time": time, "memory": {**bands(errors, of_run, LEAST_PEAKS), "any": band(errors, families)}}
 
 
 def coverage(
