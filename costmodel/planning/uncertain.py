@@ -152,7 +152,7 @@ class Odds:
             if not others:
                 break
             found.append(min(others, key=lambda at: self.regret_after([*found, at])))
-        return sorted(found)
+        return [0, *sorted(found[1:], key=lambda at: self.rows[at])]
 
     def tuned(self, columns: Sequence[int]) -> list[int]:
         """Return the columns of all candidates with the parallel layouts of some: a trial turns the rest."""

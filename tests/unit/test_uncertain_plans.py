@@ -1,5 +1,6 @@
 """Plans under uncertainty: who is the best how surely, which few to try, and what risk and quantiles choose."""
 
+from dataclasses import replace
 from math import exp, log, sqrt
 
 import numpy as np
@@ -266,3 +267,9 @@ def test_costs_of_candidates_are_in_the_currency_of_the_objective():
     assert set(gpus) == {8, 16}
     costs = odds.step_time_s * gpus / (64 * 8192) / 3600.0
     assert odds.cost[odds.fits] == pytest.approx(costs[odds.fits], rel=1e-12)
+
+
+def test_those_to_try_stand_in_the_order_of_rank_whatever_the_order_of_candidates():
+    found = odds_of([[1.0, 1.1, 2.0], [1.0, 1.3, 2.0], [1.2, 1.0, 2.0], [1.5, 1.4, 1.0]])
+    assert replace(found, rows=np.array([4, 9, 7])).chosen() == [0, 2, 1]
+    assert replace(found, rows=np.array([4, 7, 9])).chosen() == [0, 1, 2]

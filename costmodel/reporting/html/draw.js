@@ -163,11 +163,11 @@ const drawChart = (() => {
     return top + height + 34 + 14 * titles.length;
   }
 
-  function key(place, chart) {
+  // What a panel's marks mean, but for those that a panel above it has named.
+  function key(place, panel, shown) {
     const list = document.createElement("ul");
     list.className = "chart-key";
-    const shown = new Set();
-    for (const mark of chart.panels.flatMap((panel) => panel.marks)) {
+    for (const mark of panel.marks) {
       if (!mark.label || shown.has(mark.label)) continue;
       shown.add(mark.label);
       const item = list.appendChild(document.createElement("li"));
@@ -177,7 +177,7 @@ const drawChart = (() => {
       else add(swatch, "circle", { cx: 9, cy: 6, r: Math.min(mark.size / 2, 5), fill: ink(mark.colour) });
       item.append(" " + mark.label);
     }
-    if (shown.size) place.append(list);
+    if (list.children.length) place.append(list);
   }
 
   const tip = document.createElement("div");
@@ -201,12 +201,13 @@ const drawChart = (() => {
     Object.assign(place, { chart, drawnAt: place.clientWidth });
     redraw.observe(place);
     if (!chart || !place.clientWidth) return;
-    key(place, chart);
-    const width = place.clientWidth;
-    const svg = add(place, "svg", { width, "font-size": 12, fill: "currentColor", "aria-hidden": true });
-    let top = 10;
-    for (const panel of chart.panels) top = drawPanel(svg, panel, top, width) + 10;
-    svg.setAttribute("height", top);
-    svg.setAttribute("viewBox", `0 0 ${width} ${top}`);
+    const width = place.clientWidth, shown = new Set();
+    for (const panel of chart.panels) {
+      key(place, panel, shown);
+      const svg = add(place, "svg", { width, "font-size": 12, fill: "currentColor", "aria-hidden": true });
+      const height = drawPanel(svg, panel, 10, width) + 10;
+      svg.setAttribute("height", height);
+      svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    }
   };
 })();
