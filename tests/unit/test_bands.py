@@ -59,10 +59,17 @@ def test_bands_of_classes_with_eight_runs():
         "hopper-dense-unfitted": {"low": 0.5, "high": 2.0, "runs": 8, **one},
         "any-dense-unfitted": {"low": 2.0, "high": 2.0, "runs": 15, **one},
     }
-    # Of memory those of quality A and B: eight of 0.8 and one of 2.
-    assert found["memory"]["hopper-dense"] == {"low": 0.8, "high": 0.8, "runs": 8, **one}
+    # Of memory those of quality A and B, eight of 0.8 and one of 2: too few for a class of their own.
+    assert found["memory"].keys() == {"any"}
     assert found["memory"]["any"]["runs"] == 9
-    assert set(found["memory"]) == {"hopper-dense", "any"}
+
+
+def test_fifty_memory_peaks_make_a_band_of_a_class():
+    for count, keys in ((49, {"any"}), (50, {"hopper-dense", "any"})):
+        table = runs(*[(H100, 0, "A", 0.25)] * count)
+        found = bands.error_bands(table, pd.Series(0.0, index=table.index), pd.Series(0.0, index=table.index))
+        assert found["memory"].keys() == keys
+        assert all(band["low"] == band["high"] == 0.8 for band in found["memory"].values())
 
 
 def test_machines_whose_kernels_nobody_timed_have_a_band():
