@@ -36,9 +36,9 @@ from costmodel.reporting.cells import say
 from costmodel.reporting.charts import Chart, page_record
 from costmodel.reporting.html.page import warned
 from costmodel.reporting.other_pictures import layout_in_short, pareto_chart
-from costmodel.reporting.pictures import MOST_TASKS, pipeline_chart
+from costmodel.reporting.pictures import MOST_TASKS, memory_chart, pipeline_chart, step_panel
 from costmodel.reporting.plans import plan_grids
-from costmodel.reporting.series import MEMORY_PARTS, job_title, memory_stacks, time_parts
+from costmodel.reporting.series import job_title, memory_stacks
 from costmodel.reporting.training_runs import run_grids, run_remarks
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def view(state: State) -> Record:
     """
     shown: Record = {"head": "", "body": "", "figure": None, "label": "", "point": None}
     if state.view == "compare":
-        return shown | {"body": _compared(*state.jobs)}
+        return shown | {"head": "<h1>Job B against job A</h1>", "body": _compared(*state.jobs)}
     if state.view == "run":
         return shown | _whole_run(state.job, state.run)
     est = cm.estimate(**job_keywords(state.job))
@@ -163,7 +163,7 @@ def head(est: Estimate) -> str:
     job, refusal = est.job, ""
     if not est.fits_gpu:
         over = format_bytes(float(est.memory_bytes_per_gpu) - est.memory_capacity_bytes)
-        refusal = f"a GPU lacks {over}: more GPUs, more sharding or recomputation, or one of the layouts to try below"
+        refusal = f"a GPU lacks {over}: more GPUs, more sharding or recomputation, or another layout"
     elif not est.fits:
         refusal = "the host's memory is too small for what is offloaded"
     numbers = [
@@ -193,33 +193,18 @@ def head(est: Estimate) -> str:
 
 
 def _overview(est: Estimate) -> Record:
-    """Return the step by parts and the memory of each stage as one figure, its numbers as sentences too."""
-    step_s, (stages, held) = float(est.step_time_s), memory_stacks(est)
-    parts = [
-        f"{part.label} {format_seconds(part.exposed_s, 3)} ({part.exposed_s / step_s:.1%})"
-        for part in time_parts(est)
-        if part.exposed_s > 0
+    """Return the step as a bar and the memory of each stage as a gauge; its numbers are the figure's label too."""
+    chart = Chart(title="", panels=[step_panel(est), *memory_chart(est).panels])
+    labels = [
+        [label for mark in panel.marks if (label := getattr(mark, "label", ""))] for panel in chart.panels
     ]
-    totals = np.sum(list(held.values()), axis=0)
-    worst = int(np.argmax(totals))
-    on_worst = [
-        f"{label} {format_bytes(float(held[name][worst]))}"
-        for label, name in MEMORY_PARTS
-        if held[name][worst] > 0
+    _, parts = memory_stacks(est)
+    stages = ", ".join(format_bytes(float(total)) for total in np.sum(list(parts.values()), axis=0))
+    said = [
+        f"A step of {format_seconds(float(est.step_time_s), 4)}: {', '.join(labels[0])}.",
+        f"Memory of a GPU by stage: {stages}; of the fullest: {', '.join(labels[1])}.",
     ]
-    numbers = [
-        f"A step of {format_seconds(step_s, 4)}: {', '.join(parts)}.",
-        f"Memory of a GPU on stage {stages[worst]:.0f}: {', '.join(on_worst)}.",
-    ]
-    if len(stages) > 1:
-        numbers.append(f"By stage: {', '.join(format_bytes(float(total)) for total in totals)}.")
-    charts = [est.plot.chart(name) for name in ("time", "memory")]
-    both = Chart(title="", panels=[panel for chart in charts for panel in chart.panels])
-    return {
-        "body": called(_piece("sentences", numbers), est.device_word),
-        "figure": page_record(both),
-        "label": called("Parts of the step, and memory of a GPU by stage", est.device_word),
-    }
+    return {"figure": page_record(chart), "label": called(" ".join(said), est.device_word)}
 
 
 # --- the bills ---

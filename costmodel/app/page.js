@@ -81,7 +81,7 @@
     draw("figure", found.figure, found.label);
     if (view() === "overview") others(found.point);
     byId("warnings").classList.add("old");
-    const warned = found.head ? await ask("warnings") : { html: "" };
+    const warned = view() === "overview" ? await ask("warnings") : { html: "" };
     if (mine !== asked) return;
     byId("warnings").innerHTML = warned.html || "";
     byId("warnings").classList.remove("old");

@@ -54,7 +54,7 @@ def html_table(grid: Grid) -> str:
     """Return the grid as an HTML table, every text escaped."""
     sides = ["right" if column.number else "left" for column in grid.columns]
     head = "".join(
-        f'<th style="text-align:{side}">{escape(column.title)}</th>'
+        f'<th style="text-align:{side}">{escape(column.title)}</th>' if column.title else "<td></td>"
         for column, side in zip(grid.columns, sides, strict=True)
     )
     body = []

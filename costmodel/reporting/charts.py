@@ -70,7 +70,7 @@ SHADES = ("#eeeeee", "#b5dcf3", "#f7f1a0", "#c8c8c8", "#f3cd80", "#9fd8c0", "#e5
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """Horizontal or vertical bars with one fill; `texts` are labels at the end of each, or inside it.
+    """Horizontal bars with one fill; `texts` are labels at the end of each, or inside it.
 
     `hover` is the template of a page's tooltip: ``%{x:.2f}``, ``y`` and ``base`` are numbers of a bar, ``about`` its item of
     `about`.
@@ -86,7 +86,6 @@ class Bars:
     hover: str = ""
     about: Sequence[Any] = ()
     width: Any = 0.7
-    vertical: bool = False
     lightness: float = 0.0
     edge: float = 0.7
 
@@ -405,10 +404,6 @@ def _draw_bars(axes: Any, bars: Bars) -> None:
     }
     starts = np.asarray(bars.starts) if len(bars.starts) else np.zeros(len(bars.at))
     lengths = np.asarray(bars.lengths)
-    if bars.vertical:
-        axes.bar(bars.at, lengths, bottom=starts, width=bars.width, **style)
-        axes.grid(visible=False, axis="x")
-        return
     axes.barh(bars.at, lengths, left=starts, height=bars.width, **style)
     axes.grid(visible=False, axis="y")
     for place, start, length, text in zip(bars.at, starts, lengths, bars.texts, strict=False):

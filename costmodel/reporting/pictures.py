@@ -80,33 +80,52 @@ def time_chart(est: Estimate) -> Chart:
 
 
 def memory_chart(est: Estimate) -> Chart:
-    """Draw the memory of a GPU on every pipeline stage, with the line of what the device offers."""
+    """Draw the memory of a GPU on every pipeline stage as a gauge, up to the line of what the device offers."""
     stages, parts = memory_stacks(est)
     capacity, worst = est.memory_capacity_bytes, float(est.memory_bytes_per_gpu)
-    bottom, marks = np.zeros(len(stages)), []
-    for label, name in MEMORY_PARTS:
-        if parts[name].max() > 0:
-            held = parts[name] / _GIB
-            hover = f"{label}, stage %{{x}}: %{{y:.2f}} GiB"
-            marks.append(
-                Bars(
-                    label=label, fill=name, at=stages, lengths=held, starts=bottom, hover=hover, vertical=True
-                )
-            )
-            bottom = bottom + held
-    ends = [float(stages[0]) - 0.5, float(stages[-1]) + 0.5]
-    offered = f"{est.job.cluster.accelerator.name} offers {format_bytes(capacity)}"
+    held = [{name: float(part[row]) / _GIB for name, part in parts.items()} for row in range(len(stages))]
+    totals = [format_bytes(float(total)) for total in np.sum(list(parts.values()), axis=0)]
+    fullest = int(np.argmax(np.sum(list(parts.values()), axis=0)))
+    named = [(f"{label} {format_bytes(float(parts[name][fullest]))}", name) for label, name in MEMORY_PARTS]
+    offers = f"{est.job.cluster.accelerator.name} offers {format_bytes(capacity)}"
+    limit = Curve(label=offers, x=[capacity / _GIB] * 2, y=[-0.5, len(stages) - 0.5], dash="--")
     panel = Panel(
-        marks=[*marks, Curve(label=offered, x=ends, y=[capacity / _GIB] * 2, dash="--")],
-        x="pipeline stage [-]",
-        y="memory of a GPU [GiB]",
-        x_range=(-1.5, 1.5) if len(stages) == 1 else None,
-        x_ticks={float(stage): f"{stage:.0f}" for stage in stages[:: max(1, len(stages) // 16)]},
-        y_range=(0.0, 1.12 * max(worst, capacity) / _GIB),
+        marks=[*_stacked(named, held, totals), limit],
+        x="memory of a GPU [GiB]" + (f"; parts of stage {fullest}, the fullest" if len(stages) > 1 else ""),
+        x_range=(0.0, 1.2 * max(worst, capacity) / _GIB),
+        **_ranks(len(stages), "pipeline stage [-]", "memory"),
     )
     fits = "fits" if est.fits_gpu else "does not fit"
     title = _titled(est, f"{format_bytes(worst)} of {format_bytes(capacity)}, {fits}")
     return Chart(title=title, panels=[panel])
+
+
+def step_panel(est: Estimate) -> Panel:
+    """Return the step as one stacked bar, its parts named with what the step waits for."""
+    step_s = float(est.step_time_s)
+    parts = [part for part in time_parts(est) if part.exposed_s > 0]
+    named = [
+        (f"{part.label} {format_seconds(part.exposed_s)} ({part.exposed_s / step_s:.1%})", part.fill)
+        for part in parts
+    ]
+    bars = _stacked(named, [{part.fill: part.exposed_s for part in parts}], [format_seconds(step_s, 4)])
+    return Panel(
+        marks=bars,
+        x="time that the step waits for [s]",
+        x_range=(0.0, 1.22 * step_s),
+        **_ranks(1, alone="step"),
+    )
+
+
+def _ranks(count: int, title: str = "", alone: str = "0") -> dict[str, Any]:
+    """Return y axis and height of a panel with a row a pipeline stage or rank; `alone` names the only one."""
+    several = {row: str(row) for row in range(0, count, max(1, count // 16))}
+    return {
+        "y": title if count > 1 else "",
+        "y_range": (count - 0.4, -0.6),
+        "y_ticks": several if count > 1 else {0: alone},
+        "height": max(0.3 * count, 0.6),
+    }
 
 
 # --- the pipeline ---
@@ -144,12 +163,10 @@ def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
     p, end_s = run.timeline.num_ranks, run.timeline.makespan_s() * stretch
     after_s = max(run.after_s - spread_s, 0.0)
     step = format_seconds(float(est.step_time_s), 4)
-    shape: Any = {"y_range": (p - 0.4, -0.6), "height": max(0.26 * p, 1.1), "y": "pipeline rank [-]"}
-    shape["y_ticks"] = {rank: str(rank) for rank in range(0, p, max(1, p // 16))}
-    whole: Any = {
-        "x": f"time [s]; whole step, {format_seconds(end_s + after_s, 4)} as simulated, {step} on the bill"
-    }
-    whole |= {"x_range": (0.0, end_s + after_s)} | shape
+    shape = {**_ranks(p, "pipeline rank [-]"), "height": max(0.26 * p, 1.1)}
+    drawn = "whole step" if run.is_whole else f"first {run.simulated} of {run.micro_batches:,} micro-batches"
+    whole: Any = {"x_range": (0.0, end_s + after_s)} | shape
+    whole["x"] = f"time [s]; {drawn}, {format_seconds(end_s + after_s, 4)} simulated; step time {step}"
     look: dict[str, Any] = {"width": 0.9, "edge": 0.0}
     ranks = np.arange(p)
     ends = [Bars(label="idle", fill="bubble", at=ranks, lengths=[end_s] * p, hover="idle", **look)]
@@ -183,8 +200,6 @@ def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
         parts.append("Later chunks are paler.")
     if spread_s:
         parts.append(f"Host overhead, {format_seconds(spread_s, 3)}, is spread over the tasks.")
-    if not run.is_whole:
-        parts.append(f"The first {run.simulated} of {run.micro_batches:,} micro-batches.")
     return Chart(title=title, panels=panels, note=" ".join(parts), legend_columns=6, width=11.0)
 
 
@@ -571,8 +586,7 @@ def _stacked(parts: Sequence[tuple[str, str]], bars: list[dict[str, float]], tex
     for label, name in held:
         lengths = np.asarray([bar.get(name, 0.0) for bar in bars])
         behind = texts if name == held[-1][1] else ()
-        made.append(
-            Bars(label=label, fill=name, at=range(len(bars)), lengths=lengths, starts=ends, texts=behind)
-        )
+        look: Any = {"label": label, "fill": name, "hover": f"{label}\n%{{y}}: %{{x:.4g}}"}
+        made.append(Bars(at=range(len(bars)), lengths=lengths, starts=ends, texts=behind, **look))
         ends = ends + lengths
     return made

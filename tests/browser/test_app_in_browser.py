@@ -132,7 +132,9 @@ def test_the_page_says_what_estimate_says_and_follows_what_is_typed(visit):
 def test_the_first_view_is_drawn_and_finds_layouts_by_itself(visit):
     page = visit(SHORT)
     expect(page.locator("#figure svg").first).to_be_visible()
-    expect(page.locator("#body .note").first).to_contain_text("A step of ")
+    expect(page.locator("#figure")).to_have_attribute(
+        "aria-label", re.compile("A step of .* Memory of a GPU")
+    )
     page.get_by_role("button", name="Use layout 1").click()
     expect(page.locator("#overview-said")).to_contain_text("Yours is as fast")
     expect(page.locator("#head .refused")).to_have_count(0)

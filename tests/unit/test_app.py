@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
+import numpy as np
 import pytest
 from famous_jobs import FSDP_8B
 from hypothesis import given, settings
@@ -152,18 +153,19 @@ def test_the_first_view_draws_all_of_the_step_and_of_the_memory_of_each_stage():
     est = cm.estimate(**job_keywords(Texts(job)))
     shown = view(State((Texts(job), Texts())))
     time, memory = (panel["marks"] for panel in shown["figure"]["panels"])
-    *parts, whole = (mark["lengths"][0] for mark in time)
-    assert sum(parts) == pytest.approx(whole, rel=1e-3)
-    assert whole == pytest.approx(float(est.step_time_s), rel=1e-4)
+    ends = np.cumsum([mark["lengths"][0] for mark in time])
+    assert [mark["starts"][0] for mark in time] == pytest.approx([0.0, *ends[:-1]], rel=1e-3)
+    assert ends[-1] == pytest.approx(float(est.step_time_s), rel=1e-4)
     stacks = zip(*(mark["lengths"] for mark in memory if mark["kind"] == "bars"), strict=True)
     held = est.bill.memory_per_stage_bytes()
     assert [sum(stack) * 2**30 for stack in stacks] == pytest.approx(held, rel=1e-3)
-    assert memory[-1]["y"] == pytest.approx([est.memory_capacity_bytes / 2**30] * 2, rel=1e-4)
-    step, fullest, by_stage = re.findall(r'<p class="note">([^<]*)</p>', shown["body"])
+    assert memory[-1]["x"] == pytest.approx([est.memory_capacity_bytes / 2**30] * 2, rel=1e-4)
+    # The picture's numbers are its label, for those who do not see it.
+    step, by_stage = shown["label"].split(" Memory of a GPU by stage: ")
     shares = [float(share) for share in re.findall(r"\(([\d.]+)%\)", step)]
-    assert shares == pytest.approx([100 * part / whole for part in parts], abs=0.06)
-    assert fullest.startswith(f"Memory of a GPU on stage {est.worst_stage}: parameters")
-    assert by_stage == f"By stage: {', '.join(format_bytes(float(size)) for size in held)}."
+    assert shares == pytest.approx([100 * mark["lengths"][0] / ends[-1] for mark in time], abs=0.06)
+    assert by_stage.startswith(f"{', '.join(format_bytes(float(size)) for size in held)}; of the fullest: ")
+    assert f"parameters {format_bytes(float(memory[0]['lengths'][np.argmax(held)]) * 2**30)}" in by_stage
 
 
 def test_an_empty_address_shows_a_job_that_can_be_priced():

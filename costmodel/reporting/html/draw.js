@@ -91,13 +91,17 @@ const drawChart = (() => {
       if (panel.y.log || !panel.y.ticks) add(svg, "line", { x1: left, x2: right, y1: y(at), y2: y(at), ...grid });
       texts.forEach((text, row) => add(svg, "text", { x: left - 6, y: y(at) + 4 + 14 * (row - (texts.length - 1) / 2), "text-anchor": "end" }, text));
     }
-    const titles = lines(panel.x.title, right - 10);
+    const titles = lines(panel.x.title, right - left);
     titles.forEach((text, row) => add(svg, "text", { x: (left + right) / 2, y: top + height + 34 + 14 * row, "text-anchor": "middle" }, text));
     if (panel.y.title) add(svg, "text", { x: 0, y: 0, transform: `translate(11 ${top + height / 2}) rotate(-90)`, "text-anchor": "middle" }, panel.y.title);
 
     // A nested picture cuts off what lies beyond the axes; texts may go beyond.
     const inner = add(svg, "svg", { ...bounds, viewBox: `${bounds.x} ${bounds.y} ${bounds.width} ${bounds.height}` });
-    const taken = []; // boxes of texts, so that none is written over another
+    // Boxes of larger dots and of texts, so that no text is written over another or over a dot.
+    const taken = panel.marks.filter((mark) => mark.kind === "dots" && mark.size > 5).flatMap((mark) => mark.x.map((value, i) => {
+      const [cx, cy, reach] = [x(value), y(mark.y[i]), mark.size / 2];
+      return [cx - reach, cx + reach, cy - reach, cy + reach];
+    }));
     const write = (text, at, to, anchor = "middle") => {
       const long = widthOf(text);
       const from = Math.max(left, Math.min(at - { start: 0, middle: long / 2, end: long }[anchor], width - long));
@@ -105,23 +109,25 @@ const drawChart = (() => {
       taken.push([from, from + long, to - 12, to]);
       return add(svg, "text", { x: from, y: to, ...halo }, text);
     };
+    const later = []; // texts of dots: those drawn last, on top, choose their place first
     const named = Object.fromEntries(panel.y.ticks || []);
     const draws = {
       bars(mark) {
         mark.at.forEach((at, i) => {
           const start = (mark.starts || [])[i] || 0, long = mark.lengths[i];
           const wide = Array.isArray(mark.width) ? mark.width[i] : mark.width ?? 0.7;
-          const [across, lengthwise] = mark.vertical ? [x, y] : [y, x];
-          const [a, b] = [across(at - wide / 2), across(at + wide / 2)].sort((p, q) => p - q);
-          const [c, d] = [lengthwise(start), lengthwise(start + long)].sort((p, q) => p - q);
-          const box = mark.vertical ? { x: a, y: c, width: b - a, height: d - c } : { x: c, y: a, width: d - c, height: b - a };
+          const [a, b] = [y(at - wide / 2), y(at + wide / 2)].sort((p, q) => p - q);
+          const [c, d] = [x(start), x(start + long)].sort((p, q) => p - q);
+          const box = { x: c, y: a, width: d - c, height: b - a };
           const shape = hatched(inner, box, mark.colour, mark.hatch, mark.edge ?? 0.7);
-          const [px, py] = mark.vertical ? [at, long] : [long, named[at] ?? at];
-          shape.tip = said(mark, { x: px, y: py, base: start, about: (mark.about || [])[i], label: mark.label });
+          shape.tip = said(mark, { x: long, y: named[at] ?? at, base: start, about: (mark.about || [])[i], label: mark.label });
           const text = (mark.texts || [])[i];
           if (!text) return;
-          const isBefore = long < 0 || (d + 4 + widthOf(text) > width && c - 4 - widthOf(text) > left);
-          if (!mark.texts_inside) write(text, isBefore ? c - 4 : d + 4, (a + b) / 2 + 4, isBefore ? "end" : "start");
+          // Behind the bar, before it, or without what stands in brackets.
+          const sideOf = (each) => (long >= 0 && d + 4 + widthOf(each) <= width ? "start" : c - 4 - widthOf(each) > left ? "end" : "");
+          const shown = [text, text.split(" (")[0]].find(sideOf) || text;
+          const isBefore = sideOf(shown) === "end";
+          if (!mark.texts_inside) write(shown, isBefore ? c - 4 : d + 4, (a + b) / 2 + 4, isBefore ? "end" : "start");
           else if (widthOf(text) < d - c) note(inner, (c + d) / 2, (a + b) / 2 + 4, text, { fill: mark.ink });
         });
       },
@@ -141,12 +147,12 @@ const drawChart = (() => {
             add(inner, "circle", { cx, cy, r: reach, ...look });
           shape.tip = said(mark, { x: value, y: mark.y[i], about: (mark.about || [])[i], label: mark.label });
         });
-        (mark.texts || []).forEach((text, i) => {
+        later.push(() => (mark.texts || []).forEach((text, i) => {
           const [cx, cy] = [x(mark.x[i]), y(mark.y[i])];
-          const away = mark.size / 2 + 4;
+          const away = mark.size / 2 + 2;
           if (mark.texts_inside) note(svg, cx, cy + 4, text, { "font-weight": 700 });
-          else if (text && (width > 500 || text.length < 15)) write(text, cx, cy - away) || write(text, cx, cy + away + 10) || write(text, cx + away, cy + 4, "start") || write(text, cx, cy + away + 24);
-        });
+          else if (text && (width > 500 || text.length < 15)) write(text, cx + away, cy - away, "start") || write(text, cx - away, cy + away + 10, "end");
+        }));
       },
       cells(mark) {
         mark.numbers.forEach((row, j) => row.forEach((number, i) => {
@@ -160,6 +166,7 @@ const drawChart = (() => {
       },
     };
     for (const mark of panel.marks) draws[mark.kind](mark);
+    for (const label of later.reverse()) label();
     return top + height + 34 + 14 * titles.length;
   }
 
