@@ -29,7 +29,7 @@ from costmodel.planning.preference import (
     unsimulated,
     with_simulation,
 )
-from costmodel.planning.request import Request
+from costmodel.planning.request import Request, framework_values
 from costmodel.planning.search import JobVariant, Question, layout_of
 from costmodel.planning.tuning import Progress, Tuned
 from costmodel.planning.uncertain import Odds, Trial, compare, quantile_of
@@ -96,8 +96,8 @@ def _own(job: Job, request: Request) -> Own:
     }
     row = unsimulated({name: np.asarray([float(number)]) for name, number in numbers.items()})
     # What a recipe's framework usually starts binds no layout that somebody starts; what is asked for does.
-    asked = question.given if request.framework else question.user_knobs
-    unasked = [knob for knob in asked if float(row[knob][0]) not in question.given[knob]]
+    asked = framework_values(request.framework) | {knob: question.given[knob] for knob in question.user_knobs}
+    unasked = [knob for knob, values in asked.items() if float(row[knob][0]) not in values]
     if "axis_order" in question.user_switches and job.axis_order not in {
         one.axis_order for one in question.jobs
     }:
@@ -297,8 +297,9 @@ class Found:
         if row is None or self._own is None:
             return None
         slower = float(self.kept.top["score"][row]) / self.pick_score - 1.0
-        est = self.estimate_of(self.kept.top, row)
-        return Yours(est, self.ranks[row], self.num_fit, slower, self._own.unasked)
+        est, rank = self.estimate_of(self.kept.top, row), self.ranks[row]
+        # What nobody would search is one more.
+        return Yours(est, rank, max(self.num_fit, rank or 0), slower, self._own.unasked)
 
     @cached_property
     def ranks(self) -> list[int | None]:
@@ -307,9 +308,9 @@ class Found:
         ranks: list[int | None] = [row + 1 + (row < self.pick) for row in range(count)]
         ranks[self.pick] = 1
         if own is not None and own != self.pick:
-            if own == count - 1:
-                # It may stand behind what is not kept.
-                ranks[own] = max(count, self.tally.num_better + 1)
+            if self.tally.num_better >= count - 1:
+                # It stands behind what is not kept.
+                ranks[own] = self.tally.num_better + 1
             if self._own is not None and not self._own.runs:
                 ranks[own] = None
         return ranks

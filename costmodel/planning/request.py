@@ -287,7 +287,8 @@ def _files(options: Mapping[str, Any], jobs: Sequence[Job]) -> dict[str, str]:
 def _recipe(given: str | Recipe, framework: str) -> Recipe:
     """Return the recipe, launched by the framework where one is named."""
     recipe = load_recipe(given) if isinstance(given, str) else given
-    if framework not in FRAMEWORKS:
+    # To name the framework that the recipe is for anyway asks for nothing else.
+    if framework not in FRAMEWORKS or (recipe.launches and recipe.launches.framework == framework):
         return recipe
     return recipe.model_copy(update={"launches": launched_by(framework, recipe.launches)})
 
@@ -313,10 +314,8 @@ def _values(
         given[knob] = fixed
     if framework == ANY_FRAMEWORK:
         return given
-    if not framework:
-        # What the user names is asked for, whether the recipe's framework has it or not.
-        return {**_launched(launches), **given}
-    runs = {knob: read_codes(knob, value) for knob, value in FRAMEWORKS[framework].values.items()}
+    # What the user names is asked for, whether the recipe's framework has it or not; one that is named refuses it.
+    runs = framework_values(framework)
     for knob, values in given.items():
         beyond = sorted(set(values) - set(runs.get(knob, values)))
         if beyond:
@@ -324,7 +323,13 @@ def _values(
             raise LayoutError(
                 f"{knob}: {framework} does not launch {value_text(knob, beyond[0])}; it has {allowed}"
             )
-    return {**runs, **given}
+    return {**_launched(launches), **given}
+
+
+def framework_values(framework: str) -> dict[str, tuple[float, ...]]:
+    """Return the values of knobs that a framework launches at all; none where none is named."""
+    values = FRAMEWORKS[framework].values if framework in FRAMEWORKS else {}
+    return {knob: read_codes(knob, value) for knob, value in values.items()}
 
 
 def _launched(launches: Launches | None) -> dict[str, tuple[float, ...]]:

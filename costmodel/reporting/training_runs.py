@@ -82,15 +82,19 @@ def _failures_text(run: TrainingRun) -> str:
 
 
 def run_remarks(run: TrainingRun) -> list[str]:
-    """Return what was assumed, the warnings of the step, and of a layout that fits but may well not."""
-    est = run.est
-    warnings = [*est.assumptions, *(f"Warning: {warning}" for warning in est.warnings)]
-    chance = float(est.fits_probability)
+    """Return what was assumed, and the warnings."""
+    return [*run.est.assumptions, *(f"Warning: {text}" for text in _warnings(run))]
+
+
+def _warnings(run: TrainingRun) -> list[str]:
+    """Return the warnings of the step, what is otherwise than was assumed, and that a layout fits but may well not."""
+    est, chance = run.est, float(run.est.fits_probability)
+    warnings = [*run.notes, *est.warnings]
     if not est.fits or chance >= LIKELY:
         return warnings
     whose = "the planner's layout" if est.is_planned else "this layout"
     surer = "costmodel plan --risk 10% looks for one that is surer (name it with -l)."
-    return [*warnings, f"Warning: {whose} is only {chance:.0%} likely to fit; {surer}"]
+    return [*warnings, f"{whose} is only {chance:.0%} likely to fit; {surer}"]
 
 
 def _limits(run: TrainingRun) -> dict[str, str]:
@@ -192,10 +196,12 @@ def run_summary(run: TrainingRun) -> Summary:
     est, spread = run.est, run.spread(10, 90)
     need = of_text(float(est.memory_bytes_per_gpu), est.memory_capacity_bytes)
     cost = "" if run.dollars is None else f", ${run.dollars:,.0f}"
-    title = f"{machine_text(est)}, {format_count(run.tokens)} tokens: {format_days(run.days)}{cost}; {need}, "
-    title += f"{chance_text(float(est.fits_probability))} likely to fit"
-    if not est.fits:
-        title = f"DOES NOT FIT ({need}): {title}"
+    title = f"{machine_text(est)}, {format_count(run.tokens)} tokens: {format_days(run.days)}{cost}; {need}"
+    title = (
+        f"{title}, {chance_text(float(est.fits_probability))} likely to fit"
+        if est.fits
+        else f"DOES NOT FIT: {title}"
+    )
     ends = " to ".join(format_days(float(days)) for days in spread["days"])
     if run.dollars is not None:
         ends += ", ${:,.0f} to ${:,.0f}".format(*spread["dollars"])
@@ -215,8 +221,8 @@ def run_summary(run: TrainingRun) -> Summary:
             **_limits(run),
         ),
     ]
-    warnings = [said.removeprefix("Warning: ") for said in run_remarks(run)]
-    return Summary([Grid(title, columns("", ""), rows)], first_warning(warnings))
+    remarks = [*([PLANNED] if est.is_planned else []), *first_warning(_warnings(run))]
+    return Summary([Grid(title, columns("", ""), rows)], remarks)
 
 
 # --- several runs side by side ---

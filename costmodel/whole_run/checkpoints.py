@@ -40,6 +40,14 @@ class Checkpoint:
     """To read it again after a failure."""
 
 
+class NoHostMemory(CostModelError):
+    """A host has no room for copies of a checkpoint."""
+
+    def __init__(self, how: str, has: str) -> None:
+        self.has = has
+        super().__init__(f"checkpointing: {how}, but {has}; use blocking, or more GPUs")
+
+
 def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | None = None) -> Checkpoint:
     """Size and times of a checkpoint of parameters and optimizer states of an estimate of one layout.
 
@@ -96,9 +104,10 @@ def _require_host_memory(est: Estimate, how: str, copied_bytes: float) -> None:
     copies = {"async": 1.0, "replica": 2.0}[how]
     held, have = float(est.host_memory_bytes), est.host_memory_capacity_bytes
     if held + copies * copied_bytes > have:
-        raise CostModelError(
-            f"checkpointing: {how} keeps {format_bytes(copies * copied_bytes)} in a host of {format_bytes(have)} "
-            f"that holds {format_bytes(held)}; use blocking, or more GPUs"
+        raise NoHostMemory(
+            how,
+            f"the memory of a host ({format_bytes(have)}, {format_bytes(held)} of it in use) has no room for "
+            f"{format_bytes(copies * copied_bytes)} of copies",
         )
 
 

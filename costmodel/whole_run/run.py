@@ -40,7 +40,7 @@ from costmodel.physics.run.goodput import (
 )
 from costmodel.physics.run.power import mean_power_w
 from costmodel.physics.run.sampling import SampledRuns, sample_runs
-from costmodel.whole_run.checkpoints import Checkpoint, describe_checkpoint
+from costmodel.whole_run.checkpoints import Checkpoint, NoHostMemory, describe_checkpoint
 
 Array = NDArray[np.float64]
 
@@ -131,6 +131,8 @@ class TrainingRun(Answer):
     """What may be spent, where the tokens are given too. [USD]"""
     limit_days: float | None = None
     """Calendar days in which it must be done, where the tokens and the GPUs are given too. [d]"""
+    notes: tuple[str, ...] = ()
+    """What is otherwise than the failure rates have it, in sentences."""
 
     gpus = Figure("gpus", "GPUs that train. [-]", gpus="est.job.layout.gpus")
     steps = Figure(
@@ -465,7 +467,7 @@ class TrainingRun(Answer):
             "memory_bytes_per_gpu": float(self.est.memory_bytes_per_gpu),
             "memory_capacity_bytes": float(self.est.memory_capacity_bytes),
             "fits": bool(self.est.fits),
-            "warnings": self.est.warnings,
+            "warnings": [*self.notes, *self.est.warnings],
             **named,
             "carbon_intensity_kg_per_kwh": self.carbon_intensity,
             "dollars_at_list_prices": None if prices is None else list(prices),
@@ -568,7 +570,15 @@ def run_of(
     if price_usd_per_gpu_hour is not None:
         cluster = with_price(cluster, read("price_usd_per_gpu_hour", price_usd_per_gpu_hour))
     pue = None if pue is None else read("pue", pue)
-    checkpoint = describe_checkpoint(est, given.checkpointing, storage_bytes_per_s)
+    notes: tuple[str, ...] = ()
+    try:
+        checkpoint = describe_checkpoint(est, given.checkpointing, storage_bytes_per_s)
+    except NoHostMemory as error:
+        if given is reliability or (changes or {}).get("checkpointing") is not None:
+            raise
+        notes = (f"Training waits while checkpoints are written (blocking): {error.has}.",)
+        given = given.model_copy(update={"checkpointing": "blocking"})
+        checkpoint = describe_checkpoint(est, "blocking", storage_bytes_per_s)
     gpus = float(est.job.layout.gpus)
     # A checkpoint lies between two steps.
     interval = max(_interval(given, checkpoint, gpus), float(est.step_time_s))
@@ -587,6 +597,7 @@ def run_of(
         pue=cluster.pue if pue is None else pue,
         samples=samples,
         seed=seed,
+        notes=notes,
         carbon_intensity=US_GRID_KG_PER_KWH
         if carbon_intensity is None
         else read("carbon_intensity", carbon_intensity),

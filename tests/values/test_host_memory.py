@@ -23,6 +23,7 @@ from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.describe.hardware.hardware import compose_cluster, load_cluster
 from costmodel.estimates.savings import memory_savings
 from costmodel.whole_run.checkpoints import describe_checkpoint
+from costmodel.whole_run.run import run_of
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
 LAYER = 38 * MIB + 32_768
@@ -246,9 +247,22 @@ def test_a_snapshot_needs_room_and_shares_the_link():
     assert save.pause_s == pytest.approx(0.5 + save.size_bytes / 2 / 25e9, rel=1e-9)
     small = price(gpus=2, global_batch=2, cluster=host(memory=f"{1.5 * save.size_bytes:.0f} B"))
     assert describe_checkpoint(small, "async", 1e12).size_bytes == save.size_bytes
-    with pytest.raises(CostModelError, match="replica keeps"):
+    with pytest.raises(CostModelError, match="replica, but the memory of a host .* has no room"):
         describe_checkpoint(small, "replica", 1e12)
     assert describe_checkpoint(small, "blocking", 1e12).size_bytes == save.size_bytes
+
+
+def test_a_run_whose_hosts_hold_no_copy_waits_for_its_checkpoints_unless_told_otherwise():
+    """The rates' own way is a default; a way that was named is refused."""
+    est = price(gpus=2, global_batch=2, cluster=host())
+    size = describe_checkpoint(est, "async", 1e12).size_bytes
+    small = price(gpus=2, global_batch=2, cluster=host(memory=f"{0.5 * size:.0f} B"))
+    run = run_of(small, 1e9, storage_bytes_per_s=1e12)
+    assert (run.reliability.checkpointing, run.checkpoint.pause_s) == ("blocking", run.checkpoint.write_s)
+    assert "(blocking): the memory of a host" in run.to_dict()["warnings"][0]
+    assert run_of(est, 1e9, storage_bytes_per_s=1e12).notes == ()
+    with pytest.raises(CostModelError, match="use blocking, or more GPUs"):
+        run_of(small, 1e9, storage_bytes_per_s=1e12, changes={"checkpointing": "async"})
 
 
 def test_five_terabytes_do_not_fit_a_host_of_two():

@@ -151,3 +151,15 @@ def test_the_rank_of_a_score_counts_what_is_better_by_the_objective():
     # Of equal scores none is better, however they round.
     assert found.better_than(float(scores[0]) * (1 + 1e-13)) == 0
     assert found.better_than(np.inf) == found.num_fit
+
+
+def test_the_rank_of_ones_own_layout_hangs_neither_on_what_is_kept_nor_on_what_is_searched():
+    """Of the few that are kept it would be the last; where nothing else is searched it is the first of one, or of two."""
+    job = {"model": "llama3-8b", "gpus": 16, "tp": 8, "recompute": "full", "global_batch": 64, "seq_len": 4096}
+    every, few = (cm.plan(job=job, choose=False, cp=1, kept=kept) for kept in (5000, 20))
+    better = every.better_than(float(every.kept.top["score"][every.own_row]))
+    assert few.yours.rank == every.yours.rank == better + 1
+    assert better > 21
+    only = {"tp": 8, "pp": 1, "cp": 1, "vp": 1, "micro_batch": 1, "recompute": "full"}
+    alone = cm.plan(job={**job, "zero_stage": 3}, choose=False, headroom=0.0, **only)
+    assert (alone.yours.rank, alone.num_fit, alone.yours.num_fit) == (3, 2, 3)
