@@ -368,4 +368,9 @@ def plan(
         raise CostModelError(f"plan: job is given twice, as {shown(path)} and as {shown(job)}")
     if path or isinstance(job, str | Path):
         job, given = job_of_file(path or str(job), given, layout=False)
-    return Plan.search(requested(job, given), kept=kept, progress=progress)
+    try:
+        return Plan.search(requested(job, given), kept=kept, progress=progress)
+    except NoLayoutError as error:
+        # What the file leaves open may be why.
+        left = [one for one in job.remarks if "; give " in one] if isinstance(job, JobFile) else []
+        raise NoLayoutError("; ".join([str(error), *left])) from None

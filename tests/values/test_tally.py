@@ -155,7 +155,14 @@ def test_the_rank_of_a_score_counts_what_is_better_by_the_objective():
 
 def test_the_rank_of_ones_own_layout_hangs_neither_on_what_is_kept_nor_on_what_is_searched():
     """Of the few that are kept it would be the last; where nothing else is searched it is the first of one, or of two."""
-    job = {"model": "llama3-8b", "gpus": 16, "tp": 8, "recompute": "full", "global_batch": 64, "seq_len": 4096}
+    job = {
+        "model": "llama3-8b",
+        "gpus": 16,
+        "tp": 8,
+        "recompute": "full",
+        "global_batch": 64,
+        "seq_len": 4096,
+    }
     every, few = (cm.plan(job=job, choose=False, cp=1, kept=kept) for kept in (5000, 20))
     better = every.better_than(float(every.kept.top["score"][every.own_row]))
     assert few.yours.rank == every.yours.rank == better + 1
