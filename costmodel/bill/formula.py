@@ -111,9 +111,9 @@ class Compiled:
     @cached_property
     def run(self) -> Callable[[Mapping[str, ArrayLike]], tuple[ArrayLike, ...]]:
         """Function of the numbers that it needs, which returns the value of every step, the result last."""
-        held = ", ".join(name or f"_{index}" for index, name in enumerate(self.names))
+        results = ", ".join(name or f"_{index}" for index, name in enumerate(self.names))
         numbers = [f"{name} = _terms[{name!r}]" for name in self.needs]
-        lines = "\n    ".join([*numbers, *self.body, f"return ({held},)"])
+        lines = "\n    ".join([*numbers, *self.body, f"return ({results},)"])
         space: dict[str, Any] = {f"_{name}": call for name, call in FUNCTIONS.items()}
         space |= {f"_{sort.__name__}": call for sort, call in _LOGIC.items()}
         exec(compile(f"def _run(_terms):\n    {lines}\n", f"<formula {self.text}>", "exec"), space)
@@ -191,12 +191,12 @@ def with_steps(steps: tuple[tuple[str, str], ...], formula: str) -> str:
     >>> with_steps((("a", "2 * x"), ("b", "a + y"), ("c", "b + z")), "b * b")
     'a = 2 * x; b = a + y; b * b'
     """
-    wanted, held = set(inputs_of(formula)), []
+    wanted, needed = set(inputs_of(formula)), []
     for name, expression in reversed(steps):
         if name in wanted:
-            held.append(f"{name} = {expression}")
+            needed.append(f"{name} = {expression}")
             wanted |= set(inputs_of(expression))
-    return "; ".join([*reversed(held), formula])
+    return "; ".join([*reversed(needed), formula])
 
 
 @lru_cache(maxsize=4096)

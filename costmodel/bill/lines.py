@@ -287,10 +287,10 @@ def counted(count: Array, each: Array) -> Array:
 
 def repeated(lines: Iterable[TimeLine], factor: Array) -> list[TimeLine]:
     """Return lines executed `factor` times as often; those that share a count go on sharing one."""
-    held = list(lines)
-    counts = {id(line.count): line.count for line in held}
+    listed = list(lines)
+    counts = {id(line.count): line.count for line in listed}
     more = {key: np.asarray(count * factor) for key, count in counts.items()}
-    return [line._replace(count=more[id(line.count)]) for line in held]
+    return [line._replace(count=more[id(line.count)]) for line in listed]
 
 
 Line = TimeLine | MemoryLine | HostLine
@@ -365,9 +365,11 @@ def _on_worst_stage(lines: Sequence[Array]) -> Array:
     # Stage by stage, so that a search never holds all stages of the large grid at once.
     worst: Array | None = None
     for stage in range(stages):
-        held = broadcast_sum([at_stage(each, stage) for each in sums])
+        stage_bytes = broadcast_sum([at_stage(each, stage) for each in sums])
         # From the second on, into what nobody else holds.
-        worst = held if worst is None else np.maximum(worst, held, out=worst if stage > 1 else None)
+        worst = (
+            stage_bytes if worst is None else np.maximum(worst, stage_bytes, out=worst if stage > 1 else None)
+        )
     return np.asarray(worst)
 
 

@@ -47,8 +47,8 @@ class Quantity(NamedTuple):
                 )
         known: dict[str, ArrayLike] = {}
         # Not all of them: some are made when they are asked for.
-        for held in (self.terms, self.steps, more):
-            known |= {key: held[key] for key in compiled(formula).needs if key in held}
+        for numbers in (self.terms, self.steps, more):
+            known |= {key: numbers[key] for key in compiled(formula).needs if key in numbers}
         new = _made(formula, {**known, name: self.value})
         return Quantity(
             new.value,

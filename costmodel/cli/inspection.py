@@ -184,10 +184,10 @@ def profile(
     """
     import costmodel as cm
 
-    beside = bool(job) or any(value is not None for name, value in given.items() if name in FIELD)
-    draw = planned_figure("TraceProfile", plot, target, figure or ("beside" if beside else "classes"))
+    has_job = bool(job) or any(value is not None for name, value in given.items() if name in FIELD)
+    draw = planned_figure("TraceProfile", plot, target, figure or ("against_bill" if has_job else "classes"))
     path = target.file(write)
-    est = cm.estimate(**merged_job(given, job)) if beside else None
+    est = cm.estimate(**merged_job(given, job)) if has_job else None
     found = cm.profile(trace, est, device=device, step_range=step_range)
     files = found.files(path) if path is not None else {}
     target.show(found)

@@ -314,8 +314,8 @@ def _joined(names: Sequence[str], count: int, seed: int, belief: Belief) -> dict
         return {}
     correlation = np.asarray(belief.correlation)[np.ix_(about, about)]
     root = np.linalg.cholesky(correlation + 1e-9 * np.eye(len(about)))
-    held = [belief.names[index] for index in about]
-    return dict(zip(held, root @ np.stack([_normal(name, count, seed, 0) for name in held]), strict=True))
+    named = [belief.names[index] for index in about]
+    return dict(zip(named, root @ np.stack([_normal(name, count, seed, 0) for name in named]), strict=True))
 
 
 def _distribution(name: str, belief: Belief) -> tuple[float, float, float]:

@@ -98,13 +98,13 @@ class Recipe(_Groups):
 
         if launches is None:
             return None
-        held: tuple[tuple[str, Iterable[object], Collection[object]], ...] = (
+        stated: tuple[tuple[str, Iterable[object], Collection[object]], ...] = (
             ("schedule", launches.schedule, SCHEDULES),
             ("zero_stage", launches.zero_stage, (0, 1, 2, 3)),
             ("framework", (launches.framework,), (*UNWRITTEN, *FRAMEWORKS)),
             ("release", (launches.release,), RELEASES.get(launches.framework, ("",))),
         )
-        for name, given, known in held:
+        for name, given, known in stated:
             for member in given:
                 if member not in known:
                     raise ValueError(

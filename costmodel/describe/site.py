@@ -107,19 +107,24 @@ def load_site(path: str | Path) -> Site:
             raise DataError(
                 f"site: {path}: {key!r} is not a key; {near_hint(key, _KEYS) or ', '.join(_KEYS)}"
             )
-    held = raw.get("factors")
-    if not isinstance(held, dict) or not held:
+    stated_factors = raw.get("factors")
+    if not isinstance(stated_factors, dict) or not stated_factors:
         raise DataError(f"site: {path}: factors: expected a mapping of factors")
-    for name, stated in held.items():
+    for name, stated in stated_factors.items():
         _check_factor(f"site: {path}", name, stated)
     center, spread, tail, *prior = (
-        tuple(float(stated[key]) for stated in held.values()) for key in _FACTOR_KEYS
+        tuple(float(stated[key]) for stated in stated_factors.values()) for key in _FACTOR_KEYS
     )
-    correlation = _correlation(str(path), raw.get("correlation"), len(held))
+    correlation = _correlation(str(path), raw.get("correlation"), len(stated_factors))
     belief = Belief(
-        names=tuple(held), center=center, spread=spread, correlation=correlation, tail=tail, source=str(path)
+        names=tuple(stated_factors),
+        center=center,
+        spread=spread,
+        correlation=correlation,
+        tail=tail,
+        source=str(path),
     )
-    before = dict(zip(held, zip(*prior, strict=True), strict=True))
+    before = dict(zip(stated_factors, zip(*prior, strict=True), strict=True))
     return Site(belief, str(path), before, tuple(raw.get("runs") or ()))
 
 
@@ -143,20 +148,20 @@ def _check_factor(where: str, name: object, stated: object) -> None:
 def _correlation(path: str, stated: object, count: int) -> tuple[tuple[float, ...], ...]:
     """Return a correlation that samples can be drawn from."""
     try:
-        held = np.asarray(stated, dtype=np.float64)
+        matrix = np.asarray(stated, dtype=np.float64)
     except (TypeError, ValueError):
-        held = np.zeros(())
-    sound = held.shape == (count, count) and np.isfinite(held).all()
+        matrix = np.zeros(())
+    sound = matrix.shape == (count, count) and np.isfinite(matrix).all()
     if (
         not sound
-        or not np.allclose(held, held.T, atol=1e-4)
-        or not np.allclose(np.diag(held), 1.0, atol=1e-4)
+        or not np.allclose(matrix, matrix.T, atol=1e-4)
+        or not np.allclose(np.diag(matrix), 1.0, atol=1e-4)
     ):
         raise DataError(
             f"site: {path}: correlation: expected {count} rows of {count} numbers, 1 on the diagonal"
         )
     # Rounding may have left it a hair below what is possible.
-    values, vectors = np.linalg.eigh(0.5 * (held + held.T))
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     if values.min() < -1e-3:
         raise DataError(f"site: {path}: correlation: no distribution has it")
     mended = (vectors * np.maximum(values, 1e-9)) @ vectors.T

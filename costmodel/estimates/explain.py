@@ -94,7 +94,7 @@ class ExplainedLine(NamedTuple):
     """The numbers that the names stand for."""
     steps: tuple[ShownStep, ...]
     """From the numbers to `each`."""
-    beside: str = ""
+    textbook: str = ""
     """What a textbook has for it."""
 
 
@@ -155,7 +155,7 @@ def explain(est: PricedJob, name: str = "") -> Explanation:
     wholes = {"time": float(est.step_time_s), "memory": float(est.memory_bytes_per_gpu)}
     opened = (_opened(row, wholes[row["bill"]]) for row in chosen)
     return Explanation(
-        line._replace(beside=_textbook_bubble(est)) if line.name == "pp.bubble" else line for line in opened
+        line._replace(textbook=_textbook_bubble(est)) if line.name == "pp.bubble" else line for line in opened
     )
 
 
@@ -274,5 +274,5 @@ def _text(line: ExplainedLine) -> str:
         rows.append(f"  {step.name or 'result'} = {step.expression}")
         rows.append(f"    = {step.with_numbers} = {with_unit(step.value, step.unit)}")
     rows += [f"  {part}" for part in (where_text(line) + f"source: {line.source}").splitlines()]
-    rows += [f"  {line.beside}"] if line.beside else []
+    rows += [f"  {line.textbook}"] if line.textbook else []
     return "\n".join(rows)

@@ -27,7 +27,7 @@ def explain_grids(lines: Explanation) -> list[Grid]:
     }
     grids = []
     for line in lines:
-        note = f"{where_text(line)}source: {line.source}" + (f"\n{line.beside}" if line.beside else "")
+        note = f"{where_text(line)}source: {line.source}" + (f"\n{line.textbook}" if line.textbook else "")
         last = frozenset({len(line.steps) - 1})
         grids.append(table_of("steps", line.steps, own, title=headline(line), strong=last, note=note))
     return grids

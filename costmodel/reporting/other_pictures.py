@@ -282,12 +282,12 @@ def classes_chart(found: TraceProfile) -> Chart:
     )
 
 
-def beside_chart(found: TraceProfile) -> Chart:
+def against_bill_chart(found: TraceProfile) -> Chart:
     """Draw bill and trace side by side, the largest difference on top."""
-    beside = found.beside
-    if beside is None:
-        raise CostModelError("figure: beside needs a job: --job JOB.yaml")
-    rows, bars = beside.groups, []
+    against = found.against_bill
+    if against is None:
+        raise CostModelError("figure: against_bill needs a job: --job JOB.yaml")
+    rows, bars = against.groups, []
     off = [("−" if one.difference_s < 0 else "+") + format_seconds(abs(one.difference_s)) for one in rows]
     for side, fill, shift in (("bill", "math", -0.2), ("trace", "tp", 0.2)):
         busy = np.asarray([getattr(one, f"{side}_s") for one in rows])
@@ -309,8 +309,6 @@ def beside_chart(found: TraceProfile) -> Chart:
         )
     most = 1.2 * max(max(one.bill_s, one.trace_s) for one in rows)
     shape = rows_of([one.group for one in rows])
-    times = (
-        f"bill {format_seconds(beside.bill_step_s, 4)} a step, trace {format_seconds(beside.trace_step_s, 4)}"
-    )
+    times = f"bill {format_seconds(against.bill_step_s, 4)} a step, trace {format_seconds(against.trace_step_s, 4)}"
     panel = Panel(marks=bars, x="busy time of one step [s]", x_range=(0.0, most), **shape)
-    return Chart(title=f"{beside.job}\n{times}", panels=[panel])
+    return Chart(title=f"{against.job}\n{times}", panels=[panel])

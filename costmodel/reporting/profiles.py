@@ -21,8 +21,8 @@ _MOST_ROWS = 12
 def profile_grids(found: TraceProfile) -> list[Grid]:
     """Return the bill beside the trace where there is one, then what the trace holds."""
     grids = [_headline(found)]
-    if found.beside is not None:
-        grids.append(_against_grid(found.beside))
+    if found.against_bill is not None:
+        grids.append(_against_grid(found.against_bill))
     if found.learnt is not None and found.learnt.measured:
         factors = {
             "Seen >": lambda row: f"{np.exp(row.seen):.3f} ± {row.scale:.1%}",
@@ -78,31 +78,31 @@ def _signed(seconds: float) -> str:
     return ("−" if seconds < 0 else "+") + format_seconds(abs(seconds))
 
 
-def _against_grid(beside: AgainstBill) -> Grid:
+def _against_grid(against: AgainstBill) -> Grid:
     own = {
         "Difference >": lambda row: _signed(row.difference_s),
         "Off >": lambda row: f"{row.bill_s / row.trace_s - 1:+.0%}" if row.trace_s and row.bill_s else "",
     }
-    steps = [cell(beside, "bill_step_s:s4"), cell(beside, "trace_step_s:s4")]
-    share = f"{beside.bill_step_s / beside.trace_step_s - 1:+.0%}" if beside.trace_step_s else ""
-    step = ["step", *steps, _signed(beside.bill_step_s - beside.trace_step_s), share, *steps, "", ""]
+    steps = [cell(against, "bill_step_s:s4"), cell(against, "trace_step_s:s4")]
+    share = f"{against.bill_step_s / against.trace_step_s - 1:+.0%}" if against.trace_step_s else ""
+    step = ["step", *steps, _signed(against.bill_step_s - against.trace_step_s), share, *steps, "", ""]
     part = "One step"
-    if beside.window.scales:
-        part = f"{beside.window.layers:,.0f} of {beside.window.of_layers:,.0f} passes through a layer"
-    title = f"{part} against the bill of {beside.job}"
-    return table_of("profile against", beside.groups, own, title=title, sums=[step])
+    if against.window.scales:
+        part = f"{against.window.layers:,.0f} of {against.window.of_layers:,.0f} passes through a layer"
+    title = f"{part} against the bill of {against.job}"
+    return table_of("profile against", against.groups, own, title=title, sums=[step])
 
 
 def profile_remarks(found: TraceProfile, most: int = 6) -> list[str]:
     """Say what could explain the largest differences, and what was assumed."""
     remarks = []
-    if found.beside is not None:
-        if found.beside.window.scales:
+    if found.against_bill is not None:
+        if found.against_bill.window.scales:
             remarks.append(
                 "The trace holds a part of the step: lines of layers are counted as often as it holds layers, others "
                 "(head, optimizer, gradients, pipeline, unexplained share) are left out."
             )
-        explained = [group for group in found.beside.groups if group.why]
+        explained = [group for group in found.against_bill.groups if group.why]
         remarks += [f"{group.group}: {group.why}." for group in explained[:most]]
     if not found.told_by:
         remarks.append("No ranges name steps and no kernels recur: the whole trace is taken as one step.")

@@ -61,7 +61,7 @@ class Ports:
         if line.category == "communication" and (known or any_nonzero(line.tier >= 0)):
             each = line.each_s if times is None else counted(np.asarray(times), line.each_s)
             sums = self._by_tiers.setdefault(id(line.tier), (line.tier, {}))[1]
-            sums[each.shape] = each if (held := sums.get(each.shape)) is None else np.asarray(held + each)
+            sums[each.shape] = each if (so_far := sums.get(each.shape)) is None else np.asarray(so_far + each)
 
     def busy_s(self, tier: ArrayLike) -> Array:
         """Seconds that the ports of `tier`, one a layout, are taken. [s]"""
@@ -127,12 +127,12 @@ def port_lines(_: object, bill: Bill) -> list[TimeLine]:
 
 
 def hidden_behind(
-    beside: Ports | None, tier: Array, waited_s: Array | None = None
+    overlapping: Ports | None, tier: Array, waited_s: Array | None = None
 ) -> tuple[str, dict[str, Array]]:
-    """Return what of a message hides, as text, and the numbers of the messages `beside` it on its tier."""
-    if not beside:
+    """Return what of a message hides, as text, and the numbers of the messages `overlapping` it on its tier."""
+    if not overlapping:
         return HIDDEN, {}
-    taken = {"port_busy_s": beside.busy_s(tier)}
+    taken = {"port_busy_s": overlapping.busy_s(tier)}
     if waited_s is None:
         return HIDDEN_BESIDE, taken
     return HIDDEN_WHILE_OTHERS_WAIT, {**taken, "waited_s": waited_s}
@@ -148,7 +148,7 @@ def communication_line(
     size_bytes: ArrayLike,
     group: Group,
     window_s: ArrayLike = 0.0,
-    beside: Ports | None = None,
+    overlapping: Ports | None = None,
     waited_s: Array | None = None,
     least_share: ArrayLike = 0.0,
     share: ArrayLike = 1.0,
@@ -156,13 +156,13 @@ def communication_line(
 ) -> TimeLine:
     """Price one collective over `group` and make its line; what fits into `window_s` is hidden.
 
-    Messages `beside` it in the same window leave it what they do not take of its port, and what the pass has
+    Messages `overlapping` it in the same window leave it what they do not take of its port, and what the pass has
     `waited_s` for them is time for this one. `share` scales the whole line (a recomputed pass that only
     some layouts run). A group of one costs nothing.
     """
     cost = placed.messages.collective(primitive, size_bytes, group)
     part = np.asarray(share, dtype=np.float64)
-    hidden, taken = hidden_behind(beside, cost.tier, waited_s)
+    hidden, taken = hidden_behind(overlapping, cost.tier, waited_s)
     made = placed.message_time(cost).then(
         "collective_s",
         f"busy_s = share * collective_s; {hidden}",

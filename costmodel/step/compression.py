@@ -64,16 +64,16 @@ def scatter_messages(
     ]
 
 
-def all_reduce_messages(step: Step, held: Array, group: Group, part: DataPart) -> list[Message]:
+def all_reduce_messages(step: Step, params: Array, group: Group, part: DataPart) -> list[Message]:
     """Return what an all-reduce of the gradients that a rank holds becomes."""
     placed = step.placed
-    size = np.asarray(held * gradient_bytes(placed))
+    size = np.asarray(params * gradient_bytes(placed))
     exchange = compression(placed.policy.gradient_compression).exchange
     if exchange == "pieces":
         return [*scatter_messages(placed, group, size), Message("grad_all_gather", "all_gather", group, size)]
     if exchange == "gather":
         # Everybody's largest elements, positions and values: from about 1/density ranks on more than an all-reduce.
-        gathered = np.asarray(8.0 * placed.policy.compression_density * held * group.ranks)
+        gathered = np.asarray(8.0 * placed.policy.compression_density * params * group.ranks)
         sent = Message("grad_all_gather", "all_gather", group, gathered)
         if not compression(placed.policy.gradient_compression).counts:
             return [sent]
@@ -90,7 +90,7 @@ def _low_rank(step: Step, part: DataPart) -> tuple[Array, Array]:
     """Elements that PowerSGD sends of a stage's dense or expert parameters, and matrices it factors; worst stage. [-]."""
     factored = [(_factors(block.parts, step.placed, part), block.num_on_stage) for block in step.blocks]
     elements, matrices = (
-        highest_on_stages(broadcast_sum([each[which][..., None] * held for each, held in factored]))
+        highest_on_stages(broadcast_sum([each[which][..., None] * count for each, count in factored]))
         for which in (0, 1)
     )
     return elements, matrices
@@ -117,7 +117,7 @@ def _factors(blocks: tuple[ParamBlock, ...], placed: PlacedJob, part: DataPart) 
 
 
 def kernel_lines(
-    step: Step, name: str, held: Array, ranks: Array, part: DataPart, *, share: Array, count: Array
+    step: Step, name: str, params: Array, ranks: Array, part: DataPart, *, share: Array, count: Array
 ) -> list[TimeLine]:
     """Return the kernels that compress and restore the gradients that a rank holds, by their memory traffic."""
     placed = step.placed
@@ -125,7 +125,7 @@ def kernel_lines(
     share = np.asarray(share * (ranks > 1))
     traffic = compression_traffic(
         method.name,
-        held,
+        params,
         element_bytes=DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype],
         density=placed.policy.compression_density,
         num_ranks=ranks,

@@ -111,15 +111,15 @@ def _swapped_in_bytes(placed: PlacedJob, model: Model) -> Array:
 def _whole_keys(placed: PlacedJob) -> list[Sent]:
     """Collect all keys before attention that may choose any of them, and sum their gradients: latents where there are."""
     model = placed.model
-    held = _kv_bytes(placed, model)
+    kv_bytes = _kv_bytes(placed, model)
     if model.attention == "mla":
-        held = np.asarray(2.0 * placed.shard.tokens * core_widths(model)[0])
-    return _collected(placed, held)
+        kv_bytes = np.asarray(2.0 * placed.shard.tokens * core_widths(model)[0])
+    return _collected(placed, kv_bytes)
 
 
-def _collected(placed: PlacedJob, held: Array) -> list[Sent]:
+def _collected(placed: PlacedJob, kv_bytes: Array) -> list[Sent]:
     """Collect what all ranks hold as much of, in every pass, and sum the gradients of it."""
-    size = held * placed.layout.cp
+    size = kv_bytes * placed.layout.cp
     return [
         Sent("all_gather", "all_gather", size, 1.0, placed.recomputation.whole_layers, 1.0),
         Sent("reduce_scatter", "reduce_scatter", size, backward=1.0),
@@ -133,17 +133,17 @@ def _ring(placed: PlacedJob, model: Model, core: Sequence[OperatorTime]) -> list
 
 def _rotation(placed: PlacedJob, model: Model, core: Sequence[OperatorTime], ranks: Array) -> list[Sent]:
     """Return what a ring of so many `ranks` sends."""
-    held = _kv_bytes(placed, model)
+    kv_bytes = _kv_bytes(placed, model)
     steps, hidden = ranks - 1.0, (ranks - 1.0) / ranks
     forward_s, backward_s = (hidden * seconds for seconds in _core_seconds(core))
     by_torch = placed.recipe.overlap.torch_slices
     # K, V and the gradients of both travel together.
-    both = (1.0 + _GRADIENTS_IN_FP32 if by_torch else 2.0) * held
+    both = (1.0 + _GRADIENTS_IN_FP32 if by_torch else 2.0) * kv_bytes
     again = steps * placed.recomputation.whole_layers
     return [
-        Sent("ring", "send_recv", held, steps, again, forward_window_s=forward_s),
+        Sent("ring", "send_recv", kv_bytes, steps, again, forward_window_s=forward_s),
         Sent("ring", "send_recv", both, backward=steps, backward_window_s=backward_s),
-        *([_last_gradients(held, ranks)] if by_torch else []),
+        *([_last_gradients(kv_bytes, ranks)] if by_torch else []),
     ]
 
 
@@ -152,26 +152,26 @@ def _core_seconds(core: Sequence[OperatorTime]) -> tuple[Array, Array]:
     return broadcast_sum([item.forward_s for item in core]), broadcast_sum([item.backward_s for item in core])
 
 
-def _last_gradients(held: Array, ranks: Array) -> Sent:
+def _last_gradients(kv_bytes: Array, ranks: Array) -> Sent:
     """Send gradients of K and V home to the rank whose they are: after the last slice, with nothing beside it."""
-    return Sent("gradients_home", "send_recv", _GRADIENTS_IN_FP32 * held, backward=1.0 * (ranks > 1))
+    return Sent("gradients_home", "send_recv", _GRADIENTS_IN_FP32 * kv_bytes, backward=1.0 * (ranks > 1))
 
 
 def _gathers(placed: PlacedJob, model: Model, core: Sequence[OperatorTime]) -> list[Exchange]:
     """Collect K and V of all ranks before attention, and sum their gradients after it."""
-    held, ranks = _kv_bytes(placed, model), placed.layout.cp
-    sent = _collected(placed, held)
+    kv_bytes, ranks = _kv_bytes(placed, model), placed.layout.cp
+    sent = _collected(placed, kv_bytes)
     if placed.recipe.overlap.torch_slices:
         forward_s, backward_s = _core_seconds(core)
         gradients = Sent(
             "gradients",
             "send_recv",
-            _GRADIENTS_IN_FP32 * held,
+            _GRADIENTS_IN_FP32 * kv_bytes,
             backward=ranks - 1.0,
             backward_window_s=backward_s * (ranks - 1.0) / ranks,
         )
         behind = sent[0]._replace(forward_window_s=forward_s / ranks, backward_window_s=backward_s / ranks)
-        sent = [behind, gradients, _last_gradients(held, ranks)]
+        sent = [behind, gradients, _last_gradients(kv_bytes, ranks)]
     return [(placed.mesh.cp, sent)]
 
 
@@ -328,7 +328,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         sizes = (size(placed, model) for model in seen)
         return np.asarray(reduce(np.maximum, sizes, np.asarray(0.0)))[..., None]
 
-    held = [
+    lines = [
         memory_line(
             "buffer.cp.keys_values",
             part="buffer",
@@ -343,7 +343,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         )
     ]
     if method.swaps:
-        held.append(
+        lines.append(
             memory_line(
                 "buffer.cp.swapped",
                 part="buffer",
@@ -356,4 +356,4 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                 source=f"Q, K and V with heads swapped for sequence, {method.source}",
             )
         )
-    return held
+    return lines

@@ -75,11 +75,11 @@ class Window:
     """
 
     def __init__(
-        self, placed: PlacedJob, pass_s: Array, beside: Ports | None = None, *, one_stream: bool = False
+        self, placed: PlacedJob, pass_s: Array, overlapping: Ports | None = None, *, one_stream: bool = False
     ) -> None:
         self._placed = placed
         self._pass_s = pass_s
-        self._ports = beside or Ports()
+        self._ports = overlapping or Ports()
         self._one_stream = one_stream
         self._last_s: Array | None = None
         self._waited_s: Array | None = None
@@ -123,7 +123,7 @@ class Window:
             size_bytes=size,
             group=message.group,
             window_s=window,
-            beside=ports if any_nonzero(window) else None,
+            overlapping=ports if any_nonzero(window) else None,
             waited_s=waited_s,
             least_share=least_share,
             share=share,
@@ -161,8 +161,8 @@ def _parts(placed: PlacedJob) -> list[_Part]:
         if name == "expert" and not placed.model.num_experts:
             continue
         near = [
-            np.asarray(held * np.where(inside >= pipeline.ranks, copies, 1.0))
-            for held, inside in zip(one.members, pipeline.members, strict=True)
+            np.asarray(members * np.where(inside >= pipeline.ranks, copies, 1.0))
+            for members, inside in zip(one.members, pipeline.members, strict=True)
         ]
         whole = one._replace(ranks=np.asarray(one.ranks * copies), members=tuple(near))
         parts.append(_Part(name, whole, *split_group(whole, placed.shard_ranks.of(name) * together)))
@@ -184,16 +184,16 @@ def _replicated_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     )
     lines: list[TimeLine] = []
     for part in parts:
-        held = placed.weight_copies * highest_on_stages(step.trained.of(part.name))
-        if any_nonzero(held):
-            lines += _replicated_part_lines(step, part, held, backward, forward)
+        params = placed.weight_copies * highest_on_stages(step.trained.of(part.name))
+        if any_nonzero(params):
+            lines += _replicated_part_lines(step, part, params, backward, forward)
     return lines
 
 
 def _replicated_part_lines(
-    step: Step, part: _Part, held: Array, backward: Window, forward: Window
+    step: Step, part: _Part, params: Array, backward: Window, forward: Window
 ) -> list[TimeLine]:
-    """Reduce the gradients of `held` parameters and gather what their owners made of them.
+    """Reduce the gradients of `params` parameters and gather what their owners made of them.
 
     Under ZeRO-2 a framework that keeps no full gradient at all reduces after every micro-batch.
     Replicas that are averaged rarely sum after a step of their own, behind nothing.
@@ -208,15 +208,15 @@ def _replicated_part_lines(
     is_rare = placed.policy.sync_every > 1
     rarely = _rare_window(step) if is_rare else backward
     bucket_elements = overlap.bucket_elements or _BUCKET_ELEMENTS
-    bucket = bucket_elements / np.maximum(held, bucket_elements)
+    bucket = bucket_elements / np.maximum(params, bucket_elements)
     buckets = 1.0 / bucket if overlap.bucket_elements else _ONE
     owners, reduce, gather = buckets, "reduce_scatter", "all_gather"
     if overlap.zero_by_tensor:
         owners, reduce, gather = np.minimum(part.shard.ranks, _tensors(placed)), "reduce", "broadcast"
-    grad = held * compression.gradient_bytes(placed)
+    grad = params * compression.gradient_bytes(placed)
     between = Message("grad_replica_all_reduce", "all_reduce", part.replica, grad / part.shard.ranks)
-    fetched = Message(f"param_{gather}", gather, part.shard, held * gathered_bytes(placed))
-    sums = compression.all_reduce_messages(step, held, part.whole, part.name)
+    fetched = Message(f"param_{gather}", gather, part.shard, params * gathered_bytes(placed))
+    sums = compression.all_reduce_messages(step, params, part.whole, part.name)
     scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
     several = scattered * (part.replica.ranks > 1)
     # In this order, as those before leave those after them less to hide behind.
@@ -247,7 +247,7 @@ def _replicated_part_lines(
     return lines + compression.kernel_lines(
         step,
         name,
-        held,
+        params,
         part.whole.ranks,
         part.name,
         share=np.asarray(1.0 * ~placed.shards_parameters),
@@ -271,11 +271,11 @@ def _rare_window(step: Step) -> Window:
 def _tensors(placed: PlacedJob) -> Array:
     """Weights of the layers that a stage holds, counted as tensors. [-]"""
     layers = placed.model.kind_of_layer
-    held = sum(
+    tensors = sum(
         layers.count(number) * len(layer_param_blocks(placed.model, kind))
         for number, kind in enumerate(placed.kinds)
     )
-    return np.asarray(float(held) / placed.layout.pp)
+    return np.asarray(float(tensors) / placed.layout.pp)
 
 
 def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
@@ -287,10 +287,10 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
         each, once = _sharded_block_lines(step, block, parts, others)
         each_s.append(sum_exposed(each))
         once_s.append(sum_exposed(once))
-        held = np.asarray(passes / placed.micro_batches)
-        any_held = np.minimum(held, 1.0)
-        lines += [*repeated(each, held), *repeated(once, any_held)]
-        own_s += [counted(held, each_s[-1]), counted(any_held, once_s[-1])]
+        per_micro_batch = np.asarray(passes / placed.micro_batches)
+        once_a_step = np.minimum(per_micro_batch, 1.0)
+        lines += [*repeated(each, per_micro_batch), *repeated(once, once_a_step)]
+        own_s += [counted(per_micro_batch, each_s[-1]), counted(once_a_step, once_s[-1])]
     if any_nonzero(placed.layout.pp > 1):
         lines.append(
             time_line(
@@ -406,9 +406,9 @@ def _first_share(placed: PlacedJob, block: Block, part: _Part) -> float:
     """Return the share of a part that is the first matrix of a layer, which nothing of the layer runs before. [-]"""
     if placed.recipe.overlap.fsdp_across_layers or part.name == "expert" or block.role != "layer":
         return 0.0
-    held = [one for one in block.parts if one.sharding != "expert"]
-    first = next((one.count for one in held if one.is_matrix), 0.0)
-    return first / sum(one.count for one in held)
+    dense = [one for one in block.parts if one.sharding != "expert"]
+    first = next((one.count for one in dense if one.is_matrix), 0.0)
+    return first / sum(one.count for one in dense)
 
 
 def _replica_lines(

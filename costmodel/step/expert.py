@@ -88,7 +88,7 @@ def time_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
                 size_bytes=token_bytes * shard.tokens_sp * copies,
                 group=placed.mesh.ep,
                 window_s=hiding.window_s,
-                beside=hiding.beside,
+                overlapping=hiding.overlapping,
                 least_share=hiding.least_share,
                 share=share,
             )
@@ -108,7 +108,7 @@ class _Hiding(NamedTuple):
     """What cannot hide. [-]"""
     share: Array
     """Of the passes that have another micro-batch beside them. [-]"""
-    beside: Ports | None
+    overlapping: Ports | None
 
 
 def _hiding(placed: PlacedJob, block: Block, others: Sequence[TimeLine], part: Array) -> _Hiding:
@@ -129,11 +129,11 @@ def _hiding(placed: PlacedJob, block: Block, others: Sequence[TimeLine], part: A
     alone = unpaired_share(
         layout.schedule, stages=layout.pp, micro_batches=placed.micro_batches, virtual_stages=layout.vp
     )
-    beside = np.asarray(placed.overlaps_expert_exchange * (1.0 - alone))
+    paired = np.asarray(placed.overlaps_expert_exchange * (1.0 - alone))
     inside = placed.mesh.ep.members[0] >= placed.mesh.ep.ranks
     hidden = np.where(inside, 1.0, placed.recipe.moe.ep_hidden_between_nodes)
-    window_s = np.asarray(beside * part * _pass_s(block))
-    return _Hiding(window_s, np.asarray(1.0 - beside * hidden), beside, Ports(others, part * beside))
+    window_s = np.asarray(paired * part * _pass_s(block))
+    return _Hiding(window_s, np.asarray(1.0 - paired * hidden), paired, Ports(others, part * paired))
 
 
 def _pass_s(block: Block) -> Array:
@@ -141,7 +141,7 @@ def _pass_s(block: Block) -> Array:
     return np.asarray(block.forward_s + block.backward_s + block.recompute_s)
 
 
-_UNDER_LOAD = "loaded_s = exchange_s * (1 + beside * (1 / rate_under_load - 1)); "
+_UNDER_LOAD = "loaded_s = exchange_s * (1 + paired * (1 / rate_under_load - 1)); "
 """Kernels that send share memory, L2 and links with what is computed beside them, where something is."""
 _SMS_TAKEN = "contention = min(dispatch_sms / num_sms, 1) * products_s / pass_s; "
 """Matrix products run on the other SMs while an exchange is on its way; what memory bounds does not need all of them."""
@@ -167,7 +167,7 @@ def _own_exchange_line(
         node_limit=_node_limit(placed),
         network_rate=by.network_rate,
     )
-    hidden, more = hidden_behind(hiding.beside, cost.tier)
+    hidden, more = hidden_behind(hiding.overlapping, cost.tier)
     terms: dict[str, ArrayLike] = {**more}
     steps, sent, rate = "", "exchange_s", recipe.moe.exchange_rate_under_load
     # SMs that it takes from what runs beside it; none where they are set aside for good.
@@ -182,7 +182,7 @@ def _own_exchange_line(
         terms["contention"] = placed.contention
     if rate < 1.0:
         steps, sent = steps + _UNDER_LOAD, "loaded_s"
-        terms |= {"rate_under_load": rate, "beside": hiding.share}
+        terms |= {"rate_under_load": rate, "paired": hiding.share}
     made = placed.message_time(cost).then(
         "exchange_s",
         f"{steps}busy_s = share * imbalance * {sent}; {hidden}",

@@ -117,14 +117,14 @@ def _activations(step: Step, bill: Bill) -> tuple[list[_Way], list[Line]]:
         stage.forward_each_s,
         "activation offloading beside compute: SSDTrain, arXiv:2408.10013; double buffering of layers",
     )
-    held: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "part": "activation",
         "axis": "compute",
         "source": out.source,
     }
     return [out, out._replace(phase="backward", host_way="in", window_s=stage.backward_each_s)], [
-        memory_line("offloaded.activations", made=away.then("away_bytes", "-away_bytes"), **held),
-        host_line("host.activations", made=of_hosts, **held),
+        memory_line("offloaded.activations", made=away.then("away_bytes", "-away_bytes"), **shared),
+        host_line("host.activations", made=of_hosts, **shared),
     ]
 
 

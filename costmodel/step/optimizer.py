@@ -61,9 +61,9 @@ class UpdateGroup(NamedTuple):
 
     def state_bytes(self, placed: PlacedJob, part: DataPart) -> Quantity:
         """Bytes a parameter of what it keeps of the dense or the expert part, on each stage. [B]"""
-        held, counted = self.params.of(part), np.asarray(0.0)
+        params, counted = self.params.of(part), np.asarray(0.0)
         if self.update.counts_sides:
-            counted = np.where(held > 0, self.sides.of(part) / np.where(held > 0, held, 1.0), 0.0)
+            counted = np.where(params > 0, self.sides.of(part) / np.where(params > 0, params, 1.0), 0.0)
         return quantity(
             self.update.state_bytes,
             moments_bytes=placed.recipe.dtypes.moments_bytes,
@@ -91,9 +91,9 @@ def update_groups(step: Step) -> tuple[UpdateGroup, ...]:
         (chosen.tables, *_table_params(step)),
         (chosen.others, _held_of(step, matrices=False), nothing),
     ):
-        held = by_update[update]
-        by_update[update] = (held[0] + params, held[1] + sides)
-    return tuple(UpdateGroup(update, *held) for update, held in by_update.items())
+        so_far = by_update[update]
+        by_update[update] = (so_far[0] + params, so_far[1] + sides)
+    return tuple(UpdateGroup(update, *so_far) for update, so_far in by_update.items())
 
 
 def whole_state_bytes(job: Job) -> float:
@@ -291,7 +291,7 @@ class _Iterated(NamedTuple):
 
     label: str
     matrix: Matrix
-    held: Array
+    num_on_stage: Array
     products: tuple[tuple[Product, Quantity], ...]
 
     @property
@@ -312,8 +312,8 @@ def _iterated(step: Step) -> list[_Iterated]:
                 for product in chosen.products
                 if not product.basis or getattr(cut, product.basis) <= chosen.largest_side
             ]
-            held = np.asarray(block.num_on_stage * _copies(placed, one)[..., None])
-            made.append(_Iterated(block.label, one, held, tuple(products)))
+            num_on_stage = np.asarray(block.num_on_stage * _copies(placed, one)[..., None])
+            made.append(_Iterated(block.label, one, num_on_stage, tuple(products)))
     return made
 
 
@@ -352,7 +352,7 @@ def _iteration_lines(step: Step) -> list[TimeLine]:
     every = _iterated(step)
     if not every:
         return []
-    stage_s = broadcast_sum([one.held * one.each_s[..., None] for one in every])
+    stage_s = broadcast_sum([one.num_on_stage * one.each_s[..., None] for one in every])
     slowest = np.argmax(stage_s, axis=-1)[..., None]
 
     def at_slowest(values: Array) -> Array:
@@ -363,17 +363,17 @@ def _iteration_lines(step: Step) -> list[TimeLine]:
     for part in DATA_PARTS:
         some = [one for one in every if one.matrix.is_expert == (part == "expert")]
         if some:
-            held = [at_slowest(one.held) for one in some]
-            lines += _part_lines(step, part, some, held)
+            counts = [at_slowest(one.num_on_stage) for one in some]
+            lines += _part_lines(step, part, some, counts)
     return lines
 
 
-def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Array]) -> list[TimeLine]:
-    """Return the products and the gathers of the dense or the expert matrices, `held` of each on the stage."""
+def _part_lines(step: Step, part: DataPart, some: list[_Iterated], counts: list[Array]) -> list[TimeLine]:
+    """Return the products and the gathers of the dense or the expert matrices, `counts` of each on the stage."""
     placed, chosen = step.placed, step.placed.optimizer
     group = placed.state_group(part)
     done = {
-        "matrices": broadcast_sum(held),
+        "matrices": broadcast_sum(counts),
         "ranks": group.ranks,
         "shared": 1.0 * (group.ranks > 1),
     }
@@ -392,7 +392,7 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
             ),
             source=chosen.source,
         )
-        for one, count in zip(some, held, strict=True)
+        for one, count in zip(some, counts, strict=True)
         for product, made in one.products
     ]
     launched = float(max(len(one.products) for one in some))
@@ -410,7 +410,7 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
                 "products": launched,
                 "launch_s": placed.launch_s * placed.host_slowdown,
                 "step_s": broadcast_sum(
-                    [np.asarray(n * one.each_s) for one, n in zip(some, held, strict=True)]
+                    [np.asarray(n * one.each_s) for one, n in zip(some, counts, strict=True)]
                 ),
             },
             source="host-bound iterations: the GPU waits for the products that the framework issues",
@@ -420,7 +420,7 @@ def _part_lines(step: Step, part: DataPart, some: list[_Iterated], held: list[Ar
         broadcast_sum(
             [
                 np.asarray(count * one.matrix.elements * (one.matrix.is_split == split))
-                for one, count in zip(some, held, strict=True)
+                for one, count in zip(some, counts, strict=True)
             ]
         )
         for split in (True, False)

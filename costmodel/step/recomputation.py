@@ -46,17 +46,19 @@ class Recomputation(NamedTuple):
         return self.whole_layers * (0.0 if self.stops_early and part == "mlp" else 1.0)
 
     def of_operator(self, operator: Operator) -> tuple[Array, Array]:
-        """Return the share of an operator that is run again, and the bytes of its output that are kept."""
+        """Return the share of an operator that is run again, and the bytes of its output that are selected."""
         if operator.part in ("embedding", "head"):
             # Checkpoints are of layers.
             return np.zeros(self.policy.shape), np.asarray(operator.saved_bytes)
-        named, kept = self._selective(operator)
+        named, selected = self._selective(operator)
         # Nothing that a layer's backward pass needs is made by its last operators: their inputs are what it saved.
         last = operator.part == "mlp" and operator.role in ("row", "residual")
         shares = np.asarray([0.0, 0.0, 0.0] if last and self.stops_early else [0.0, named, 1.0])
         saved: Array = operator.saved_bytes
-        held = np.where(self.policy == _NONE, saved, np.where(self.policy == _SELECTIVE, kept, 0.0))
-        return shares[self.policy.astype(np.int64)], np.asarray(held)
+        still_saved = np.where(
+            self.policy == _NONE, saved, np.where(self.policy == _SELECTIVE, selected, 0.0)
+        )
+        return shares[self.policy.astype(np.int64)], np.asarray(still_saved)
 
     def _selective(self, operator: Operator) -> tuple[float, Array]:
         """Return the same under the selective policy.

@@ -113,8 +113,8 @@ def memory_lines(step: Step) -> list[MemoryLine]:
     )
     lines = _frozen_lines(step, shards, copies)
     for part in DATA_PARTS:
-        held, ranks = step.trained.of(part), placed.shard_ranks.of(part)[..., None]
-        if not any_nonzero(held):
+        params, ranks = step.trained.of(part), placed.shard_ranks.of(part)[..., None]
+        if not any_nonzero(params):
             continue
         lines += [
             _line(
@@ -125,7 +125,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
                     "on_gpu": on_gpu,
                     "copies": factor,
                     "bytes_per_param": width,
-                    "params": held,
+                    "params": params,
                     "shards": _pieces(is_sharded, ranks),
                 },
                 source="ZeRO, arXiv:1910.02054, section 3.1, at the recipe's dtypes",

@@ -86,14 +86,14 @@ def test_the_textbooks_bubble_stands_beside_the_bills():
     job = {"model": "llama3-70b", "gpus": 64, "global_batch": 128, "seq_len": 8192}
     (line,) = cm.estimate(**job, layout="tp8 pp4").explain("pp.bubble")
     # 64 / 32 = 2 replicas, so 64 micro-batches: 3 / 64 = 4.7 %, of 67 parts 3 = 4.5 %.
-    assert "= (4 - 1) / 64 = 4.7% of what a rank computes, 4.5% of a step" in line.beside
-    assert line.beside in " ".join(repr(cm.estimate(**job, layout="tp8 pp4").explain("pp.bubble")).split())
+    assert "= (4 - 1) / 64 = 4.7% of what a rank computes, 4.5% of a step" in line.textbook
+    assert line.textbook in " ".join(repr(cm.estimate(**job, layout="tp8 pp4").explain("pp.bubble")).split())
     found = cm.estimate(**job, layout="tp8 pp4 vp2").explain("pp.bubble")
-    assert "= (4 - 1) / (2 * 64) = 2.3% of what a rank computes" in found[0].beside
-    assert found[0].beside in (found.grids()[0].note or "")
+    assert "= (4 - 1) / (2 * 64) = 2.3% of what a rank computes" in found[0].textbook
+    assert found[0].textbook in (found.grids()[0].note or "")
     (line,) = cm.estimate(**job, layout="tp8 pp4", schedule="zb-h1").explain("pp.bubble")
-    assert line.beside == ""  # no textbook has one for it
-    assert all(one.beside == "" for one in cm.estimate(**job, layout="tp8 pp4").explain("pp.send"))
+    assert line.textbook == ""  # no textbook has one for it
+    assert all(one.textbook == "" for one in cm.estimate(**job, layout="tp8 pp4").explain("pp.send"))
 
 
 def test_csv_of_several_runs_has_what_is_left_of_limits():

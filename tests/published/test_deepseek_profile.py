@@ -50,7 +50,7 @@ def test_the_table_holds_the_whole_profile():
     assert busy["experts.forward"] + busy["experts.backward"] == pytest.approx(22.926e-3)
     assert busy["attention.forward"] == pytest.approx(4.948e-3)
     assert busy["norm"] == pytest.approx(3.448e-3)
-    assert profile_table.beside().window.layers == 4
+    assert profile_table.against_bill().window.layers == 4
 
 
 def products():

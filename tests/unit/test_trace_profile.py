@@ -408,36 +408,36 @@ def test_beside_a_bill_nothing_is_lost(tmp_path):
             *step_events(start, 1000 * step, layers=32),
         ]
     found = profile(write_trace(tmp_path / "t.json", events), est)
-    beside = found.beside
-    assert not beside.window.scales
-    assert sum(one.bill_s for one in beside.groups) == pytest.approx(
+    against = found.against_bill
+    assert not against.window.scales
+    assert sum(one.bill_s for one in against.groups) == pytest.approx(
         sum(float(line.seconds) for line in est.bill.time_lines)
     )
-    assert beside.bill_step_s == pytest.approx(float(est.step_time_s))
+    assert against.bill_step_s == pytest.approx(float(est.step_time_s))
     idle = sum(one.idle_s for one in found.steps)
-    assert 2 * sum(one.trace_s for one in beside.groups) == pytest.approx(found.busy_s + idle)
-    assert 2 * sum(one.trace_count for one in beside.groups) == found.count
-    assert beside.trace_step_s == pytest.approx(found.window_s / 2)
-    sizes = [abs(one.difference_s) for one in beside.groups]
+    assert 2 * sum(one.trace_s for one in against.groups) == pytest.approx(found.busy_s + idle)
+    assert 2 * sum(one.trace_count for one in against.groups) == found.count
+    assert against.trace_step_s == pytest.approx(found.window_s / 2)
+    sizes = [abs(one.difference_s) for one in against.groups]
     assert sizes == sorted(sizes, reverse=True)
-    attention = next(one for one in beside.groups if one.group == "attention.forward")
+    attention = next(one for one in against.groups if one.group == "attention.forward")
     assert attention.trace_s == pytest.approx(32 * 40 * US)
     assert attention.trace_count == attention.bill_count == 32
     assert attention.why == "the trace runs flash3, the bill prices flash2: --set attention_kernel=flash3"
-    record = json.loads(json.dumps(found.to_dict()))["beside"]
+    record = json.loads(json.dumps(found.to_dict()))["against_bill"]
     assert {"line_group", "bill_s", "trace_s", "difference_s", "why"} <= set(record[0])
 
 
 def test_a_part_of_a_step_meets_as_many_layers(tmp_path):
     est = cm.estimate(**SMALL)
     found = profile(write_trace(tmp_path / "t.json", step_events(1000, 1, layers=4)), est)
-    beside = found.beside
-    assert (beside.window.layers, beside.window.of_layers) == (4, 32)
+    against = found.against_bill
+    assert (against.window.layers, against.window.of_layers) == (4, 32)
     layers = [
         line for line in est.bill.time_lines if line.name.split(".")[1] in ("attention", "mlp", "layer")
     ]
-    assert beside.bill_step_s == pytest.approx(sum(float(line.exposed_seconds) for line in layers) / 8)
-    groups = {one.group: one for one in beside.groups}
+    assert against.bill_step_s == pytest.approx(sum(float(line.exposed_seconds) for line in layers) / 8)
+    groups = {one.group: one for one in against.groups}
     assert groups["attention.forward"].bill_count == 4
     assert "loss" not in groups
     # The optimizer ran, and the part of the bill has none.
@@ -465,7 +465,7 @@ def test_products_on_two_streams_are_said_to_slow_each_other(tmp_path):
         kernel(GEMM.format("tn"), 10, 60),
         kernel(ADD, 20, 30, stream=9),
     ]
-    groups = profile(write_trace(tmp_path / "t.json", events), cm.estimate(**SMALL)).beside.groups
+    groups = profile(write_trace(tmp_path / "t.json", events), cm.estimate(**SMALL)).against_bill.groups
     why = {one.group: one.why for one in groups}
     assert why["matmul"].endswith("; 50% of it ran beside other kernels that compute, which slows both")
     assert "ran beside" not in why["attention.forward"]
@@ -486,7 +486,7 @@ def test_parts_of_steps_with_and_without_experts(tmp_path):
     events = [annotation("forward", 0, 100)] + [launch(call, 50) for call in range(7)]
     events += [kernel(ATTENTION, 200 + 10 * call, 10, call=call) for call in range(3)]
     events += [kernel(grouped, 300 + 10 * call, 10, call=call) for call in range(3, 7)]
-    window = profile(write_trace(tmp_path / "t.json", events), est).beside.window
+    window = profile(write_trace(tmp_path / "t.json", events), est).against_bill.window
     assert window.layers == 3
     by_name = {line.name: window.share(line) * float(line.count) for line in est.bill.time_lines}
     assert by_name["compute.moe.moe.experts.fc1.forward"] == pytest.approx(2)
@@ -500,12 +500,12 @@ def test_parts_of_steps_with_and_without_experts(tmp_path):
 def test_a_profile_teaches_the_factors_of_its_kernels(tmp_path):
     """Each class is one measurement: less of its prior is left the tighter it is seen, nothing else is said."""
     est = cm.estimate(**SMALL)
-    bill = {one.group: one.bill_s for one in profile(whole_step(tmp_path, 1.0), est).beside.groups}
+    bill = {one.group: one.bill_s for one in profile(whole_step(tmp_path, 1.0), est).against_bill.groups}
     scale = 1.1 * bill["attention.forward"] / (32 * 40e-6)
     found = profile(whole_step(tmp_path, scale), est)
     moves = {one.move.name: one for one in found.learnt.measured}
     assert set(moves) == {"attention.hopper", "matmul.hopper.16-bit", "memory_kernels.other"}
-    of = {one.group: one for one in found.beside.groups}
+    of = {one.group: one for one in found.against_bill.groups}
     for name, kind in (("attention.hopper", "attention"), ("matmul.hopper.16-bit", "matmul")):
         groups = [one for group, one in of.items() if group.startswith(kind)]
         ratio = sum(one.trace_s for one in groups) / sum(one.bill_s for one in groups)
@@ -628,7 +628,9 @@ def test_the_command_prints_tables_and_draws(tmp_path, capsys):
     assert printed.startswith("line_group,bill_s,trace_s,difference_s")
     assert "prices" not in printed
     assert (
-        main(["observed", "profile", str(trace), "--figure", "beside", "--plot", str(tmp_path / "x.png")])
+        main(
+            ["observed", "profile", str(trace), "--figure", "against_bill", "--plot", str(tmp_path / "x.png")]
+        )
         == 2
     )
     assert "needs a job" in capsys.readouterr().err

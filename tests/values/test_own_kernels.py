@@ -114,8 +114,8 @@ def test_tokens_permuted_once_move_as_they_travelled():
 def test_an_exchange_is_slower_beside_compute_only():
     name = "ep.moe.moe.combine.forward"
     plain, half = lines(), lines(exchange_rate_under_load=0.5)
-    beside = float(half[name].terms["beside"])
-    assert 0.5 < beside < 1.0
-    assert ratio(half, name, plain) == pytest.approx(1 + beside)
+    paired = float(half[name].terms["paired"])
+    assert 0.5 < paired < 1.0
+    assert ratio(half, name, plain) == pytest.approx(1 + paired)
     alone = {"layout": "tp1 pp1 ep64", "schedule": "none", "gpus": 64, "global_batch": 64}
     assert ratio(lines(alone, exchange_rate_under_load=0.5), name, lines(alone)) == pytest.approx(1.0)

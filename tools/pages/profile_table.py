@@ -74,7 +74,7 @@ def classes() -> list[ClassTime]:
         ]
 
 
-def beside() -> AgainstBill:
+def against_bill() -> AgainstBill:
     """Lay the profile beside the bill."""
     return profile_against_bill(cm.estimate(**JOB), classes(), FAMILIES, step_s=WINDOW_S, idle_s=IDLE_S)
 
@@ -82,14 +82,14 @@ def beside() -> AgainstBill:
 def rows() -> dict[str, Row]:
     """Return the groups that stand on both sides, and the sum of those that compute."""
     found = {}
-    for one in beside().groups:
+    for one in against_bill().groups:
         trace_s = one.trace_exposed_s if one.group in ON_TWO_STREAMS else one.trace_s
         if one.bill_s and trace_s and one.group not in NO_KERNELS:
             found[one.group] = Row(one.group, one.bill_s, trace_s, one.bill_exposed_s, one.trace_exposed_s)
     computing = [row for name, row in found.items() if name not in COMMUNICATION]
     sums = (sum(values) for values in zip(*(row[1:] for row in computing), strict=True))
     found["all that computes"] = Row("all that computes", *sums)
-    laid = beside()
+    laid = against_bill()
     steps = (laid.bill_step_s, laid.trace_step_s)
     found["window"] = Row("window", *steps, *steps)
     return found

@@ -242,9 +242,9 @@ def mappings(node: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Ma
 
 def citations(node: object) -> Iterator[tuple[str, str]]:
     """Yield the dotted path and the text of every ``source:`` below `node`."""
-    for path, held in mappings(node):
-        if isinstance(held.get("source"), str):
-            yield f"{path}.source".removeprefix("."), held["source"]
+    for path, mapping in mappings(node):
+        if isinstance(mapping.get("source"), str):
+            yield f"{path}.source".removeprefix("."), mapping["source"]
 
 
 def kernels_generation(path: Path, folders: Folders) -> str:

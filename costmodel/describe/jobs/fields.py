@@ -233,12 +233,12 @@ def unknown_field(name: object, fields: Iterable[Field], thing: str = "field") -
     >>> unknown_field("gpu", JOB_FIELDS)
     "'gpu' is not a field; did you mean 'gpus'?"
     """
-    held = tuple(fields)
-    known = [*names(held), *(alias for field in held for alias in field.aliases)]
+    listed = tuple(fields)
+    known = [*names(listed), *(alias for field in listed for alias in field.aliases)]
     near = near_hint(str(name), known)
     if name in names(RL_FIELDS):
         return f"{name!r} is of reinforcement learning (section rl), which only estimate, plan and run price"
-    return f"{name!r} is not a {thing}; {near or choices_hint('', names(held))}"
+    return f"{name!r} is not a {thing}; {near or choices_hint('', names(listed))}"
 
 
 def known_words(name: str) -> tuple[str, ...]:

@@ -106,8 +106,10 @@ def difference_text(job: Job, other: Job) -> str:
 
 def job_numbers(job: Job) -> dict[str, Array]:
     """Return the numbers of a job by field, in the order of the table, words as codes."""
-    held = {"global_batch": job.global_batch, "seq_len": job.seq_len}
-    return {name: held[name] if name in held else getattr(job.layout, name) for name in names(NUMBER_FIELDS)}
+    batch = {"global_batch": job.global_batch, "seq_len": job.seq_len}
+    return {
+        name: batch[name] if name in batch else getattr(job.layout, name) for name in names(NUMBER_FIELDS)
+    }
 
 
 def job_names(job: Job) -> dict[str, str]:

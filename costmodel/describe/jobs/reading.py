@@ -40,13 +40,13 @@ def keywords(
     given: Mapping[Any, Any], fields: Iterable[Field], *, who: str, thing: str = "field"
 ) -> dict[str, Any]:
     """Return what is given under the names of the table: aliases replaced, what is None left out, values unread."""
-    held = tuple(fields)
-    known = {*names(held)}
+    listed = tuple(fields)
+    known = {*names(listed)}
     found: dict[str, Any] = {}
     for key, value in given.items():
         name = canonical(key) if isinstance(key, str) else key
         if name not in known:
-            raise LayoutError(f"{who}: {unknown_field(key, held, thing)}")
+            raise LayoutError(f"{who}: {unknown_field(key, listed, thing)}")
         if value is None:
             continue
         if name in found:
@@ -364,7 +364,7 @@ def _read_choices(field: Field, given: Any) -> dict[str, Any]:
     """Read fields that are decided from a mapping, or from texts such as ``pp=1``."""
     from costmodel.describe.switch_table import SWITCHES
 
-    turned = tuple(FIELD[name] for name in KNOBS)
+    knobs = tuple(FIELD[name] for name in KNOBS)
     found: dict[str, Any] = {}
     for key, value in _pairs(field, given):
         knob = key if isinstance(given, Mapping) else key.replace("-", "_")
@@ -373,12 +373,12 @@ def _read_choices(field: Field, given: Any) -> dict[str, Any]:
                 f"{field.name}: {knob} is a switch of the recipe, not a knob of the layout; give it as -s "
                 f"{knob}={value} (switches={{{knob!r}: ...}}), which holds it too"
             )
-        for name, held in keywords({knob: value}, turned, who=field.name, thing="knob").items():
+        for name, choice in keywords({knob: value}, knobs, who=field.name, thing="knob").items():
             if name in found:
                 raise LayoutError(
-                    f"{field.name}: {name} is fixed twice, to {shown(found[name])} and to {shown(held)}"
+                    f"{field.name}: {name} is fixed twice, to {shown(found[name])} and to {shown(choice)}"
                 )
-            found[name] = held
+            found[name] = choice
     return found
 
 

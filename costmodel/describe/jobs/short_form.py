@@ -102,7 +102,7 @@ def flags_of(name: str, value: Any, *, is_listed: bool = False) -> list[str]:
     field = FIELD[name]
     flag = field.short or field.flags[0]
     if isinstance(value, Mapping):
-        value = [f"{key}={switch_text(held)}" for key, held in value.items()]
+        value = [f"{key}={switch_text(each)}" for key, each in value.items()]
     if field.kind in PAIRS:
         return [
             part for pair in (value.split() if isinstance(value, str) else value) for part in (flag, pair)
@@ -117,40 +117,40 @@ def flags_of(name: str, value: Any, *, is_listed: bool = False) -> list[str]:
 
 def _over(job: Job, below: Mapping[str, Any], files: Mapping[str, str] | None) -> dict[str, Any]:
     """Return the keywords that make a job of what a file says: those that differ from it, and what it leaves out."""
-    held = spelled_out(below)
+    in_file = spelled_out(below)
     usual = short_form(job, files)
     every = short_form(job, files, frozenset(names(JOB_FIELDS)))
     found: dict[str, Any] = {}
     for name in names(JOB_FIELDS):
         if name == "layout":
             degrees = {axis: round(float(degree)) for axis, degree in degrees_of(job.layout).items()}
-            if "dp" not in held:
+            if "dp" not in in_file:
                 degrees.pop("dp")
-            if any(degree != held.get(axis, 1) for axis, degree in degrees.items()):
+            if any(degree != in_file.get(axis, 1) for axis, degree in degrees.items()):
                 # A degree that is not named stays as the file has it.
-                above_1 = [axis for axis in degrees if held.get(axis, 1) > 1]
+                above_1 = [axis for axis in degrees if in_file.get(axis, 1) > 1]
                 found[name] = degrees_text(degrees, always=above_1) or "tp1"
         elif name == "switches":
-            found[name] = _switches_over(job, held.get(name) or {}, usual.get(name) or {})
-        elif name == "tokens" and "dataset_samples" in held:
+            found[name] = _switches_over(job, in_file.get(name) or {}, usual.get(name) or {})
+        elif name == "tokens" and "dataset_samples" in in_file:
             continue  # they follow from it
-        elif name not in held:
+        elif name not in in_file:
             found |= {name: usual[name]} if name in usual else {}
         elif name == "pipeline_layout":
-            kept = every.get(name, BALANCED if job.balanced_stages else EVEN)
-            found |= {} if kept == held[name] else {name: kept}
-        elif name in every and not _is_same(name, held[name], job, every[name]):
+            ours = every.get(name, BALANCED if job.balanced_stages else EVEN)
+            found |= {} if ours == in_file[name] else {name: ours}
+        elif name in every and not _is_same(name, in_file[name], job, every[name]):
             found[name] = every[name]
     return {name: value for name, value in found.items() if value not in ("", {})}
 
 
-def _switches_over(job: Job, held: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+def _switches_over(job: Job, in_file: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the switches that a job has otherwise than a file, or than its recipe where the file names none."""
-    theirs = _preset_of(job).switched(held).switches
+    theirs = _preset_of(job).switched(in_file).switches
     return {
         name: value
         for name, value in job.switches.items()
-        if (theirs[name] != value if name in held else name in changed)
+        if (theirs[name] != value if name in in_file else name in changed)
     }
 
 
@@ -167,12 +167,12 @@ def job_file_text(job: Job, files: Mapping[str, str] | None = None) -> str:
     """Return a job of one layout as a job file (YAML)."""
     from costmodel.base.yaml_files import document_text
 
-    held = short_form(job, files, ASSUMED)
+    fields = short_form(job, files, ASSUMED)
     switches = {
         key: list(value) if isinstance(value, tuple) else value
-        for key, value in held.pop("switches", {}).items()
+        for key, value in fields.pop("switches", {}).items()
     }
-    return document_text({**held, **({"switches": switches} if switches else {})})
+    return document_text({**fields, **({"switches": switches} if switches else {})})
 
 
 def _trained(job: Job) -> dict[str, Any]:

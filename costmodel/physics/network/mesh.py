@@ -200,12 +200,12 @@ def lies_in_boxes(groups: Iterable[Group]) -> NDArray[np.bool_]:
 def slowest_tier(group: Group) -> Array:
     """Return the index of the outermost tier that the group's traffic crosses, -1 for one rank."""
     tier = np.full(np.shape(group.ranks), -1.0)
-    held: Array = np.asarray(1.0)
+    reached: Array = np.asarray(1.0)
     for index, members in enumerate(group.members):
-        tier = np.where(members > held, float(index), tier)
-        held = members
+        tier = np.where(members > reached, float(index), tier)
+        reached = members
     # Ranks that no tier holds together cross the outermost one.
-    return np.where(held < group.ranks, float(len(group.members) - 1), tier)
+    return np.where(reached < group.ranks, float(len(group.members) - 1), tier)
 
 
 def split_group(group: Group, shard: ArrayLike) -> tuple[Group, Group]:

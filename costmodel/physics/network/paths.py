@@ -344,5 +344,5 @@ def add_up(parts: Iterable[str]) -> str:
 
 def largest(parts: Iterable[str]) -> str:
     """Return the largest of expressions; none come to 0."""
-    held = list(parts)
-    return f"max({', '.join(held)})" if len(held) > 1 else "".join(held) or "0"
+    expressions = list(parts)
+    return f"max({', '.join(expressions)})" if len(expressions) > 1 else "".join(expressions) or "0"

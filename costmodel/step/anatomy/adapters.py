@@ -239,10 +239,10 @@ def _magnitude(product: Operator, name: str, width: Array, elements: Array, tuni
     return [lengths, scaled]
 
 
-def _without_inputs(operators: list[Operator], held: float) -> list[Operator]:
+def _without_inputs(operators: list[Operator], input_bytes: float) -> list[Operator]:
     """Leave out what is kept only for weight gradients that nobody takes: inputs of layers without an adapter.
 
-    The norm before a part keeps its output for all that read it, the activation for the second layer, `held` bytes
+    The norm before a part keeps its output for all that read it, the activation for the second layer, `input_bytes` bytes
     an element; adapters read it in 16 bits.
     """
     read: dict[tuple[str, str], float] = {}
@@ -251,7 +251,7 @@ def _without_inputs(operators: list[Operator], held: float) -> list[Operator]:
         if one.is_product and one.has_weight and reads:
             layer = one.leaf if one.adapter is None else one.adapter.of
             of = (one.part, "activation" if layer == "fc2" else "norm")
-            read[of] = max(read.get(of, 0.0), held if one.adapter is None else BF16)
+            read[of] = max(read.get(of, 0.0), input_bytes if one.adapter is None else BF16)
     made = []
     for one in operators:
         saved = one.saved_bytes
@@ -260,11 +260,11 @@ def _without_inputs(operators: list[Operator], held: float) -> list[Operator]:
             wide = max(read.get((part, "norm"), 0.0) for part in parts)
             first = next(other for other in operators if other.part in parts and other.kind == "matmul")
             # What may remain are the copies of an unfused norm.
-            saved = np.maximum(saved + (wide - held) * first.m * first.k, 0.0)
+            saved = np.maximum(saved + (wide - input_bytes) * first.m * first.k, 0.0)
         if one.leaf == "activation":
             wide = read.get((one.part, "activation"), 0.0)
             product = next(other for other in operators if (other.part, other.leaf) == (one.part, "fc2"))
-            saved = np.maximum(saved + (wide - held) * product.m * product.k * product.groups, 0.0)
+            saved = np.maximum(saved + (wide - input_bytes) * product.m * product.k * product.groups, 0.0)
         made.append(one._replace(saved_bytes=np.asarray(saved)))
     return made
 

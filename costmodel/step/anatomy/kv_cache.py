@@ -45,10 +45,10 @@ def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2
     (327680.0, 70272.0)
     """
     tokens = np.asarray(context, dtype=np.float64)
-    held = np.zeros_like(tokens)
+    elements = np.zeros_like(tokens)
     for each in cached_layers(model):
-        held = held + each.layers * each.elements * attended(tokens, each.window)
-    return np.asarray(element_bytes * (held + state_elements(model, tokens)))
+        elements = elements + each.layers * each.elements * attended(tokens, each.window)
+    return np.asarray(element_bytes * (elements + state_elements(model, tokens)))
 
 
 class CachedLayers(NamedTuple):
@@ -96,11 +96,11 @@ def attended(tokens: Array, window: int) -> Array:
 def state_elements(model: Model, context: ArrayLike) -> Array:
     """Return what a sequence holds beside attention's keys: states of other mixers, keys that choose among keys [-]."""
     tokens = np.asarray(context, dtype=np.float64)
-    held = np.zeros_like(tokens)
+    elements = np.zeros_like(tokens)
     for number, kind in enumerate(model.layer_kinds()):
         if kind.mixer is not None:
-            held = held + model.kind_of_layer.count(number) * mixer_state(kind.mixer, tokens)
-    return np.asarray(held)
+            elements = elements + model.kind_of_layer.count(number) * mixer_state(kind.mixer, tokens)
+    return np.asarray(elements)
 
 
 def attention_flops(model: Model, context: ArrayLike) -> Array:

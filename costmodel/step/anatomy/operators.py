@@ -120,13 +120,13 @@ def head_operators(given: Given) -> list[Operator]:
     # Without a parallel loss the logits are gathered and copied into one tensor, and cut up on the way back.
     seen = vocab if kernels.vocab_parallel_loss else np.asarray(float(given.model.vocab_size))
     loss, alive = LOSS[kernels.cross_entropy]
-    held = kernels.loss_bytes_per_logit + kernels.split_loss_bytes_per_logit * (shard.tp > 1)
+    saved_per_logit = kernels.loss_bytes_per_logit + kernels.split_loss_bytes_per_logit * (shard.tp > 1)
     chunk = np.minimum(t, _CHUNK_TOKENS) if kernels.cross_entropy == "chunked" else t
-    kept = (held if alive is None else alive) * chunk * seen
+    saved_bytes = (saved_per_logit if alive is None else alive) * chunk * seen
     return [
         norm(given, "head", "norm", shard.tokens_sp * h, BF16 * given.input_tokens * h),
         linear("head", "logits", "column", t, vocab, h, low_precision=False),
-        elementwise("head", "loss", t * seen, loss, kept),
+        elementwise("head", "loss", t * seen, loss, saved_bytes),
         elementwise("head", "gathered_logits", t * (seen - vocab), Traffic(4, 0, 1, 0)),
     ]
 

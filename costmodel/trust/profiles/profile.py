@@ -102,7 +102,7 @@ class TraceProfile(Answer):
         In order.
     gaps_s : NDArray
         Lengths of the pauses in which the GPU did nothing. [s]
-    beside : AgainstBill or None
+    against_bill : AgainstBill or None
         The bill of a job beside it.
     learnt : SiteOfTrace or None
         What it says of the model's factors, with a job.
@@ -126,7 +126,7 @@ class TraceProfile(Answer):
     told_by: str
     steps: tuple[StepTime, ...]
     gaps_s: NDArray[np.float64]
-    beside: AgainstBill | None = None
+    against_bill: AgainstBill | None = None
     learnt: SiteOfTrace | None = None
 
     def files(self, path: str | Path) -> dict[Path, str]:
@@ -167,9 +167,9 @@ class TraceProfile(Answer):
             "steps": [asdict(one) for one in self.steps],
             "families": [asdict(one) for one in self.families],
         }
-        if self.beside is not None:
-            record["beside"] = self.beside.records()
-            record["beside_step"] = self.beside.step_record()
+        if self.against_bill is not None:
+            record["against_bill"] = self.against_bill.records()
+            record["against_bill_step"] = self.against_bill.step_record()
         if self.learnt is not None:
             record["factors"] = [
                 {**one.move._asdict(), "seen": one.seen, "scale": one.scale} for one in self.learnt.measured
@@ -178,8 +178,8 @@ class TraceProfile(Answer):
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a class, copies behind; with a job a row a group of lines."""
-        if self.beside is not None:
-            return self.beside.columns()
+        if self.against_bill is not None:
+            return self.against_bill.columns()
         return columns_of(_class_records((*self.classes, *self.copies)))
 
 
@@ -239,14 +239,14 @@ def profile(
         ClassTime(one.name, one.count / steps, one.busy_s / steps, one.exposed_s / steps)
         for one in class_times(work[held], Labels(labels.names, labels.which[held]))
     ]
-    beside = profile_against_bill(
+    against = profile_against_bill(
         est,
         each,
         {one.family for one in found.families},
         step_s=sum(one.time_s for one in found.steps) / steps,
         idle_s=sum(one.idle_s for one in found.steps) / steps,
     )
-    return replace(found, beside=beside, learnt=site_of_trace(est, beside, path.name))
+    return replace(found, against_bill=against, learnt=site_of_trace(est, against, path.name))
 
 
 def read_recording(path: Path) -> Recording:

@@ -44,7 +44,7 @@ class SiteOfTrace(NamedTuple):
     site: Site | None
 
 
-def site_of_trace(est: Estimate, beside: AgainstBill, file: str) -> SiteOfTrace:
+def site_of_trace(est: Estimate, against: AgainstBill, file: str) -> SiteOfTrace:
     """Update the factors of kernels by what they took, from the bill of the job beside its profile."""
     job = est.job
     generation, bits = job.cluster.accelerator.generation, bits_of(job.precision.matmul_dtype)
@@ -52,7 +52,7 @@ def site_of_trace(est: Estimate, beside: AgainstBill, file: str) -> SiteOfTrace:
     for role, groups in _GROUPS.items():
         held = [
             one
-            for one in beside.groups
+            for one in against.groups
             if one.group.partition(".")[0] in groups and one.bill_s and one.alone_s > 0
         ]
         if held:

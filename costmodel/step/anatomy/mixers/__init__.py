@@ -64,8 +64,8 @@ def mixer_operators(given: Given, sizes: AnyMixer) -> list[Operator]:
 
 def _numbers(sizes: AnyMixer) -> dict[str, float]:
     """Return the sizes of a mixer as the numbers of its formulas."""
-    held = sizes.model_dump(exclude={"kind", "beside_attention"})
-    return {key: float(value) for key, value in held.items()}
+    fields = sizes.model_dump(exclude={"kind", "beside_attention"})
+    return {key: float(value) for key, value in fields.items()}
 
 
 def mixer_flops(sizes: AnyMixer, keys: ArrayLike) -> Array:
