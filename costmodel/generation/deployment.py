@@ -216,6 +216,8 @@ def deployment(
     model = load_model(model) if isinstance(model, str) else model
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     accelerator = cluster.accelerator
+    if not model.causal:
+        raise CostModelError(f"model: {model.name} is an encoder, which generates no tokens; name a decoder")
     if accelerator.kernels is None or "bf16" not in accelerator.peak_flops_per_s:
         raise CostModelError(
             f"cluster: {accelerator.name} has no 16-bit kernel constants with bf16, which generation is priced by"

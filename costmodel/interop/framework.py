@@ -220,6 +220,10 @@ def own_head(text: str) -> dict[str, Any]:
 def require_launched(job: Job, framework: Framework) -> None:
     """Refuse a schedule, a precision or an optimizer that a framework does not have."""
     _require_trained(job, framework)
+    if job.model.head_dense or not job.model.causal:
+        raise FrameworkConfigError(
+            f"emit: {framework.title}: only decoders are written; {job.model.name} predicts masked tokens"
+        )
     for what, name, there in (
         ("schedule", schedule_at(job.layout.schedule).name, framework.schedules),
         ("precision", job.precision.name, framework.precisions),

@@ -118,7 +118,7 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
         # cuDNN's 8-bit backward kernel ignores the sliding window and computes the whole causal mask: its time grows
         # with the square of the sequence (NVIDIA/cudnn-frontend, results of gpt_oss).
         ignores_window = is_fp8 and backward
-        share = np.where(windowed, 0.5, shape.causal_share) if ignores_window else shape.causal_share
+        share = np.where(windowed, 0.5, shape.keys_share) if ignores_window else shape.keys_share
         call = attention_time(
             1.0,
             shape.seq_q,
@@ -127,7 +127,7 @@ def _attention_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity,
             kv_heads=shape.kv_heads,
             qk_head_dim=shape.qk_head_dim,
             v_head_dim=shape.v_head_dim,
-            causal=True,
+            causal=shape.causal,
             backward=backward,
             constants=placed.kernels.attention[kernel],
             peak_flops_per_s=accelerator.peak_flops_per_s[dtype] * _unreserved_share(placed),

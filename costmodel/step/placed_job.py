@@ -596,7 +596,7 @@ def head_in_layers(job: Job) -> float:
     kind = job.model.layer_kinds()[-1]
     model = job.model.seen_by(kind)
     active = sum(block.count * active_fraction(model, block) for block in layer_param_blocks(model, kind))
-    # Scores and their product with the values, half of them behind the mask.
-    attends = float(kind.attends)
-    scores = attends * 0.5 * float(np.max(job.span)) * model.num_heads * (model.head_dim + model.v_head_dim)
+    # Scores and their product with the values, half of them behind a causal mask.
+    attends = float(kind.attends) * (0.5 if model.causal else 1.0)
+    scores = attends * float(np.max(job.span)) * model.num_heads * (model.head_dim + model.v_head_dim)
     return float(model.vocab_size * model.hidden_size * (1 + model.mtp_layers) / (active + scores))

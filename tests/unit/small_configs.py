@@ -19,9 +19,9 @@ def _config(row):
 BASE, GROUPED, WIDE, ROUTED, SEVEN = (
     _config(_TABLE["bases"][name]) for name in ("BASE", "GROUPED", "WIDE", "ROUTED", "SEVEN")
 )
-TINY, PUBLISHED, RELEASED = (
+TINY, ENCODERS, PUBLISHED, RELEASED = (
     {kind: (row["params"], _config(row)) for kind, row in _TABLE[section].items()}
-    for section in ("tiny", "published", "released")
+    for section in ("tiny", "encoders", "published", "released")
 )
 CARDS = {kind: (_config(row), row["billions"], row["active"]) for kind, row in _TABLE["cards"].items()}
 PRESETS = {name: _config(row) for name, row in _TABLE["presets"].items()}

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from small_configs import CARDS, PRESETS, PUBLISHED, RELEASED, TINY
+from small_configs import CARDS, ENCODERS, PRESETS, PUBLISHED, RELEASED, TINY
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface import families, model_from_hf_config, read_hf_config
@@ -32,8 +32,9 @@ def test_configs_are_the_presets_and_count_what_was_released():
 
 def test_every_family_is_tested():
     """Of the types that are read alike one is in the tables."""
-    tested = {config["model_type"] for config in CONFIGS.values()} | {*TINY, *PUBLISHED, *CARDS}
+    tested = {config["model_type"] for config in CONFIGS.values()} | {*TINY, *ENCODERS, *PUBLISHED, *CARDS}
     tested |= {config["model_type"] for _, config in RELEASED.values()}
+    tested |= {f"{kind}_encoder" for kind in ENCODERS}
     tested |= {"emu3_text_model", "mimo"}  # Llama without biases, and Qwen 2 with prediction layers
     read_by = families()
     assert {id(read_by[kind]) for kind in tested & read_by.keys()} == {id(one) for one in read_by.values()}

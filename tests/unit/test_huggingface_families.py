@@ -1,16 +1,17 @@
 """Every HuggingFace family that the readers know, as a tiny model of each, against transformers' own count."""
 
 import pytest
-from small_configs import CARDS, GROUPED, PUBLISHED, SEVEN, TINY, WIDE
+from small_configs import CARDS, ENCODERS, GROUPED, PUBLISHED, SEVEN, TINY, WIDE
 
-from costmodel.base.errors import ModelConfigError
+import costmodel as cm
+from costmodel.base.errors import CostModelError, ModelConfigError
 from costmodel.describe.models.huggingface import read_hf_config
 from costmodel.describe.models.huggingface_keys import by_name
-from costmodel.step.anatomy.params import num_active_params, num_params
+from costmodel.step.anatomy.params import model_flops_per_token, num_active_params, num_params
 
 
 def test_parameters_are_those_of_the_family():
-    for kind, (count, config) in (TINY | PUBLISHED).items():
+    for kind, (count, config) in (TINY | ENCODERS | PUBLISHED).items():
         read = read_hf_config({**config, "model_type": kind}, kind)
         assert num_params(read.model) == count, kind
         assert read.ignored == (), kind
@@ -171,3 +172,52 @@ def test_a_wrapper_knows_the_type_of_its_language_model():
         model = read_hf_config({"model_type": outer, "text_config": inner}, "x").model
         alone = read_hf_config({**inner, "model_type": by_name("inner_type")[outer]}, "x").model
         assert num_params(model) == num_params(alone) > 5e9
+
+
+def test_encoders_see_all_tokens_and_have_published_sizes():
+    """BERT-large's and ModernBERT-base's cards, T5 v1.1 XXL's encoder as image models ship it; attention by hand."""
+    bert = {
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    }
+    bert |= {"vocab_size": 30522, "max_position_embeddings": 512, "model_type": "bert"}
+    modern = {
+        "hidden_size": 768,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "intermediate_size": 1152,
+    }
+    xxl = {"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "vocab_size": 32128}
+    xxl |= {"feed_forward_proj": "gated-gelu", "architectures": ["T5EncoderModel"], "model_type": "t5"}
+    large, base, t5 = (
+        read_hf_config(config).model
+        for config in (bert, {**modern, "vocab_size": 50368, "model_type": "modernbert"}, xxl)
+    )
+    assert [num_params(model) for model in (large, base, t5)] == [335_174_458, 149_655_232, 4_762_310_656]
+    # Two products of 512 keys in 24 layers: all are met, whoever asks for half of them.
+    matrices = 24 * 12 * 1024**2 + 1024**2 + 30522 * 1024
+    assert model_flops_per_token(large, 512, causal=True) == 3 * (2 * matrices + 24 * 4 * 512 * 1024)
+    decoder = large.model_copy(update={"causal": True})
+    assert model_flops_per_token(decoder, 512, causal=True) == 3 * (2 * matrices + 24 * 2 * 512 * 1024)
+    # Windows of 128 in two of three layers: the first of each three sees everything.
+    assert base.attention_pattern == ("fww" * 8)[:22]
+    with pytest.raises(ModelConfigError, match="its encoder alone is priced where architectures says"):
+        read_hf_config({**xxl, "architectures": ["T5ForConditionalGeneration"]})
+    job = {"cluster": "h100", "gpus": 8, "global_batch": 64, "seq_len": 512, "micro_batch": 8}
+    seen, masked = (cm.estimate(model=model, **job) for model in (large, decoder))
+    work = [
+        next(op.attention for op in tree_operators(est) if op.attention is not None) for est in (seen, masked)
+    ]
+    assert [float(shape.keys_share) for shape in work] == [1.0, 0.5]
+    assert seen.model_flops() == masked.model_flops()
+    with pytest.raises(CostModelError, match="only decoders are written"):
+        cm.emit(seen, "megatron")
+    with pytest.raises(CostModelError, match="is an encoder, which generates no tokens"):
+        cm.generate(large, "h100", gpus=8, prompt_len=128, response_len=128)
+
+
+def tree_operators(est):
+    """The operators of the blocks of an estimate."""
+    return [item.operator for block in est.priced.step.blocks for item in block.by_operator.values()]

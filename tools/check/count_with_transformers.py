@@ -21,19 +21,20 @@ def main() -> int:
     """Compare every family; return 1 if a count differs, 0 if none does or transformers is absent."""
     try:
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForTextEncoding
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     except ImportError as error:
         print(f"skipped: {error.name} is not installed")
         return 0
-    from small_configs import TINY
+    from small_configs import ENCODERS, TINY
 
     different = 0
-    for kind, (count, config) in TINY.items():
+    for kind, (count, config) in (TINY | ENCODERS).items():
         # Some classes look for their padding token in a table of 1,000 rows.
         shape = CONFIG_MAPPING[kind].from_dict({**config, "model_type": kind, "pad_token_id": 0})
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(shape)
+            of_encoder = AutoModelForTextEncoding if "t5" in kind else AutoModelForMaskedLM
+            model = (of_encoder if kind in ENCODERS else AutoModelForCausalLM).from_config(shape)
         counted = sum(weight.numel() for weight in model.parameters())
         if kind in BIASED_ROUTERS:
             corrections = (one for name, one in model.named_buffers() if name.endswith("correction_bias"))
@@ -41,7 +42,7 @@ def main() -> int:
         if counted != count:
             different += 1
             print(f"{kind}: transformers counts {counted}, written down is {count}")
-    print(f"{len(TINY)} families, {different} differ")
+    print(f"{len(TINY | ENCODERS)} families, {different} differ")
     return int(different > 0)
 
 

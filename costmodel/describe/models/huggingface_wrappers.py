@@ -14,6 +14,7 @@ from costmodel.base.errors import ModelConfigError, shown
 from costmodel.describe.models.huggingface_keys import by_name, table
 from costmodel.describe.models.model import MOST
 
+_ENCODER_DECODERS = ("mt5", "t5", "umt5")
 _TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 
 
@@ -65,9 +66,10 @@ def language_model(raw: Mapping[str, Any], origin: str) -> Text:
 
 def _with_type(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a config that says its type: of files of 2023 by their class, of Meta's and Mistral's by their keys."""
-    if raw.get("model_type"):
-        return raw
     classes = raw.get("architectures")
+    if kind := raw.get("model_type"):
+        alone = kind in _ENCODER_DECODERS and str(classes).endswith("EncoderModel']")
+        return {**raw, "model_type": f"{kind}_encoder"} if alone else raw
     if isinstance(classes, list) and classes and isinstance(classes[0], str):
         plain = re.sub(r"(ForCausalLM|LMHeadModel|Model)$", "", classes[0]).lower()
         return {**raw, "model_type": plain}

@@ -73,7 +73,7 @@ class LayerKind(NamedTuple):
 
 
 class Model(BaseModel):
-    """A decoder-only transformer. Sizes count elements; 0 means that the part is absent."""
+    """A transformer of one stack. Sizes count elements; 0 means that the part is absent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -89,6 +89,8 @@ class Model(BaseModel):
     tied_embeddings: bool = False
     """The output matrix is the token table."""
 
+    causal: bool = True
+    """A query sees only the keys before it; false for encoders (BERT), which see all."""
     attention: Attention
     """Default: from the number of KV heads."""
     num_heads: int = Field(gt=0, le=MOST)
@@ -169,6 +171,14 @@ class Model(BaseModel):
     """Biases in the MLP, and in each expert."""
     head_bias: bool = False
     """A bias of the output matrix (GPT-J, Phi)."""
+    head_dense: bool = False
+    """A linear layer of the model's width before the output matrix (BERT)."""
+    head_norms: int = Field(default=1, ge=1, le=2)
+    """Norms before the output matrix: 2 where one stands behind that layer too (ModernBERT)."""
+    token_types: int = Field(default=0, ge=0, le=MOST)
+    """Rows of a table of segments (BERT 2)."""
+    relative_positions: int = Field(default=0, ge=0, le=MOST)
+    """Learned biases of scores for each head, over all layers (T5 32 in its first)."""
     layer_embedding_size: int = Field(default=0, ge=0, le=MOST)
     """Width of a second embedding that every layer has for itself, gates and adds (Gemma 4)."""
     layer_embedding_rows: int = Field(default=0, ge=0, le=MOST)

@@ -122,8 +122,8 @@ def _latent_projections(given: Given, kind: LayerKind) -> list[Operator]:
     ]
 
 
-def _causal_share(shard: Shard, recipe: Recipe) -> Array:
-    """Share of all keys that a query of the slowest context rank meets under a causal mask. [-]
+def _keys_share(shard: Shard, recipe: Recipe, *, causal: bool) -> Array:
+    """Share of all keys that a query of the slowest context rank meets, all of a document's without a causal mask. [-]
 
     Half of them where slices are dealt so that ranks have the same work; the last of n contiguous slices meets
     the n - 1 before it and half of its own, of a packed document as far as that reaches. Ranks that swap heads hold
@@ -131,6 +131,8 @@ def _causal_share(shard: Shard, recipe: Recipe) -> Array:
     """
     method, contiguous = recipe.overlap.cp_method, recipe.overlap.cp_slices == "contiguous"
     met = shard.span / shard.seq_len
+    if not causal:
+        return np.asarray(met)
     if not contiguous or method == "ulysses":
         return np.asarray(0.5 * met)
     slices = 0.5 * (shard.swaps if method == "a2a+p2p" else 1.0) / shard.cp
@@ -150,7 +152,12 @@ def _core(given: Given, kind: LayerKind, kv_heads: Array) -> list[Operator]:
     reach = np.minimum(span, window)
     windowed = window < span
     # A causal row sees half the keys on average; under a window nearly all of it.
-    share = np.where(windowed, reach / seq_k * (1.0 - 0.5 * reach / span), _causal_share(shard, recipe))
+    masked = 0.5 * model.causal
+    share = np.where(
+        windowed,
+        reach / seq_k * (1.0 - masked * reach / span),
+        _keys_share(shard, recipe, causal=model.causal),
+    )
     shape = AttentionShape(
         batch_heads,
         seq_k / shard.cp,
@@ -161,6 +168,7 @@ def _core(given: Given, kind: LayerKind, kv_heads: Array) -> list[Operator]:
         shard.micro_batch * kv_heads,
         # Chosen tokens are no run of tiles, in which windows are whole.
         windowed=np.asarray(windowed & (kind.selects == 0)),
+        causal=model.causal,
     )
     if kind.selects:
         # Any key may be chosen: all are there before attention starts.
@@ -200,7 +208,7 @@ def _unfused_core(given: Given, kind: LayerKind) -> list[Operator]:
         "also": core,
     }
     # The mask leaves a row up to its diagonal, and nothing else.
-    triangular = (shard.cp == 1.0) & (kind.reach == 0)
+    triangular = (shard.cp == 1.0) & (kind.reach == 0) & given.model.causal
     softmax = _softmax(batch_heads, triangular, recipe)
     ops = [
         linear("attention", "scores", "core", seq_q, seq_k, d_qk, **by_heads),

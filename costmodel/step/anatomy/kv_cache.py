@@ -71,7 +71,7 @@ def cached_layers(model: Model) -> tuple[CachedLayers, ...]:
     """Return the layers that attend, by kind."""
     kind_of, found = model.kind_of_layer, []
     for number, kind in enumerate(model.layer_kinds()):
-        if not kind.attends:
+        if not (kind.attends and model.causal):
             continue
         seen = model.seen_by(kind)
         if seen.attention == "mla":

@@ -268,13 +268,15 @@ class AttentionShape(NamedTuple):
     heads: Array
     seq_q: Array
     seq_k: Array
-    causal_share: Array
+    keys_share: Array
+    """Share of all keys that a query meets."""
     qk_head_dim: float
     v_head_dim: float
     kv_heads: Array
     calls: Array = ONE
     windowed: NDArray[np.bool_] = np.asarray(False)
-    """Whether `causal_share` is that of a window."""
+    """Whether `keys_share` is that of a window."""
+    causal: bool = True
 
 
 def linear(

@@ -18,6 +18,7 @@ from costmodel.step.anatomy.mixers import mixer_operators
 from costmodel.step.anatomy.operator_parts import (
     ADD_FUSED,
     BF16,
+    GELU_FUSED,
     SWIGLU_FUSED,
     ZERO,
     Cast,
@@ -109,13 +110,16 @@ _CHUNK_TOKENS = 1024.0
 
 
 def head_operators(given: Given) -> list[Operator]:
-    """Return the final norm, the logits GEMM and the cross-entropy over vocabulary shards.
+    """Return the last norms, the logits GEMM and the cross-entropy over vocabulary shards; a dense layer where a model has one.
 
     Unfused cross-entropy goes through an fp32 copy of the logits in several passes (maximum,
     subtract, exponentiate, sum, gradient); fused reads and writes them once each way; chunked
     does so a thousand tokens at a time and computes the gradient in the forward pass.
     """
     shard, kernels, h, t = given.shard, given.recipe.kernels, given.hidden, given.tokens
+    norms, rows = float(given.model.head_norms), shard.tokens_sp * h
+    dense = [linear("head", "dense", "replicated", shard.tokens_sp, h, h, kept=BF16)]
+    dense.append(elementwise("head", "activation", rows, GELU_FUSED, BF16 * rows))
     vocab = given.model.vocab_size / shard.tp
     # Without a parallel loss the logits are gathered and copied into one tensor, and cut up on the way back.
     seen = vocab if kernels.vocab_parallel_loss else np.asarray(float(given.model.vocab_size))
@@ -124,7 +128,8 @@ def head_operators(given: Given) -> list[Operator]:
     chunk = np.minimum(t, _CHUNK_TOKENS) if kernels.cross_entropy == "chunked" else t
     saved_bytes = (saved_per_logit if alive is None else alive) * chunk * seen
     return [
-        norm(given, "head", "norm", shard.tokens_sp * h, BF16 * given.input_tokens * h),
+        *(dense if given.model.head_dense else []),
+        norm(given, "head", "norm", norms * rows, norms * BF16 * given.input_tokens * h),
         linear("head", "logits", "column", t, vocab, h, low_precision=False),
         elementwise("head", "loss", t * seen, loss, saved_bytes),
         elementwise("head", "gathered_logits", t * (seen - vocab), Traffic(4, 0, 1, 0)),

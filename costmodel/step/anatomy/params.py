@@ -159,7 +159,7 @@ def model_flops_per_token(
     '1.078'
     """
     mtp = model.mtp_layers if include_mtp else 0
-    head = float(model.vocab_size) * model.hidden_size
+    head = float(model.vocab_size + model.head_dense * model.hidden_size) * model.hidden_size
     matrix = _active_matrix_weights(model, (*_layer_blocks(model), *param_blocks("embedding", model))) + head
     kinds = model.layer_kinds()
     layers = [kinds[index] for index in model.kind_of_layer]
@@ -172,7 +172,7 @@ def model_flops_per_token(
         if kind.attends:
             seen = model.seen_by(kind)
             per_key = 2.0 * seen.num_heads * (seen.head_dim + seen.v_head_dim)
-            keys = attended_tokens(seq_len, kind.reach, causal=causal)
+            keys = attended_tokens(seq_len, kind.reach, causal=causal and model.causal)
             scores = scores + layers.count(kind) * per_key * keys
         if kind.mixer is not None:
             before = attended_tokens(seq_len, causal=causal)
