@@ -239,14 +239,17 @@ def _launches(given: Any) -> Any:
 
 
 @cache
-def _unexplained() -> dict[tuple[str, str], float]:
-    """Read the shares that nothing explains by recipe and kind of device, which `tools/fit/fit_overheads.py` writes. [-]"""
+def _unexplained() -> dict[tuple[str, str], float | None]:
+    """Read the shares that nothing explains by recipe and kind of device, which `tools/fit/fit_overheads.py` writes. [-]
+
+    None of a recipe whose runs ask for no other share than its generation's.
+    """
     rows = read_rows(Path(__file__).parent / "data" / "overheads.csv")
-    return {(row["recipe"], row["on"]): float(row["share"]) for row in rows}
+    return {(row["recipe"], row["on"]): float(row["share"]) if row["share"] else None for row in rows}
 
 
 def is_fitted(recipe: str, generation: str) -> bool:
-    """Tell whether published runs of a recipe on devices of a generation moved its share that nothing explains."""
+    """Tell whether published runs of a recipe on devices of a generation say what share of them nothing explains."""
     return (recipe, generation) in _unexplained()
 
 
@@ -261,8 +264,8 @@ def share_keys(recipe: str, accelerator: Accelerator) -> list[tuple[str, str]]:
 
 def usual_overhead(accelerator: Accelerator, recipe: str = "any") -> float:
     """Return the share of a step's passes that nothing explains in published runs of a recipe on devices like one. [-]"""
-    shares = _unexplained()
-    return next(shares[key] for key in share_keys(recipe, accelerator) if key in shares)
+    shares = (_unexplained().get(key) for key in share_keys(recipe, accelerator))
+    return next(share for share in shares if share is not None)
 
 
 def resolved_for(recipe: Recipe, accelerator: Accelerator, precision: str) -> Recipe:

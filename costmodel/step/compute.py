@@ -457,16 +457,30 @@ def host_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
         np.maximum(backward.launches - split_off, 0.0), np.maximum(backward.kernels - split_off, 0.0)
     )
     inputs_s = where(splits, backward_s - weights_s, backward_s)
-    passes: list[tuple[Phase, _HostWork, ArrayLike, ArrayLike]] = [
-        ("forward", forward, block.forward_s + exposed_sum(forward_collectives), 1.0),
-        ("backward", inputs, inputs_s, where(splits, 1.0, 1.0 - weight_share)),
+    core = block.of_role("core")
+    passes: list[tuple[Phase, _HostWork, ArrayLike, ArrayLike, ArrayLike]] = [
+        (
+            "forward",
+            forward,
+            block.forward_s + exposed_sum(forward_collectives),
+            broadcast_sum([item.forward_s for item in core]),
+            1.0,
+        ),
+        (
+            "backward",
+            inputs,
+            inputs_s,
+            broadcast_sum([item.backward_s + item.recompute_s for item in core]),
+            where(splits, 1.0, 1.0 - weight_share),
+        ),
     ]
     if any_nonzero(weight_share):
         weights = _HostWork(
             where(splits, weight_kernels, backward.launches), where(splits, weight_kernels, backward.kernels)
         )
         share = where(splits, 1.0, weight_share)
-        passes.append(("backward_weight", weights, where(splits, weights_s, backward_s), share))
+        attention_s = where(splits, 0.0, passes[1][3])
+        passes.append(("backward_weight", weights, where(splits, weights_s, backward_s), attention_s, share))
     return [
         time_line(
             f"compute.{block.label}{block.role}.host.{phase}",
@@ -474,19 +488,22 @@ def host_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
             category="overhead",
             phase=phase,
             cause="host",
-            formula="share * max(launches * launch_s - hidden * gpu_s, kernels * gap_s)",
+            formula="share * max(launches * launch_s - hidden * (gpu_s - attention_s * fraction / (1 + fraction)), "
+            "kernels * gap_s)",
             terms={
                 "launches": of_pass.launches,
                 "kernels": of_pass.kernels,
                 "gap_s": host.kernel_gap_s * placed.accelerator.is_gpu,
                 "launch_s": placed.launch_s * placed.host_slowdown,
                 "gpu_s": gpu_s,
+                "attention_s": attention_s,
+                "fraction": host.overhead_fraction,
                 "hidden": 0.0 if host.launch_blocking else 1.0,
                 "share": share,
             },
             source="host-bound blocks: the GPU waits for the kernels that the framework issues",
         )
-        for phase, of_pass, gpu_s, share in passes
+        for phase, of_pass, gpu_s, attention_s, share in passes
     ]
 
 

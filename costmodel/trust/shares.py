@@ -2,13 +2,13 @@
 
 Kernels and collectives are priced from micro-benchmarks. Real steps take longer (jitter between ranks, clocks under a
 mixed load, shared caches) by a share fitted per generation of devices over all frameworks, and per recipe on it. A
-recipe's own share is shrunk towards its generation's by `sources / (sources + 1/2)`, with one family of sources by 1/2.
-The error on unpublished runs is estimated on runs whose family of sources was left out of the fit.
+recipe's own share is shrunk towards its generation's, and that towards all of its kind of devices, by
+`sources / (sources + 1/2)`, with one family of sources by 1/2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,9 @@ MIN_RUNS = 7
 
 SOURCE_WEIGHT = 60.0
 """Largest weight of a family of sources, in runs: the runs of a larger one are weighted down to it."""
+
+LEAST_OFFSET = 0.02
+"""Of a recipe's logarithm from its generation's: a smaller one is none."""
 
 FRAMEWORK_OF_RECIPE: Mapping[str, str] = {
     "megatron-2022": "megatron-2021",
@@ -63,9 +66,9 @@ def source_family(source: str) -> str:
 
 
 class Share(NamedTuple):
-    """A fitted unexplained share, and the data behind it."""
+    """A fitted unexplained share, and the data behind it; `share` is none where it is the generation's."""
 
-    share: float
+    share: float | None
     runs: int
     sources: int
     """Number of families of sources."""
@@ -109,27 +112,47 @@ def weighted_median(values: pd.Series[float], weights: pd.Series[float]) -> floa
 def fit_shares(runs: pd.DataFrame) -> dict[tuple[str, str], Share]:
     """Return the shares of all kinds of devices, and of recipes on generations of them.
 
-    No share is negative: a step takes at least as long as its parts.
+    In a kind of devices every source has one vote a generation: the next one is like none of them. No share is negative:
+    a step takes at least as long as its parts.
     """
     used = runs[~runs.source.isin(HELD_OUT_SOURCES)]
     of_family = used.groupby("source_family").log_factor.transform("size")
     weights = np.minimum(of_family, SOURCE_WEIGHT) / of_family
-    groups = [("gpu", used[used.is_gpu]), ("other", used[~used.is_gpu])]
-    groups += [("other-stacks", used[used.is_gpu & used.own_stack]), *used.groupby("generation")]
     found: dict[tuple[str, str], Share] = {}
-    for kind, group in groups:
+    kinds = {
+        "gpu": used[used.is_gpu & ~used.own_stack],
+        "other": used[~used.is_gpu],
+        "other-stacks": used[used.is_gpu & used.own_stack],
+    }
+    for kind, group in kinds.items():
         if len(group) >= MIN_RUNS:
-            found["any", str(kind)] = _share(weighted_median(group.log_factor, weights[group.index]), group)
-    for (family, on), group in used.groupby(["family", "generation"]):
+            votes = group.groupby(["generation", "source_family"]).log_factor.median()
+            found["any", kind] = _share(float(votes.median()), group)
+    for generation, group in used.groupby("generation"):
+        device = load_accelerator(group.accelerator.iloc[0])
         if len(group) >= MIN_RUNS:
-            of_generation = float(np.log1p(found["any", str(on)].share))
-            sources = group.source_family.nunique()
-            shrinkage = sources / (sources + 0.5) if sources > 1 else 0.5
-            of_recipe = weighted_median(group.log_factor, weights[group.index])
-            found[str(family), str(on)] = _share(
-                of_generation + shrinkage * (of_recipe - of_generation), group
-            )
+            found["any", str(generation)] = _shrunk(group, weights, _first(found, share_keys("", device)))
+        of_generation = _first(found, share_keys("", device))
+        for family, part in group.groupby("family"):
+            if len(part) >= MIN_RUNS:
+                found[str(family), str(generation)] = _shrunk(part, weights, of_generation, LEAST_OFFSET)
     return found
+
+
+def _first(shares: Shares, keys: Iterable[tuple[str, str]]) -> float:
+    """Return the share of the first key that has one, 0 where none has."""
+    found = (shares[key].share for key in keys if key in shares)
+    return next((share for share in found if share is not None), 0.0)
+
+
+def _shrunk(group: pd.DataFrame, weights: pd.Series[float], towards: float, least: float = 0.0) -> Share:
+    """Return the share of some runs, shrunk towards that of what they belong to; none of its own within `least` of it."""
+    sources = group.source_family.nunique()
+    shrinkage = sources / (sources + 0.5) if sources > 1 else 0.5
+    middle = float(np.log1p(towards))
+    offset = shrinkage * (weighted_median(group.log_factor, weights[group.index]) - middle)
+    one = _share(middle + offset, group)
+    return one._replace(share=None) if abs(offset) < least else one
 
 
 def _share(logarithm: float, group: pd.DataFrame) -> Share:
@@ -142,8 +165,7 @@ def errors_of(runs: pd.DataFrame, shares: Shares) -> pd.Series[float]:
     wanted = [
         share_keys(*of) for of in zip(runs.family, map(load_accelerator, runs.accelerator), strict=True)
     ]
-    found = [next((shares[key].share for key in keys if key in shares), 0.0) for keys in wanted]
-    share = pd.Series(found, index=runs.index, dtype=float)
+    share = pd.Series([_first(shares, keys) for keys in wanted], index=runs.index, dtype=float)
     predicted = runs.fixed_s + (1.0 + share) * runs.predicted_shared_s
     errors: pd.Series[float] = (predicted / runs.measured_step_time_s).astype(float) - 1.0
     return errors

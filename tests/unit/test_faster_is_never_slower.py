@@ -1,5 +1,6 @@
 """The step is the slowest stage's whole step: better hardware never lengthens it, more tokens never shorten it."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,7 @@ from many_jobs import passes_have_it_all
 from random_jobs import is_possible, job_of, jobs
 
 import costmodel as cm
+from costmodel.describe.factors import Factors
 from costmodel.describe.jobs.job import make_job
 from costmodel.estimates.estimate import estimate_job
 from costmodel.physics.pipeline.schedules import schedule_at
@@ -46,6 +48,32 @@ def test_more_tokens_are_never_faster(drawn):
     assume(not (scores and schedule_at(layout["schedule"]).name == "zb-2p"))
 
     assert step_s(longer) >= step_s(job) * (1 - 1e-9)
+
+
+def test_faster_attention_never_lengthens_steps_that_wait_for_the_host():
+    """Launches are stretched by the unexplained share and attention is not: the longer of both counts, pass by pass."""
+
+    def job(share):
+        return make_job(
+            model="llama2-7b",
+            cluster="dgx-h100-ndr",
+            gpus=1,
+            global_batch=1,
+            seq_len=1024,
+            recipe="megatron-core",
+            switches={"overhead_fraction": share, "launch_s": 500e-6, "step_overhead_s": 0.0},
+        )
+
+    def times(share):
+        return [
+            step_s(replace(job(share), factors=Factors({"attention.hopper": by}))) for by in (0.25, 1, 4, 1e4)
+        ]
+
+    waiting = times(0.25)
+    assert waiting[:3] == pytest.approx([waiting[0]] * 3, rel=1e-9)
+    assert waiting[0] > 1.2 * times(0.0)[0]
+    assert waiting == sorted(waiting)
+    assert waiting[3] > 2.0 * waiting[0]
 
 
 # Found by a scan of 2,288 random jobs: the critical stage went from the head to the embedding, whose messages differ.

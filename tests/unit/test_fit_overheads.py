@@ -26,7 +26,8 @@ H100, A100, TPU, MI300X = "h100-sxm-80gb", "a100-sxm-80gb", "tpu-v5p", "mi300x"
 
 def share_of(shares, recipe, is_gpu, generation, own_stack):
     device = SimpleNamespace(is_gpu=is_gpu, generation=generation, has_own_stack=own_stack)
-    return next(shares[key].share for key in share_keys(recipe, device) if key in shares)
+    found = (shares[key].share for key in share_keys(recipe, device) if key in shares)
+    return next(share for share in found if share is not None)
 
 
 def runs(*groups):
@@ -84,13 +85,29 @@ def test_sources_of_one_family_are_one_source():
     assert logs(found["nemo", "hopper"].share) == pytest.approx(logs(0.2) / 2)
 
 
-def test_nothing_is_lent_to_another_generation_and_a_large_source_weighs_as_sixty_runs():
-    found = fit_shares(runs(("core", "a", 0.05, 60, A100), ("core", "b", 0.25, 600, H100)))
-    assert share_of(found, "core", True, "ampere", False) == pytest.approx(0.05)
-    assert share_of(found, "core", True, "hopper", False) == pytest.approx(0.25)
-    # Of all GPUs both weigh alike.
-    assert 0.05 < found["any", "gpu"].share < 0.25
+def test_a_large_source_weighs_as_sixty_runs():
+    found = fit_shares(runs(("core", "a", 0.05, 60, H100), ("core", "b", 0.25, 600, H100)))
+    assert 0.05 < found["any", "hopper"].share < 0.24
+
+
+def test_a_generation_of_one_source_is_half_way_to_all_generations_of_its_kind_where_each_source_has_one_vote():
+    votes = (("a", 0.05, 10, A100), ("b", 0.15, 400, H100), ("c", 0.35, 20, H100))
+    found = fit_shares(runs(*[("core", *vote) for vote in votes]))
+    assert found["any", "gpu"].share == pytest.approx(0.15)
+    ampere = found["any", "ampere"]
+    assert logs(ampere.share) == pytest.approx((logs(0.15) + logs(0.05)) / 2)
+    # Nothing that it was fitted to elsewhere is lent, to a recipe neither.
+    own = share_of(found, "core", True, "ampere", False)
+    assert logs(own) == pytest.approx((logs(ampere.share) + logs(0.05)) / 2)
     assert share_of(found, "core", True, "volta", False) == found["any", "gpu"].share
+
+
+def test_a_recipe_near_its_generation_has_no_share_of_its_own():
+    votes = [("core", name, 0.10, 20, H100) for name in "abc"]
+    for share, own in ((0.13, None), (0.16, np.expm1((logs(0.10) + logs(0.16)) / 2))):
+        found = fit_shares(runs(*votes, ("near", "d", share, 10, H100)))["near", "hopper"]
+        assert found.share == (own and pytest.approx(own))
+        assert (found.runs, found.sources) == (10, 1)
 
 
 def test_gpus_beyond_cuda_take_what_others_beyond_cuda_lose():
@@ -135,8 +152,8 @@ def test_shares_are_written_as_a_table():
         "recipe,on,share,runs,sources,spread",
         "any,ampere,0.050,10,1,",
         "any,gpu,0.050,10,1,",
-        "megatron-2021,ampere,0.050,10,1,",
-        "megatron-2022,ampere,0.050,10,1,",
+        "megatron-2021,ampere,,10,1,",
+        "megatron-2022,ampere,,10,1,",
     ]
 
 

@@ -99,7 +99,7 @@ def test_a_base_lends_its_switches_and_launches_and_nothing_that_is_said_of_it()
     assert maxtext.prints.mfu == "causal"
     assert axlearn.prints is None
     v5p = load_accelerator("tpu-v5p")
-    assert usual_overhead(v5p, "axlearn") == usual_overhead(v5p) != usual_overhead(v5p, "maxtext-tpu")
+    assert usual_overhead(v5p, "axlearn") == usual_overhead(v5p)
 
 
 def test_a_switch_changed_leaves_all_others():

@@ -38,7 +38,8 @@ def shares_text(shares: Shares) -> str:
         for (family, on), one in sorted(shares.items()):
             if family == FRAMEWORK_OF_RECIPE.get(name, name):
                 spread = "" if np.isnan(one.spread) else f"{one.spread:.3f}"
-                rows.append(f"{name},{on},{one.share:.3f},{one.runs},{one.sources},{spread}")
+                share = "" if one.share is None else f"{one.share:.3f}"
+                rows.append(f"{name},{on},{share},{one.runs},{one.sources},{spread}")
     return "\n".join(rows) + "\n"
 
 
