@@ -25,6 +25,8 @@ _OPTIMIZERS = {
     "adamw8bit": "adamw-8bit",
     "pagedadam8bit": "paged-adamw-8bit",
     "pagedadamw8bit": "paged-adamw-8bit",
+    "pagedadam": "adamw",
+    "pagedadamw": "adamw",
     "adafactor": "adafactor",
     "lion": "lion",
     "muon": "muon",
@@ -56,8 +58,6 @@ def optimizer_of(name: str, *, sgd: str = "sgd") -> str | None:
     ('adamw', 'paged-adamw-8bit', None)
     """
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    if plain.startswith("paged") and "8bit" not in plain:
-        return None
     short = _MAKERS.sub("", plain)
     return sgd if short == "sgd" else _OPTIMIZERS.get(short)
 
@@ -108,6 +108,8 @@ class Draft:
             raise FrameworkConfigError(
                 f"optimizer: {shown(name)} has no price; {choices_hint(name, OPTIMIZERS)}; to price another, give optimizer"
             )
+        elif "paged" in name.lower() and ours == "adamw":
+            self.warnings.append(f"optimizer {name}: priced with all states on the GPU, where they fit")
         elif ours != "adamw":
             self.facts["optimizer"] = name
             self.job["optimizer"] = ours

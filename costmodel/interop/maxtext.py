@@ -10,20 +10,22 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from costmodel.base.errors import shown
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.models.model import Model, make_model
 from costmodel.interop.draft import ALL_BF16, Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.keys import Values, key_table, unknown_keys
-from costmodel.interop.text_file import TextFile, parse_yaml
+from costmodel.interop.text_file import TextFile, beside, parse_yaml, read_text
 
 _KEYS = key_table("maxtext")
 _TABLES = _KEYS.more
+_MOST_BASES = 8
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job."""
-    raw = parse_yaml(file.text, file.name)
+    raw = _with_base(file)
     config = Values(_KEYS, raw)
     draft = Draft(given)
     draft.warnings += config.unpriced()
@@ -54,11 +56,34 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
                 f"remat_policy {config['remat']}: priced as selective recomputation of attention"
             )
     draft.put_optimizer(config["optimizer"])
-    draft.ignored += _unread(raw)
+    if config["capacity_factor"] > 0:
+        draft.put_switches({"moe_capacity_factor": config["capacity_factor"]})
+    if config["lora"]:
+        draft.put(lora_rank=config["lora_rank"], base_dtype=config["lora_dtype"])
+        draft.notes.append("lora targets: priced on every linear layer")
+    draft.ignored += _unread(config)
     return draft.answer()
 
 
-def _unread(raw: Mapping[str, Any]) -> tuple[str, ...]:
+def _with_base(file: TextFile) -> dict[str, Any]:
+    """Return a file over the one that its ``base_config`` names, unless that is MaxText's own defaults."""
+    raw = parse_yaml(file.text, file.name)
+    for _ in range(_MOST_BASES):
+        named = str(raw.get("base_config") or "base.yml")
+        if Path(named).name == "base.yml":
+            return raw
+        path = beside(file, named)
+        if path is None:
+            raise FrameworkConfigError(
+                f"base_config: {shown(named)} is not beside the file, and what it says is unknown; read it where it lies"
+            )
+        file = read_text(path)
+        below = parse_yaml(file.text, file.name)
+        raw = {**below, **raw, "base_config": below.get("base_config")}
+    raise FrameworkConfigError(f"base_config: more than {_MOST_BASES} files name each other")
+
+
+def _unread(config: Values) -> tuple[str, ...]:
     """Return keys that are neither known nor at a default that changes nothing."""
     of_blocks = {
         keys[0]
@@ -76,10 +101,24 @@ def _unread(raw: Mapping[str, Any]) -> tuple[str, ...]:
     return unknown_keys(
         {
             key: value
-            for key, value in raw.items()
+            for key, value in config.raw.items()
             if key not in known and not _KEYS.knows(key) and value not in (-1, _TABLES["defaults"].get(key))
         }
     )
+
+
+_SIZES = (
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "ffn_size",
+    "expert_ffn_size",
+    "num_experts",
+    "top_k",
+    "tied_embeddings",
+)
+"""Fields of a model that stand beside its name only where they are the same."""
 
 
 def _take_batch(config: Values, draft: Draft) -> None:
@@ -139,6 +178,12 @@ def _model(raw: Mapping[str, Any], config: Values, name: str, vocabulary: int | 
             raise FrameworkConfigError(
                 f"model_name: {named!r} is not known here; give --model NAME or config.json"
             )
+        for field in _SIZES:
+            if config.has(field) and config[field] != getattr(model, field):
+                raise FrameworkConfigError(
+                    f"{config.key(field)}: {config[field]} is not that of model_name {named}, {getattr(model, field)}; "
+                    "give --model"
+                )
         return model
     if block not in _TABLES["blocks"]:
         raise FrameworkConfigError(f"decoder_block: {block!r} is not supported; give --model")
@@ -195,7 +240,7 @@ def _compute(block: str, values: dict[str, Any], raw: Mapping[str, Any]) -> None
     if values.get("attention") == "mla" and raw.get("use_indexer"):
         sizes = {"kind": "indexed", **_looked_up(_TABLES["mixers"]["indexed"], raw)}
         values |= {"attention_pattern": "i" * layers, "mixers": {"i": sizes}}
-    if block == "qwen3_next":
+    if block in ("qwen3_next", "qwen3_5"):
         every = _looked_up({"every": ["inhomogeneous_layer_cycle_interval", 4]}, raw)["every"]
         sizes = {"kind": "gated-delta", **_looked_up(_TABLES["mixers"]["gated-delta"], raw)}
         pattern = "".join("f" if (layer + 1) % every == 0 else "d" for layer in range(layers))

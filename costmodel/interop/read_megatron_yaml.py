@@ -20,7 +20,7 @@ from costmodel.interop.interpolation import resolved
 from costmodel.interop.keys import Flags, Values, flag_of, key_table, matches, unknown_keys
 from costmodel.interop.megatron_job import MEGATRON, read_flags
 from costmodel.interop.text_file import TextFile, parse_yaml, table_in
-from costmodel.interop.tuning import take_bridge_tuning
+from costmodel.interop.tuning import take_bridge_tuning, take_tuning
 
 _NEGATED: Mapping[str, str] = MEGATRON.more["negated"]
 _CONFIGS: Mapping[str, str] = MEGATRON.more["configs"]
@@ -84,8 +84,11 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
     model, trainer, data = dict(table_in(raw, "model")), table_in(raw, "trainer"), table_in(raw, "data")
     layout, precision = dict(table_in(raw, "distributed_strategy")), table_in(raw, "precision")
     experts = table_in(model, "moe")
-    if aligned := sorted(set(table_in(raw, "model_alignment_strategy")) - {"sft"}):
-        raise FrameworkConfigError(f"model_alignment_strategy.{aligned[0]}: is not supported (sft is)")
+    aligned = table_in(raw, "model_alignment_strategy")
+    if other := sorted(set(aligned) - {"sft", "peft"}):
+        raise FrameworkConfigError(
+            f"model_alignment_strategy.{other[0]}: is not supported (sft and peft are)"
+        )
     kinds = MEGATRON.more["neuronx"]["precisions"]
     kind = str(precision.get("type", "mixed_precision"))
     if kind not in kinds:
@@ -121,6 +124,8 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
     draft.job["switches"] = {name: value for name, value in draft["switches"].items() if name in kept}
     draft.ignored += _beside("neuronx", {**raw, "moe": experts, "optim": table_in(model, "optim")})
     draft.put_optimizer(str(table_in(model, "optim").get("name", "adamw")).removesuffix("_fp32OptState"))
+    if adapters := table_in(aligned, "peft"):
+        take_tuning(Values(key_table("trainers"), adapters), "lora", draft)
     if kind == "bf16SR":
         draft.put_switches({"master_weights_bytes": 0})
     elif kind == "autocast":

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import CostModelError, shown
-from costmodel.base.yaml_files import parse_mapping
+from costmodel.base.errors import shown
 from costmodel.describe.jobs.fields import REQUIRED
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
@@ -21,7 +20,7 @@ from costmodel.interop.megatron_job import MEGATRON
 from costmodel.interop.read_megatron import followed_script, split_words
 from costmodel.interop.read_megatron_yaml import of_configuration
 from costmodel.interop.shell_words import is_unknown, missing_in, without_marks
-from costmodel.interop.text_file import TextFile, parse_yaml, read_text, table_in
+from costmodel.interop.text_file import TextFile, parse_yaml, read_text, table_in, value_of_word
 
 _NEMO, _VERL = key_table("nemo-rl"), key_table("verl")
 _FSDP_RECIPE = "torchtitan"
@@ -242,7 +241,9 @@ def _verl_training(
     }
     if not over.get("recompute_granularity"):
         flat["recompute_granularity"] = None
-        flat |= _RECOMPUTE if config.has("recompute") and config["recompute"] else {}
+        # Since 0.5 the overrides list it, and the model's own key is for FSDP (workers/engine/megatron).
+        asked = "recompute_granularity" not in over and config.has("recompute") and config["recompute"]
+        flat |= _RECOMPUTE if asked else {}
     _megatron(flat, "actor_rollout_ref.actor.megatron", file, given, draft)
 
 
@@ -274,7 +275,7 @@ def _verl_settings(file: TextFile, given: Mapping[str, Any], notes: list[str]) -
             if not isinstance(inside, dict):
                 raise FrameworkConfigError(f"verl: {key}: expected a table above it, got {shown(inside)}")
             here = inside
-        here[last] = _hydra_value(text)
+        here[last] = value_of_word(text)
     actor = table_in(table_in(raw, "actor_rollout_ref"), "actor")
     strategy = actor.get("strategy")
     named = any("megatron" in word for word in words if word.lstrip("-").startswith("config-name"))
@@ -302,15 +303,6 @@ def _overrides_of(file: TextFile, given: Mapping[str, Any], notes: list[str]) ->
         raise FrameworkConfigError("verl: no command has overrides such as actor_rollout_ref.rollout.n=8")
     notes += followed.notes
     return most
-
-
-def _hydra_value(text: str) -> Any:
-    """Return the value of an override as Hydra reads it: YAML, and its words for true and null."""
-    try:
-        value = parse_mapping(f"value: {text}", "override", example="key: value")["value"]
-    except CostModelError:
-        return text
-    return {"True": True, "False": False, "None": None}.get(value, value) if isinstance(value, str) else value
 
 
 def _megatron(

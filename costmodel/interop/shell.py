@@ -43,7 +43,7 @@ _MOST_COMPARED = 10_000_000
 _LONGEST, _STEP, _MOST_TURNS, _DEEPEST = 1_000_000, 150, 500, 24
 _SHELLS = ("bash", "sh", "zsh")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
-_PRINTERS = ("echo", "printf", "cat", "dirname", "basename", "realpath", "readlink", "pwd")
+_PRINTERS = ("echo", "printf", "cat", "dirname", "basename", "realpath", "readlink", "pwd", "expr")
 _NOT_FOLLOWED = ("read", "mapfile", "readarray", "let", "getopts")
 """Commands that set variables as only running the script tells."""
 _SETS_NO_FLAGS = re.compile(
@@ -706,6 +706,8 @@ class _Walker:
             return " ".join(given)
         if name == "pwd":
             return self.scope.text("PWD") or "."
+        if name == "expr":
+            return self.scope.arithmetic(" ".join(given))
         if name == "cat" and document:
             return document
         if given and name in ("dirname", "basename", "realpath", "readlink"):

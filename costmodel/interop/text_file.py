@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError, DataError
-from costmodel.base.files import refuse_endless, refuse_path
+from costmodel.base.files import is_there, refuse_endless, refuse_path
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.interop.framework import FrameworkConfigError
 
@@ -60,6 +60,14 @@ def read_text(path: str | Path, *, most_bytes: int = MOST_BYTES) -> TextFile:
     if not raw.strip():
         raise CostModelError(f"{called}: is empty")
     return TextFile(decoded(raw, called), str(path), file.parent)
+
+
+def beside(file: TextFile, named: str) -> Path | None:
+    """Return a file that lies beside another or its folders above, None where there is none."""
+    named = re.sub(r"^(?:\.\.?/)+", "", named)
+    places = [] if file.folder is None else [file.folder, *list(file.folder.absolute().parents)[:4]]
+    inside = not Path(named).is_absolute() and ".." not in Path(named).parts
+    return next((place / named for place in places if inside and is_there(place / named)), None)
 
 
 def encoding_of(raw: bytes, name: str) -> str:
@@ -113,6 +121,15 @@ def table_in(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def parse_yaml(text: str, name: str) -> dict[str, Any]:
     """Return the tables of a YAML text."""
     return parse_mapping(text, name, example="key: value", error=FrameworkConfigError)
+
+
+def value_of_word(text: str) -> Any:
+    """Return a word of a command line as YAML reads it, and Python's words for true and null."""
+    try:
+        value = parse_mapping(f"value: {text}", "word", example="key: value")["value"]
+    except CostModelError:
+        return text
+    return {"True": True, "False": False, "None": None}.get(value, value) if isinstance(value, str) else value
 
 
 _MOST_OF_JSON = 4_000_000

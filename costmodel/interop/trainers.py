@@ -1,4 +1,4 @@
-"""Job files of trainers on transformers: LLaMA-Factory's, ms-swift's and Axolotl's read, Axolotl's written; Accelerate's.
+"""Jobs of trainers on transformers: LLaMA-Factory's, ms-swift's and Axolotl's read, Axolotl's written; Accelerate's.
 
 What the keys mean stands in ``keys/trainers.yaml`` and ``keys/accelerate.yaml``. A job is _joined with the DeepSpeed or
 FSDP configuration that it names. In Accelerate's files batch and sequence belong to the training script.
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError, one_line, shown
-from costmodel.base.files import is_there
 from costmodel.base.yaml_files import document_text
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES
@@ -31,8 +30,10 @@ from costmodel.interop.framework import (
     own_head,
     steps_of,
 )
-from costmodel.interop.keys import Values, key_table, matches, unknown_keys
-from costmodel.interop.text_file import TextFile, parse_json, parse_yaml, read_text
+from costmodel.interop.keys import Flags, Values, key_table, matches, unknown_keys
+from costmodel.interop.read_megatron import followed_script
+from costmodel.interop.shell_words import missing_in
+from costmodel.interop.text_file import TextFile, beside, parse_json, parse_yaml, read_text, value_of_word
 from costmodel.interop.tuning import peft_modules, take_tuning
 
 if TYPE_CHECKING:
@@ -49,8 +50,11 @@ _SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 
 
 def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a job of LLaMA-Factory, ms-swift or Axolotl, with the DeepSpeed JSON beside it."""
-    raw = parse_yaml(file.text, file.name)
+    """Read a job of LLaMA-Factory, ms-swift or Axolotl or the script that starts it, with the DeepSpeed JSON beside it."""
+    if _STARTS.search(file.text):
+        raw, given = _started(file, given)
+    else:
+        raw = parse_yaml(file.text, file.name)
     config, head = Values(_KEYS, raw), own_head(file.text)
     draft = _draft_under(head, given, config)
     chosen, axolotl = draft["recipe"], "base_model" in raw
@@ -69,7 +73,7 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
         ep=config["ep"] if axolotl else None,
     )
     _take_mesh(config, draft)
-    draft.put(gpus=head.get("gpus"))
+    draft.put(gpus=head.get("gpus"), global_batch=config["global_batch"])
     _take_batch(config, draft, axolotl=axolotl)
     if any(raw.get(key) is True for key in _KEYS.fields["sample_packing"].keys):
         draft.notes.append(
@@ -87,11 +91,12 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
         draft.put_steps(config["steps"])
         return draft.answer()
     if (config["cp"] or config["ulysses"] or 1) > 1:
-        _take_method(config["sequence_mode"] or ("ring" if config["cp"] else "ulysses"), draft)
-    if config["fsdp"] or config["fsdp_config"] or config["fsdp_version"]:
+        ring = config["cp"] and not config["sharding"]
+        _take_method(config["sequence_mode"] or ("ring" if ring else "ulysses"), draft)
+    if any(config[name] for name in ("fsdp", "fsdp_config", "fsdp_version")) or config["sharding"] == "fsdp2":
         words = {"fsdp_sharding": config["fsdp"]} if config["fsdp"] else {}
         _take_sharding({**config["fsdp_config"], **words}, draft)
-    else:
+    elif draft["zero_stage"] is None:
         draft.put(recipe=_FSDP_RECIPE, zero_stage=0)
         draft.notes.append("no sharding is named: every GPU has a copy (DDP)")
     if not chosen:
@@ -99,6 +104,79 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
     draft.step_offloaded_as_adam()
     draft.put_steps(config["steps"])
     return draft.answer()
+
+
+_STARTS = re.compile(r"\b(?:swift (?:sft|pt|rlhf)|swift/cli/(?:sft|pt|rlhf)\.py|llamafactory-cli train)\b")
+_SWIFT_BATCH = 16
+"""Sequences of a step that ms-swift accumulates to where nothing says how often."""
+
+
+def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the job that a script starts, as its file would say it, and what its launcher says of GPUs and sharding."""
+    followed = followed_script(file, given)
+    for launch in followed.launches:
+        words = launch.words
+        starts = (place for place in range(1, len(words) + 1) if _STARTS.search(" ".join(words[:place])))
+        if place := next(starts, 0):
+            break
+    else:
+        raise FrameworkConfigError("starts no training that can be read: the command is not followed")
+    before, command = words[:place], " ".join(words[place - 2 : place])
+    variables = {**followed.values, **launch.environment}
+    launcher = {
+        key: value[0] if isinstance(value, list) else value for key, value in _arguments(before).items()
+    }
+    each = launcher.get("nproc_per_node") or launcher.get("num_processes") or variables.get("NPROC_PER_NODE")
+    nodes = launcher.get("nnodes") or variables.get("NNODES") or 1
+    known = dict(given)
+    if named := launcher.get("config_file"):
+        path = beside(file, str(named))
+        if path is None:
+            raise FrameworkConfigError(
+                f"--config_file: {shown(named)} says how parameters are sharded, and is not beside the script"
+            )
+        launched = read_accelerate(read_text(path), given).job
+        known = {**{key: value for key, value in launched.items() if key != "switches"}, **given}
+    if known.get("gpus") is None and str(each).isdigit() and str(nodes).isdigit():
+        known["gpus"] = int(str(each)) * int(str(nodes))
+    raw: dict[str, Any] = {}
+    if place < len(words) and words[place].endswith((".yaml", ".yml", ".json")):
+        path = beside(file, words[place])
+        if path is None:
+            raise FrameworkConfigError(
+                f"{shown(words[place])}: is not beside the script; read it where it lies"
+            )
+        raw = parse_yaml(read_text(path).text, path.name)
+        place += 1
+    raw |= _arguments(words[place:])
+    if "swift" not in command:
+        raw.setdefault("finetuning_type", "lora")
+        return raw, known
+    raw.setdefault(
+        "tuner_type", next((raw.pop(key) for key in ("train_type", "sft_type") if key in raw), "lora")
+    )
+    raw.setdefault("torch_dtype", "bfloat16")
+    if "rlhf" in command:
+        raw.setdefault("rlhf_type", "dpo")
+    micro = raw.get("per_device_train_batch_size", 1)
+    if "gradient_accumulation_steps" not in raw and type(micro) is int and micro > 0 and known.get("gpus"):
+        raw["gradient_accumulation_steps"] = max(1, -(-_SWIFT_BATCH // (micro * known["gpus"])))
+    return raw, known
+
+
+def _arguments(words: list[str]) -> dict[str, Any]:
+    """Return the arguments of a command as keys with values; one that is not in the script is an error if it matters."""
+    found: dict[str, Any] = {}
+    for flag, values in (Flags(words).raw if any(word[:2] == "--" for word in words) else {}).items():
+        key = flag.lstrip("-").replace("-", "_")
+        if missing := next(filter(None, map(missing_in, values)), ""):
+            if key not in _KEYS.used and _KEYS.knows(key):
+                continue
+            advice = f"; give --env {missing[1:].split()[0]}=…" if missing.startswith("$") else ""
+            raise FrameworkConfigError(f"{flag}: its value is not in the script: {missing}{advice}")
+        read = [value_of_word(word) for word in values]
+        found[key] = read if len(read) > 1 else read[0] if read else True
+    return found
 
 
 def _draft_under(head: Mapping[str, Any], given: Mapping[str, Any], config: Values) -> Draft:
@@ -119,6 +197,10 @@ def _take_model(named: str, draft: Draft) -> None:
 def _take_precision(config: Values, draft: Draft, *, axolotl: bool) -> None:
     """Read the precision; where a file says none, that is said."""
     dtype, bf16, fp16 = str(config["torch_dtype"]), config["bf16"], config["fp16"]
+    if config["fp8"] is True:
+        # Axolotl hands torchao no recipe: one scale a tensor.
+        draft.put(precision="fp8-current" if axolotl else config["fp8_backend"])
+        return
     if config["pure_bf16"] is True:
         draft.put(precision="bf16")
         draft.put_switches({} if config["deepspeed"] else ALL_BF16)
@@ -172,6 +254,10 @@ def _take_epochs(config: Values, draft: Draft) -> None:
 
 def _take_unpriced(config: Values, draft: Draft) -> None:
     """Warn of what has no price: among it training that is more than two passes of one model, or less than all of it."""
+    if config["base_quantized"] and not config["dequantized"]:
+        raise FrameworkConfigError(
+            f"{config.key('base_quantized')}: {shown(config['base_quantized'])} has no price where it is not dequantized"
+        )
     bits = () if draft["lora_rank"] else ("bits", "in_4bit", "in_8bit")
     draft.warnings += [f"{config.key(field)}: has no price" for field in bits if config[field]]
     if "cut_cross_entropy" in str(config["plugins"]):
@@ -218,8 +304,10 @@ def _take_sharding(fsdp: Mapping[str, Any], draft: Draft) -> None:
     """Read FSDP's settings, of either version."""
     stages = _SHARDING["stages"]
     plain = {str(key).removeprefix("fsdp_"): fsdp[key] for key in fsdp}
-    beside = {f"fsdp_config.{key}": value for key, value in plain.items()}
-    draft.ignored += unknown_keys({k: v for k, v in beside.items() if not matches(_SHARDING["known"], k)})
+    named_keys = {f"fsdp_config.{key}": value for key, value in plain.items()}
+    draft.ignored += unknown_keys(
+        {key: value for key, value in named_keys.items() if not matches(_SHARDING["known"], key)}
+    )
     after, words = plain.get("reshard_after_forward"), plain.get("sharding")
     named = str(plain.get("sharding_strategy") or "").lower()
     if isinstance(words, (str, list)) and not named:
@@ -259,12 +347,8 @@ def _neighbour(file: TextFile, named: str) -> tuple[dict[str, Any], str]:
     known = _known_by_name(named)
     if "/" not in named and "." not in named and known is not None:
         return known, f"DeepSpeed: {named}"
-    folder = file.folder
-    places = [] if folder is None else [folder, *list(folder.absolute().parents)[:4]]
-    inside = not Path(named).is_absolute() and ".." not in Path(named).parts
-    for place in places if inside else ():
-        if is_there(place / named):
-            return parse_json(read_text(place / named).text, named), f"DeepSpeed: {named}"
+    if path := beside(file, named):
+        return parse_json(read_text(path).text, named), f"DeepSpeed: {named}"
     if known is not None:
         return known, f"DeepSpeed: {named} is not beside the file; taken for what its name says"
     raise FrameworkConfigError(
@@ -482,8 +566,8 @@ def emit_accelerate(job: Job) -> str:
     if steps := steps_of(job):
         script["max_steps"] = steps
     lines = [*(f"{key} = {value}" for key, value in script.items()), *_peft_lines(job)]
-    beside = [f"# in the training script: {line}" for line in lines]
-    return _configuration_text(job, "accelerate", _ACCELERATE.nested(config), beside)
+    script_lines = [f"# in the training script: {line}" for line in lines]
+    return _configuration_text(job, "accelerate", _ACCELERATE.nested(config), script_lines)
 
 
 def _peft_lines(job: Job) -> list[str]:

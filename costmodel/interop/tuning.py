@@ -81,7 +81,7 @@ def take_tuning(config: Values, way: str, draft: Draft) -> None:
         rank = 8
         draft.notes.append("lora rank: 8, the default of these trainers")
     targets = _targets(config, draft)
-    bits = config["bits"]
+    bits = config["bits"] or _bits_of(config, draft)
     if bits == 4 or config["in_4bit"] or (method == "qlora" and not config["in_8bit"]):
         draft.put(base_dtype="nf4")
     elif bits == 8 or config["in_8bit"]:
@@ -94,6 +94,26 @@ def take_tuning(config: Values, way: str, draft: Draft) -> None:
     if method == "rslora" or config["rslora"]:
         draft.notes.append("rslora: costs what LoRA does, its scale alone is another")
     draft.put(lora_rank=rank, lora_targets=",".join(targets) or None)
+
+
+_QUANTIZED = re.compile(
+    r"[-_.](?:(awq|gptq|4bit|int4|w4a16)|(8bit|int8|w8a8)|(aqlm|[123]bit))(?![a-z])", re.I
+)
+"""What names of checkpoints say of their weights."""
+
+
+def _bits_of(config: Values, draft: Draft) -> int | None:
+    """Return the bits of a base whose checkpoint is quantized by its name, as far as they have a price."""
+    named = _QUANTIZED.search(str(config["model"] or ""))
+    if named and named[3] and draft["base_dtype"] is None:
+        raise FrameworkConfigError(
+            f"{config.key('model')}: {shown(config['model'])} has weights of less than 4 bits, which have no price; "
+            "give base_dtype"
+        )
+    bits = 4 if config["gptq"] or (named and named[1]) else 8 if named and named[2] else None
+    if bits:
+        draft.notes.append(f"base: {bits} bits by the name of its checkpoint")
+    return bits
 
 
 _HUB_NAMES: Mapping[str, list[str]] = _KEYS.more["modules"]

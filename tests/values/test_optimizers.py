@@ -417,7 +417,7 @@ def test_what_a_framework_does_not_have_is_not_written():
 def test_names_that_other_programs_have():
     for theirs, ours in [
         ("paged_adamw_8bit", "paged-adamw-8bit"),
-        ("paged_adamw_32bit", None),
+        ("paged_adamw_32bit", "adamw"),
         ("adamw_bnb_8bit", "adamw-8bit"),
         ("FusedAdam", "adamw"),
         ("DeepSpeedCPUAdam", "adamw"),
