@@ -34,7 +34,6 @@ from costmodel.estimates.roofline import roofline as roofline
 from costmodel.estimates.trace import Trace as Trace
 from costmodel.estimates.trace import trace as trace
 from costmodel.generation.generate import Generation as Generation
-from costmodel.generation.generate import generate as generate
 from costmodel.generation.rl_estimate import RLEstimate as RLEstimate
 from costmodel.generation.rl_estimate import estimate_rl as estimate_rl
 from costmodel.interop.emit import emit as emit
@@ -42,6 +41,7 @@ from costmodel.interop.framework import Imported as Imported
 from costmodel.interop.reading import read as read
 from costmodel.physics import formulas as formulas
 from costmodel.planning.entry import estimate as estimate
+from costmodel.planning.entry import generate as generate
 from costmodel.planning.entry import run as run
 from costmodel.planning.plan import Plan as Plan
 from costmodel.planning.plan import plan as plan

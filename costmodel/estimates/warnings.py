@@ -313,7 +313,7 @@ def _balance(est: PricedJob) -> Iterator[str]:
 
 
 def _ignored(est: PricedJob) -> Iterator[str]:
-    """Name what was given and changes nothing."""
+    """Name what was given and changes nothing, or is beyond the model."""
     layout, model = est.job.layout, est.job.model
     stage, seq_len = int(layout.zero_stage), float(est.job.seq_len)
     rules = (
@@ -330,6 +330,10 @@ def _ignored(est: PricedJob) -> Iterator[str]:
             model.position == "learned" and seq_len > model.max_positions,
             f"seq_len {seq_len:.0f} is longer than the model's table of {model.max_positions} learned positions; "
             "the table is priced as it is",
+        ),
+        (
+            model.position != "learned" and 0 < model.context_length < seq_len,
+            f"seq_len {seq_len:,.0f} is longer than the {model.context_length:,} that {model.name} is made for",
         ),
     )
     yield from (text for holds, text in rules if holds)

@@ -1,12 +1,12 @@
-"""`costmodel.generate`: what it takes to answer a batch of prompts, and the layout of a replica that does it best."""
+"""What it takes to answer a batch of prompts, and the layout of a replica that does it best."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
-from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,14 +18,8 @@ from costmodel.base.version import __version__
 from costmodel.base.words import plural
 from costmodel.bill.lines import Bill
 from costmodel.bill.quantity import Figure, Quantity, quantity
-from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import with_price
-from costmodel.describe.jobs.fields import GENERATE_FIELDS, names
-from costmodel.describe.jobs.keywords import GenerateKeywords
-from costmodel.describe.jobs.positional import file_and_keywords, file_keywords
-from costmodel.describe.jobs.reading import keywords
-from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.model import Model
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.decode import decode_step, line_rows, prefill_step
@@ -156,6 +150,11 @@ class Generation(Answer):
             found.append(
                 f"{self.running:,.0f} of {self.work.batch:,.0f} sequences run together; the others wait"
             )
+        trained = self.served.model.context_length
+        if 0 < trained < self.work.longest:
+            found.append(
+                f"sequences of {self.work.longest:,.0f} tokens are longer than the {trained:,} of {self.served.model.name}"
+            )
         if not self.served.has_units:
             accelerator, weights = self.served.cluster.accelerator.name, self.served.weights.name
             found.append(
@@ -197,70 +196,11 @@ class Generation(Answer):
         return columns_of(line_rows(self.bill.time_lines))
 
 
-@shows(GENERATE_FIELDS)
-def generate(
-    model_or_job: str | Path | Model | None = None,
-    machine: str | Cluster | None = None,
-    /,
-    **fields: Unpack[GenerateKeywords],
-) -> Generation:
-    """Price a batch of prompts that an inference engine answers.
-
-    Parameters
-    ----------
-    model_or_job, machine : optional
-        Without their names: a model or a job file's path, of which model, machine and price count, and a machine such
-        as ``"8xH100"`` or a cluster.
-    model, cluster, gpus
-        As in `costmodel.estimate`.
-    layout : str, optional
-        Of one replica, such as ``"tp8"`` or ``"tp8 ep16 dp2"`` (dp: groups of tp GPUs that attend to sequences of
-        their own and share the experts); by default the one that yields the most tokens a second.
-    precision : str, optional
-        How weights are stored: bf16, fp8, int8, nvfp4, mxfp4.
-    prompt_len, response_len : float, optional
-        Tokens of prompts and of answers, on average. [-]
-    batch : float, optional
-        Sequences that are answered together on all GPUs; by default as many as fit. [-]
-    engine : str, optional
-        vllm, vllm-sync (before 0.14), sglang, trtllm or any.
-    memory_fraction : float, optional
-        Share of the GPU's memory that the engine takes. [-]
-    max_running : int, optional
-        Sequences that the engine of a replica runs together at most. [-]
-    cuda_graphs : bool, optional
-        Whether decode steps are replayed as one graph.
-    price_usd_per_gpu_hour : float, optional
-        By default the profile's. [USD/h]
-
-    Returns
-    -------
-    Generation
-        Its `itl_s` is the sum of its bill's lines.
-
-    Raises
-    ------
-    NoLayoutError
-        If no layout holds the model and one whole sequence.
-    CostModelError
-        One line that names the field, the value and what is allowed.
-
-    Examples
-    --------
-    >>> found = generate(model="llama3-8b", cluster="h100", gpus=8, prompt_len=128, response_len=512, batch=64)
-    >>> found.running, 0.002 < found.itl_s < 0.012
-    (64.0, True)
-    """
-    file, given = file_and_keywords(model_or_job, machine, fields, who="generate")
-    given = keywords(given, GENERATE_FIELDS, who="generate")
-    if file:
-        # A job file's layout is that of training.
-        taken = {*names(GENERATE_FIELDS)} - {"layout"}
-        given = {name: value for name, value in file_keywords(file).items() if name in taken} | given
+def generation_of(given: Mapping[str, Any]) -> Generation:
+    """Price the batch of prompts that keywords describe; see `costmodel.generate`, which reads files too."""
     missing = [name for name in ("model", "gpus") if name not in given]
     if missing:
         raise CostModelError(f"generate: {' and '.join(missing)} missing, such as llama3-70b 8xH100")
-
     one = partial(value_of, given)
     cluster = one("cluster")
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster

@@ -1,4 +1,4 @@
-"""The calls `estimate` and `run`: a job from a file, words and keywords, completed by one rule behind every door.
+"""The calls `estimate`, `run` and `generate`: a job from a file, words and keywords, completed by one rule behind every door.
 
 A batch or a sequence length that nobody names is the usual one. Where no degree of the layout is named, it is data
 parallelism alone, and the planner's best where that does not fit or does not divide the batch.
@@ -18,6 +18,7 @@ from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import (
     FIELD,
+    GENERATE_FIELDS,
     JOB_FIELDS,
     LAYOUT_FIELDS,
     PLAN_FIELDS,
@@ -26,7 +27,7 @@ from costmodel.describe.jobs.fields import (
     names,
 )
 from costmodel.describe.jobs.job import job_of
-from costmodel.describe.jobs.keywords import JobKeywords, RunKeywords
+from costmodel.describe.jobs.keywords import GenerateKeywords, JobKeywords, RunKeywords
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import merge_jobs, names_no_degree, unnamed, usual_batch
 from costmodel.describe.jobs.positional import file_and_keywords
@@ -38,6 +39,7 @@ from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.interop.answer import JobFile, job_of_file
 
 if TYPE_CHECKING:
+    from costmodel.generation.generate import Generation
     from costmodel.planning.plan import Plan
     from costmodel.whole_run.run import TrainingRun
 
@@ -304,3 +306,66 @@ def _require_room(est: Estimate) -> None:
             f"{format_bytes(float(est.memory_bytes_per_gpu))} of {format_bytes(est.memory_capacity_bytes)} a GPU; "
             "name one, or gpus for costmodel plan to find one"
         )
+
+
+@shows(GENERATE_FIELDS)
+def generate(
+    model_or_job: str | Path | Model | None = None,
+    machine: str | Cluster | None = None,
+    /,
+    **fields: Unpack[GenerateKeywords],
+) -> Generation:
+    """Price a batch of prompts that an inference engine answers.
+
+    Parameters
+    ----------
+    model_or_job, machine : optional
+        Without their names: a model or a file of any kind that `costmodel.read` reads, of which model, machine and
+        price count, and a machine such as ``"8xH100"`` or a cluster.
+    model, cluster, gpus
+        As in `costmodel.estimate`.
+    layout : str, optional
+        Of one replica, such as ``"tp8"`` or ``"tp8 ep16 dp2"`` (dp: groups of tp GPUs that attend to sequences of
+        their own and share the experts); by default the one that yields the most tokens a second.
+    precision : str, optional
+        How weights are stored: bf16, fp8, int8, nvfp4, mxfp4.
+    prompt_len, response_len : float, optional
+        Tokens of prompts and of answers, on average. [-]
+    batch : float, optional
+        Sequences that are answered together on all GPUs; by default as many as fit. [-]
+    engine : str, optional
+        vllm, vllm-sync (before 0.14), sglang, trtllm or any.
+    memory_fraction : float, optional
+        Share of the GPU's memory that the engine takes. [-]
+    max_running : int, optional
+        Sequences that the engine of a replica runs together at most. [-]
+    cuda_graphs : bool, optional
+        Whether decode steps are replayed as one graph.
+    price_usd_per_gpu_hour : float, optional
+        By default the profile's. [USD/h]
+
+    Returns
+    -------
+    Generation
+        Its `itl_s` is the sum of its bill's lines.
+
+    Raises
+    ------
+    NoLayoutError
+        If no layout holds the model and one whole sequence.
+    CostModelError
+        One line that names the field, the value and what is allowed.
+
+    Examples
+    --------
+    >>> found = generate(model="llama3-8b", cluster="h100", gpus=8, prompt_len=128, response_len=512, batch=64)
+    >>> found.running, 0.002 < found.itl_s < 0.012
+    (64.0, True)
+    """
+    from costmodel.generation.generate import generation_of
+
+    file, given = job_of_file(*file_and_keywords(model_or_job, machine, fields, who="generate"))
+    # A job file's layout is that of training.
+    taken = {*names(GENERATE_FIELDS)} - {"layout"}
+    below = {name: value for name, value in file.keywords.items() if name in taken}
+    return generation_of({**below, **keywords(given, GENERATE_FIELDS, who="generate")})

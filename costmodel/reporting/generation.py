@@ -90,7 +90,7 @@ def _dollars(usd: float) -> str:
 
 def warnings(found: Generation | RLEstimate) -> list[str]:
     """Return the warnings."""
-    return list(found.warnings)
+    return [f"Warning: {text}" for text in found.warnings]
 
 
 def rl_grids(found: RLEstimate) -> list[Grid]:

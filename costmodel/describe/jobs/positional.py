@@ -86,18 +86,3 @@ def file_and_keywords(
                 f"{who}: {name} is given twice, as {shown(value)} and as {shown(asked[name])}"
             )
     return file, {**asked, **words}
-
-
-def file_keywords(file: str) -> dict[str, Any]:
-    """Return what a job file of ours says, or the model that a file describes."""
-    from costmodel.base.yaml_files import read_mapping
-    from costmodel.describe.jobs.merge import read_job
-
-    if Path(file).suffix.lower() in _FILES - {".yaml", ".yml", ".json"}:
-        raise CostModelError(
-            f"{file}: is neither a job file nor a model's; cm.read({file!r}).job are the keywords it says"
-        )
-    is_job = Path(file).is_file() and not {"model", "gpus"}.isdisjoint(
-        read_mapping(Path(file), example="model: llama3-8b")
-    )
-    return read_job(file) if is_job else {"model": file}
