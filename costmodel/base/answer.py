@@ -113,8 +113,10 @@ class Answer(ABC):
     """
 
     def __repr__(self) -> str:
-        """Return the class name and the title of the first table."""
-        title = next((grid.title for grid in self.grids() if grid.title), "")
+        """Return the class name and the answer in a sentence: the title of the first table."""
+        short = self.brief()
+        grids = self.grids() if short is None else short.grids
+        title = next((grid.title for grid in grids if grid.title), "")
         return f"{type(self).__name__}({title})"
 
     def __getattr__(self, name: str) -> Any:

@@ -26,6 +26,8 @@ _READABLE = 18
 """Least cells of a text that is wrapped in a column. [-]"""
 _NARROWEST = 20
 PIPE_WIDTH = 10_000
+_PIPED = 200
+"""Cells of a table of texts where no terminal limits it; numbers take what they need. [-]"""
 _NOTE_WIDTH = 120
 """Cells of a line of text where no terminal limits it. [-]"""
 COMMAND = "  costmodel "
@@ -36,7 +38,8 @@ _ALARMS = r"DOES NOT FIT|does not fit|too much|no layout fits|only \d+% likely t
 def drawn(grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = None) -> str:
     """Return tables and the sentences below them as text.
 
-    `width` are the cells of a line of the terminal, in which the text is styled; without one tables are as wide as they need. [-]
+    `width` are the cells of a line of the terminal, in which the text is styled; without one they are as many as
+    numbers need. [-]
     """
     text = StringIO()
     if width is None:
@@ -70,8 +73,9 @@ def _print(console: Console, grid: Grid) -> None:
         gap = _gap(grid, console.width)
     if gap is not None:
         table = _table(grid, gap, titled)
-        console.print(table)
-        note_width = max(console.measure(table).maximum, _NOTE_WIDTH)
+        width = _PIPED if console.width == PIPE_WIDTH and _gap(grid, _PIPED) is not None else console.width
+        console.print(table, width=width)
+        note_width = max(min(console.measure(table).maximum, width), _NOTE_WIDTH)
     else:
         for index, row in enumerate(grid.rows):
             if index and titled:

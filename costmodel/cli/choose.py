@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     fields=(*PLAN_FIELDS, *LENGTH_FIELDS),
     several=True,
     output=DETAILED,
+    endings=(".parquet", ".yaml", ".yml", ".sh", ".toml", ".py"),
 )
 def plan(
     given: Mapping[str, Any],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,7 @@ def command(
     several: bool = False,
     job_file: bool = True,
     output: Iterable[str] = OUTPUT_FLAGS,
+    endings: Sequence[str] = (),
     group: typer.Typer | None = None,
     name: str = "",
 ) -> Callable[[_Command], _Command]:
@@ -69,7 +70,8 @@ def command(
 
     The other parameters of the function are flags of its own, a row each of ``flags.csv``, and replace one of the same
     name. What it returns, if anything, is shown. `examples` end the help, `fields` are those of a job that it takes, of
-    which with `several` a flag may name several values, and `output` are the flags of a result.
+    which with `several` a flag may name several values, and `output` are the flags of a result, whose files may have the
+    `endings` besides those of tables.
     """
     taken = tuple(fields)
 
@@ -96,7 +98,7 @@ def command(
         wanted = inspect.signature(function).parameters
 
         def run(**values: Any) -> None:
-            target = Target.of(**{p.name: values[p.name] for p in rest})
+            target = Target.of(**{p.name: values[p.name] for p in rest}, endings=endings)
             notes: list[str] = []
             keywords = {p.name: values[p.name] for p in own}
             if "given" in wanted:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     """,
     fields=(*JOB_FIELDS, *LENGTH_FIELDS),
     output=("out", "force", "quiet"),
+    endings=(".yaml", ".yml"),
 )
 def read(
     given: Mapping[str, Any],

@@ -101,11 +101,14 @@ class Target(NamedTuple):
         force: bool = False,
         quiet: bool = False,
         details: bool = False,
+        endings: Sequence[str] = (),
     ) -> Target:
-        """Decide format and files from the flags."""
+        """Decide format and files from the flags; `endings` are those of files besides tables."""
         path, csv_path = checked_file(out, force), checked_file(csv, force)
-        if path is not None and path.suffix.lower() in (".html", ".svg", ".png", ".pdf"):
-            raise CostModelError(f"--out: {path} would hold a table; --html writes a page, --plot a figure")
+        known = (*_TABLES, *endings)
+        if path is not None and path.suffix.lower() not in ("", *known):
+            more = "; --html writes a page, --plot a figure"
+            raise CostModelError(f"--out: expected a file of {', '.join(known)}, got {path}{more}")
         if path is not None and path == csv_path:
             raise CostModelError(f"--out and --csv: both name {path}")
         return cls(format or _format_of(path), path, csv_path, quiet, force, details)
@@ -157,6 +160,10 @@ class Target(NamedTuple):
         """Say something on stderr, unless it was asked to be quiet."""
         if not self.quiet:
             print(with_flags(text), file=sys.stderr)
+
+
+_TABLES = (".csv", ".json", ".txt", ".md", ".log")
+"""Endings of files that hold a result: two of data, and of tables as they are printed."""
 
 
 def _format_of(path: Path | None) -> Format:

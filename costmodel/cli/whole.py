@@ -156,6 +156,8 @@ def watch(
     from costmodel.base.files import refuse_endless
     from costmodel.base.units import read_quantity
 
+    if not Path(log).is_file():
+        raise cm.CostModelError(f"{log}: there is no such log")
     pause_s = read_quantity("--interval", interval, "s")
     if pause_s <= 0:
         raise cm.CostModelError(f"--interval: expected more than 0 s, got {interval!r}")

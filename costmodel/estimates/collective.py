@@ -376,8 +376,6 @@ def choices(name: str, placed: Placed) -> list[Choice]:
 def dominant(price: Price) -> str:
     """Say what the time of one size is made of, in a few words."""
     latency, time = float(price.latency_s[0]), float(price.time_s[0])
-    if time == 0.0:
-        return "nothing to do"
     share = latency / time
     if 0.4 <= share <= 0.6:
         return f"neither latency ({share:.0%}) nor bandwidth"

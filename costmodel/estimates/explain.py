@@ -7,7 +7,7 @@ the printed line into a calculator and get the printed value.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodel.base.answer import Answer, columns_of
@@ -101,6 +101,13 @@ class ExplainedLine(NamedTuple):
 class Explanation(tuple[ExplainedLine, ...], Answer):
     """Opened lines; prints as text and shows as tables in a notebook."""
 
+    def alike(self) -> list[list[ExplainedLine]]:
+        """Return lines together whose formulas and numbers are the same, such as those of two passes."""
+        found: dict[tuple[object, ...], list[ExplainedLine]] = {}
+        for line in self:
+            found.setdefault((line.steps, line.terms, line.source, line.textbook), []).append(line)
+        return list(found.values())
+
     def to_dict(self) -> dict[str, Any]:
         """Return opened lines as plain data, numbers in full."""
         lines = [
@@ -140,7 +147,7 @@ class Explanation(tuple[ExplainedLine, ...], Answer):
         return columns_of(rows)
 
     def __repr__(self) -> str:
-        return "\n\n".join(_text(line) for line in self)
+        return "\n\n".join(map(_text, self.alike()))
 
 
 def explain(est: PricedJob, name: str = "") -> Explanation:
@@ -267,9 +274,9 @@ def where_text(line: ExplainedLine) -> str:
     return f"where {numbers}\n" if numbers else ""
 
 
-def _text(line: ExplainedLine) -> str:
-    """Return one opened line as plain text."""
-    rows = [headline(line)]
+def _text(lines: Sequence[ExplainedLine]) -> str:
+    """Return opened lines of the same formula and numbers as plain text."""
+    rows, line = list(map(headline, lines)), lines[0]
     for step in line.steps:
         rows.append(f"  {step.name or 'result'} = {step.expression}")
         rows.append(f"    = {step.with_numbers} = {with_unit(step.value, step.unit)}")

@@ -24,6 +24,8 @@ def cost_remarks(found: CollectiveCosts) -> list[str]:
         return []
     best = best_of(found.prices, 0)
     time = format_seconds(float(best.time_s[0]), 4)
+    if found.placed.ranks == 1:
+        return [f"{found.title}: one rank has nobody to send to."]
     return [f"{found.title}: {time} by {label(best)}; {dominant(best)} dominates."]
 
 

@@ -16,6 +16,7 @@ from costmodel.describe.jobs.layout_text import degrees_of, degrees_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.tree import slowest_stage
 from costmodel.reporting.cells import Form, cell, figures_from, say, table_of
+from costmodel.reporting.summaries import first_warning
 from costmodel.reporting.tables import CATEGORY, job_text
 from costmodel.what_if.compare import SAMPLES, Comparison, Spent
 from costmodel.whole_run.run import first_day
@@ -27,6 +28,21 @@ _ROWS = 8
 
 
 def compare_remarks(comparison: Comparison) -> list[str]:
+    """Say of each job how it differs from the first, and what is to be known of some of them."""
+    return [*_differences(comparison), *(f"Warning: {text}" for text in _warnings(comparison))]
+
+
+def _warnings(comparison: Comparison) -> list[str]:
+    """Return the warnings of some jobs that others do not have, with the jobs."""
+    found: dict[str, list[str]] = {}
+    for label, est in zip(comparison.labels, comparison.estimates, strict=True):
+        for warning in est.warnings:
+            found.setdefault(warning, []).append(label)
+    count = len(comparison.estimates)
+    return [f"{', '.join(of)}: {warning}" for warning, of in found.items() if len(of) < count]
+
+
+def _differences(comparison: Comparison) -> list[str]:
     """Say of each job in one sentence how it differs from the first, and in which categories."""
     first, remarks = comparison.estimates[0], []
     for job, est in enumerate(comparison.estimates[1:], start=1):
@@ -82,7 +98,7 @@ def compare_summary(comparison: Comparison, *, start: str = "") -> Summary:
         own["Dollars >"] = lambda job: cell(spent[job], "dollars:$") or "no price"
     refused = "" if ests[0].fits else f"{comparison.labels[0]} does not fit. "
     note = f"the {len(ests) - len(listed)} slowest: --details" if len(listed) < len(ests) else ""
-    jobs = table_of("jobs", listed, own, title=refused + compare_remarks(comparison)[best - 1], note=note)
+    jobs = table_of("jobs", listed, own, title=refused + _differences(comparison)[best - 1], note=note)
     lines = [*comparison.largest("time", best)[:5], *comparison.largest("memory", best)[:2]]
     rows = [
         [
@@ -93,7 +109,8 @@ def compare_summary(comparison: Comparison, *, start: str = "") -> Summary:
         for line in lines
     ]
     labels = (f"{comparison.labels[job]} >" for job in (0, best))
-    return Summary([jobs, Grid("", columns("Line", *labels, "Difference >"), rows)])
+    moved = [Grid("", columns("Line", *labels, "Difference >"), rows)] if rows else []
+    return Summary([jobs, *moved], first_warning(_warnings(comparison)))
 
 
 def dollars_of(usd: float | None) -> str:

@@ -20,16 +20,17 @@ _SMALL_SHARE = 0.001
 
 
 def explain_grids(lines: Explanation) -> list[Grid]:
-    """Return a table a line: a row a step, with its formula, the numbers put in, and its value."""
+    """Return a table for each formula with its numbers: a row a step, under the lines that it is of."""
     own = {
         "Step": lambda step: step.name or "=",
         "Value >": lambda step: with_unit(step.value, step.unit),
     }
     grids = []
-    for line in lines:
+    for alike in lines.alike():
+        line, title = alike[0], "\n".join(map(headline, alike))
         note = f"{where_text(line)}source: {line.source}" + (f"\n{line.textbook}" if line.textbook else "")
         last = frozenset({len(line.steps) - 1})
-        grids.append(table_of("steps", line.steps, own, title=headline(line), strong=last, note=note))
+        grids.append(table_of("steps", line.steps, own, title=title, strong=last, note=note))
     return grids
 
 

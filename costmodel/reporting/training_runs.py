@@ -12,6 +12,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import off_middle_text
 from costmodel.base.units import format_count, format_days, format_figure, format_seconds
 from costmodel.base.words import chance_text, plural
+from costmodel.describe.jobs.fields import FIELD
 from costmodel.reporting.cells import facts_grid, facts_of, figures_from, say, table_of
 from costmodel.reporting.summaries import band_row, first_warning, job_rows, machine_text, of_text
 from costmodel.reporting.tables import PLANNED, breakdown_text, job_text, memory_text
@@ -349,6 +350,9 @@ def budget_grids(found: Budget) -> list[Grid]:
     return grids
 
 
+_ASSUMED = ("cluster", "mfu", "precision", "effective_time")
+
+
 def _budget_head(found: Budget) -> Grid:
     """Return what the budget buys before anything is chosen."""
     when = ""
@@ -359,9 +363,13 @@ def _budget_head(found: Budget) -> Grid:
     if "days" in spread:
         spent += " and {:,.1f} / {:,.1f} / {:,.1f} days".format(*spread["days"])
     bought = "{:.3g} / {:.3g} / {:.3g} FLOP".format(*spread["training_flops"])
-    rows = facts_of("budget", found, when=when, spent=spent, bought=bought)
+    stars = {f"{name}_star": "*" if name in found.assumed else "" for name in _ASSUMED}
+    flags = ", ".join(FIELD[name].flags[0] for name in found.assumed)
+    note = f" (*assumed: {flags}; estimate a similar job for its MFU)" if flags else ""
+    rows = facts_of("budget", found, when=when, spent=spent, bought=bought, assumed_note=note, **stars)
     rows += facts_of("budget serving", found) if found.served_tokens else []
-    return Grid(f"A budget on {found.cluster.accelerator.name}", columns("", ""), rows)
+    title = f"A budget on {found.cluster.accelerator.name}{stars['cluster_star']}"
+    return Grid(title, columns("", ""), rows)
 
 
 def _tokens_per_parameter(choice: Purchase) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -112,6 +112,8 @@ class Budget(Answer):
     """Problems to answer over the model's life. [-]"""
     solved: tuple[Solved, ...]
     """What samples solve of them, and what it costs."""
+    assumed: list[str] = field(default_factory=list)
+    """Fields of what was bought that nobody named."""
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
@@ -131,6 +133,7 @@ class Budget(Answer):
             "version": __version__,
             "cluster": self.cluster.name,
             **{key: getattr(self, key) for key in figures},
+            "assumed": self.assumed,
             "samples": len(self.step_over_expected),
             "choices": self._records(),
             "solved": [dict(way.__dict__) for way in self.solved],
@@ -256,7 +259,7 @@ def budget(**fields: Unpack[RunKeywords]) -> Budget:
         One line that names what is missing or wrong.
     """
     given = read_all(keywords(fields, BUDGET_FIELDS, who="budget"))
-    values = {field.name: given.get(field.name, field.default) for field in BUDGET_FIELDS}
+    values = {one.name: given.get(one.name, one.default) for one in BUDGET_FIELDS}
     cluster = load_cluster(values["cluster"]) if isinstance(values["cluster"], str) else values["cluster"]
     cluster = with_price(cluster, values["price_usd_per_gpu_hour"])
     price = cluster.price_usd_per_gpu_hour
@@ -288,6 +291,7 @@ def budget(**fields: Unpack[RunKeywords]) -> Budget:
         ),
         choices=tuple(_choices(cluster, flops, dollars, price, values["served_tokens"], values["context"])),
         solved=tuple(_solved(given, cluster, flops, dollars, price)),
+        assumed=[name for name in ("cluster", "mfu", "precision", "effective_time") if name not in given],
         **{name: values[name] for name in ("mfu", "effective_time", "served_tokens", "context", "answers")},
     )
 

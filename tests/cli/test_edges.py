@@ -9,6 +9,7 @@ import costmodel as cm
 from costmodel.cli import main
 from costmodel.estimates.collective import size_text
 
+SMALL = {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 8, "seq_len": 2048}
 DENSE = "-m llama3-8b -n 8 --global-batch 8 --seq-len 2048"
 MOE = {
     "model": "mixtral-8x7b",
@@ -60,6 +61,40 @@ def test_the_days_of_a_run_and_a_comparison_are_medians_too():
     drawn = run.est.sample().step_time_s  # as an estimate draws them
     assert first.headline_place == pytest.approx(float(np.mean(drawn < run.step_time_s)))
     assert first.middle == pytest.approx(float(np.median(drawn)) / run.step_time_s)
+
+
+def test_what_is_to_be_known_of_some_jobs_of_a_comparison_is_said_of_them(capsys):
+    """ZeRO-2 holds whole gradients over micro-batches; what is known of all is no difference."""
+    line = "compare llama3-8b 64xH100 --tp 2 --vary zero=1,2,3"
+    warning = "Warning: zero_stage=2: zero 2 holds whole gradients here"
+    assert warning in said(capsys, *line.split()).out
+    assert warning in " ".join(said(capsys, *line.split(), "--details").out.split())
+    assert "Warning" not in said(capsys, *line.replace("1,2,3", "1,3").split()).out
+    assert repr(cm.compare(*cm.vary(["tp=2,4"], **SMALL).values())).startswith("Comparison(B is ")
+
+
+def test_a_model_of_so_many_tokens_is_not_made_for_more(tmp_path):
+    job = {"model": "llama3-8b", "gpus": 8}
+    long = cm.generate(**job, prompt_len=1e5, response_len=32_000)
+    assert long.warnings == ["sequences of 132,000 tokens are longer than the 131,072 of llama3-8b"]
+    assert cm.generate(**job, prompt_len=1e5, response_len=31_072).warnings == []
+    est = cm.estimate(**job, layout="cp8", seq_len=262_144, global_batch=1)
+    assert "seq_len 262,144 is longer than the 131,072 that llama3-8b is made for" in est.warnings
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "\n".join(
+            [
+                "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512 --bf16 \\",
+                "--num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --vocab-size 32000",
+            ]
+        )
+    )
+    assert cm.generate(script, "8xH100", prompt_len=64, response_len=64).served.model.num_layers == 4
+
+
+def test_a_list_of_modules_is_a_text_in_python_too():
+    est = cm.estimate(**SMALL, recompute="selective", switches={"selective_modules": "layernorm,mlp"})
+    assert est.job.recipe.memory.selective_modules == ("layernorm", "mlp")
 
 
 def test_a_job_beside_itself_is_two_jobs(tmp_path, capsys):

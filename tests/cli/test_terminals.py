@@ -78,6 +78,13 @@ def test_a_table_that_fits_keeps_its_form_and_one_that_does_not_is_records():
     assert shown.splitlines()[1:4] == ["Name a", "  N0    1,234,567", "  N1    1,234,567"]
 
 
+def test_a_table_of_texts_in_a_pipe_is_wrapped_and_one_of_numbers_is_not():
+    texts = Grid("", columns("", "A", "B"), [["a", *["a text of several words " * 10] * 2]])
+    numbers = Grid("", columns("", *(f"N{i} >" for i in range(30))), [["a", *["1,234,567"] * 30]])
+    widths = [max(map(cell_len, drawn([grid], []).splitlines())) for grid in (texts, numbers)]
+    assert widths == [200, 1 + 30 * (3 + 9)]
+
+
 def test_what_is_the_same_in_every_row_is_said_once_where_that_makes_a_table():
     rows = [[f"row {i}", "a value that is long and the same", f"{i}"] for i in range(3)]
     grid = Grid("", columns("Name", "Held >", "N >"), rows)

@@ -115,6 +115,15 @@ def test_what_serving_costs_follows_from_the_size():
     assert {choice.serve_usd for choice in budget(dollars=1e6).choices} == {0.0}
 
 
+def test_what_nobody_named_of_a_budget_has_a_star():
+    title, _, rows, *_ = budget(dollars=1e6, mfu=0.5, cluster="h100").grids()[0]
+    training = dict(rows)["training"]
+    assert "MFU 50% in bf16*, 93%* of the time" in training
+    assert "(*assumed: --precision, --effective-time;" in training
+    assert not title.endswith("*")
+    assert budget(dollars=1e6).assumed == ["cluster", "mfu", "precision", "effective_time"]
+
+
 def test_budget_forwards_and_backwards():
     forward = budget(gpus=2048, days=30, price_usd_per_gpu_hour=2.0)
     assert forward.dollars == 2048 * 30 * 24 * 2.0

@@ -86,7 +86,7 @@ def test_tables_and_records_say_the_same():
         f"−{format_bytes(before - after)}",
     ]
     assert memory.strong == frozenset({len(memory.rows) - 1})
-    (remark,) = compare_remarks(comparison)
+    remark = compare_remarks(comparison)[0]
     assert remark.startswith("wide is ")
 
 
@@ -142,7 +142,7 @@ def test_bills_of_other_stages_are_said_to_be():
     rows = {row[0]: row[1:] for row in comparison.grids()[0].rows}
     assert rows["slowest stage, from 0"] == ["3 of 4", "2 of 4"]
     assert rows["fullest stage, from 0"] == ["0 of 4", "2 of 4"]
-    (remark,) = compare_remarks(comparison)
+    remark = compare_remarks(comparison)[0]
     assert remark.endswith(
         "Mind that the slowest stage is now 2 of 4 instead of 3 and the fullest stage is now 2 of 4 instead of 0."
     )

@@ -113,6 +113,18 @@ def test_one_line_several_lines_or_none():
         est.explain("compute.mlp.fc3.forward")
 
 
+def test_a_formula_with_its_numbers_stands_once_under_all_lines_that_it_is_of():
+    """Dispatch and combine, there and back, send the same."""
+    found = famous("deepseek-v3").explain("ep.")
+    alike = found.alike()
+    assert sorted(line.name for of in alike for line in of) == sorted(line.name for line in found)
+    assert max(map(len, alike)) == 2
+    assert len(found.grids()) == len(alike) < len(found)
+    for of in alike:
+        assert len({(line.steps, line.terms) for line in of}) == 1
+        assert all(repr(found).count(f"{line.name} (") == 1 for line in of)
+
+
 def test_many_layouts_cannot_be_explained_as_one():
     est = cm.estimate(model="llama3-8b", gpus=64, tp=[1, 2], global_batch=64, seq_len=8192)
     with pytest.raises(CostModelError, match="2"):

@@ -349,14 +349,14 @@ def _read_switches(field: Field, given: Any) -> dict[str, Any]:
         if name in FIELD and name not in SWITCHES:
             flag = FIELD[name].flags[0]
             raise RecipeError(f"{field.name}: {shown(name)} is no switch but a field of the job: {flag}")
-    if isinstance(given, Mapping):
-        return dict(pairs)
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        switch = find_switch(name)
-        found[name] = [part for part in value.split(",") if part] if switch.is_list else value
-        if value == "null" and switch.kind == "open number":
-            found[name] = None
+    found = dict(pairs)
+    for name, value in found.items():
+        if isinstance(value, str):
+            switch = find_switch(name)
+            if switch.is_list:
+                found[name] = [part for part in value.split(",") if part]
+            elif value == "null" and switch.kind == "open number":
+                found[name] = None
     return found
 
 
