@@ -1,13 +1,9 @@
-"""One job at every door: command line, page, tool for assistants, Python. Run over files, it prints a table of answers.
-
-python tests/cli/doors.py 256xH100 FILE...
-"""
+"""One job at every door: command line, page, tool for assistants, Python."""
 
 import csv
 import io
 import json
 import re
-import sys
 import threading
 import urllib.request
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -158,13 +154,3 @@ def different(found):
 
     return [name for name in others if not same(found[name])]
 
-
-if __name__ == "__main__":
-    machine, *files = sys.argv[1:]
-    with page() as ask:
-        for file in files:
-            for doors in (steps, plans):
-                found = answers(doors(file, machine, ask))
-                first = next(iter(found.values()))
-                bad = {name: found[name] for name in different(found)}
-                print(Path(file).name[:60], len(found), first, bad or "one answer", sep="\t", flush=True)

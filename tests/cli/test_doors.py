@@ -9,8 +9,7 @@ import pytest
 from doors import TOOL, answers, called, different, page, plans, steps
 
 import costmodel as cm
-from costmodel.cli import main, root
-from costmodel.describe.jobs.fields import FIELD
+from costmodel.cli import main
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -24,24 +23,12 @@ MODEL = {
     "max_position_embeddings": 4096,
     "tie_word_embeddings": False,
 }
-MODEL_YAML = """name: small
-num_layers: 8
-hidden_size: 1024
-num_heads: 8
-num_kv_heads: 8
-ffn_size: 4096
-vocab_size: 32000
-gated_mlp: true
-norm: rmsnorm
-tied_embeddings: false
-"""
 FILES = {
     "job.yaml": "model: llama3-8b\ngpus: 8\ntp: 2\nglobal_batch: 64\nseq_len: 4096\n",
     "train.sh": "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 8 "
     "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 64 --bf16 "
     "--vocab-size 32000 --tensor-model-parallel-size ${TP:-2}\n",
     "config.json": json.dumps(MODEL),
-    "model.yaml": MODEL_YAML,
     "titan.toml": '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
     "[parallelism]\ntensor_parallel_degree = 2\n",
 }
@@ -161,48 +148,4 @@ def test_every_printed_command_runs_as_printed(files, capsys, monkeypatch):
             assert main([*shlex.split(one)[1:], "-q"]) == 0, (one, capsys.readouterr().err)
         capsys.readouterr()
         ran += len(found)
-    assert ran > 40
-
-
-VALUES = {
-    **{"whole": "1", "number": "1", "price": "2.5", "switches": "fused_norm=false", "hardware": "tdp=600W"},
-    **{"bytes": "70GiB", "rate": "100GB/s", "time": "5min", "share": "10%", "choices": "pp=1"},
-    **{"layout": "tp2", "order": "tp cp dp pp", "truth": "true"},
-}
-"""A value of a flag, by kind of field."""
-NAMED = {
-    **{"model": "llama3-8b", "cluster": "a100", "recipe": "torchtitan", "precision": "fp16", "keep": "tp"},
-    **{"optimizer": "muon", "site": "", "slice": "", "frozen": "embedding", "lora_targets": "q,v"},
-    **{"pipeline_layout": "balanced", "days": "24h", "response_quantiles": "p50=10,p90=20"},
-}
-
-
-class Reached(Exception):
-    """What reads the file and the flags is through."""
-
-
-@pytest.mark.parametrize("name", ["estimate", "plan", "run", "compare", "explain"])
-def test_no_flag_is_refused_with_any_kind_of_file(name, files, monkeypatch):
-    def reached(*_, **__):
-        raise Reached
-
-    for call in ("estimate", "plan", "run", "vary"):
-        monkeypatch.setattr(f"costmodel.{call}", reached, raising=False)
-    flags = [one for one in root_command(name).params if one.name in FIELD and FIELD[one.name].group != "rl"]
-    assert len(flags) > 30
-    for file in files:
-        for one in flags:
-            field = FIELD[one.name]
-            value = NAMED.get(field.name, VALUES.get(field.kind, (*field.words, "")[0]))
-            if value:
-                words = [name, file, one.opts[0], *([] if one.is_flag else [value])]
-                words += ["--tokens", "1T"] if (name, one.name) == ("plan", "days") else []
-                with pytest.raises(Reached):
-                    assert main(words), words
-
-
-def root_command(name):
-    """Return a command of the command line as its parser has it."""
-    import typer
-
-    return typer.main.get_command(root).get_command(None, name)
+    assert ran > 30

@@ -131,12 +131,6 @@ def test_parquet_is_written_beside_the_table(call, tmp_path):
     assert call(f"plan {JOB} --out {file}")[0] == 2
 
 
-@pytest.mark.parametrize("words", ["-h", "--help", "plan -h", "hardware list -h", "measure memory -h"])
-def test_help_has_a_short_flag_everywhere(call, words):
-    code, out, _ = call(words)
-    assert (code, "-h, --help" in out) == (0, True)
-
-
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from notebook_numbers import compare, differences, numbers
+from notebook_numbers import differences, numbers
 
 import costmodel as cm
 
@@ -57,18 +57,3 @@ def test_a_number_of_another_day_is_told_and_a_last_digit_is_not():
     assert list(differences("step 1,000 s", "step 1,006 s"))
     assert not list(differences("step 1,000 s", "step 1,004 s"))
     assert list(differences("1 2", "1 2 3")) == ["2 numbers stored, 3 today"]
-
-
-def test_only_what_a_cell_says_is_compared():
-    def notebook(text, tags=(), data=None):
-        shown = {"data": data} if data else {"text": [text]}
-        return {"cells": [{"cell_type": "code", "metadata": {"tags": list(tags)}, "outputs": [shown]}]}
-
-    assert compare(notebook("took 5.0 s"), notebook("took 9.0 s")) == ["cell 0: 5 stored, 9 today"]
-    assert not compare(notebook("took 5.0 s", ["timing"]), notebook("took 9.0 s", ["timing"]))
-    assert not compare(notebook("<Figure at 0x7f01>"), notebook("<Figure at 0x7f99>"))
-    assert not compare(
-        notebook("", data={"image/png": "aaa", "text/plain": "<Figure 4>"}),
-        notebook("", data={"image/png": "bbb", "text/plain": "<Figure 4>"}),
-    )
-    assert compare(notebook("", data={"text/plain": ["1.5"]}), notebook("", data={"text/plain": ["2.5"]}))

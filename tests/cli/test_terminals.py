@@ -157,17 +157,3 @@ def test_a_real_terminal_shows_what_a_pipe_has(command, width):
     lines = [line for line in plain(shown).splitlines() if not line.startswith("  costmodel ")]
     assert max(map(cell_len, lines)) <= width
     assert command[0] == "estimate" or "$1,000,000" in plain(shown)
-
-
-def test_no_color_and_dumb_terminals_have_no_colour():
-    shown, _ = on_a_terminal(["estimate", *FLAGS], 80, NO_COLOR="1")
-    assert "\x1b[1;31m" not in shown
-    shown, _ = on_a_terminal(["estimate", *FLAGS], 80, TERM="dumb")
-    assert "\x1b[1;31m" not in shown
-
-
-def test_help_is_wrapped_and_not_cut_at_40_columns():
-    shown, code = on_a_terminal(["--help"], 40)
-    assert code == 0
-    sentence = "Price one training step: step time, MFU and memory per GPU, with the lines they add up from."
-    assert sentence in " ".join(shown.split())

@@ -1,9 +1,11 @@
-"""A few hundred of the random jobs of `many_jobs`; its script runs as many as asked."""
+"""Properties of random jobs: `JOBS=20000 pytest tests/unit/test_many_jobs.py -k simulated` tries more of one."""
+
+import os
 
 import pytest
 from many_jobs import PROPERTIES, batches, failures
 
-COUNT, SEED = 200, 2026
+COUNT, SEED = int(os.environ.get("JOBS", "200")), 2026
 
 
 @pytest.fixture(scope="module")
@@ -11,11 +13,11 @@ def drawn():
     return list(batches(COUNT, SEED))
 
 
-@pytest.mark.parametrize("name", [name for name in PROPERTIES if name != "simulated"])
-def test_property_holds(drawn, name):
+@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
+def test_property_holds(drawn, holds):
     asked, found = 0, []
     for batch in drawn:
-        count, failed = failures(batch, name)
+        count, failed = failures(batch, holds)
         asked += count
         found += failed
 
