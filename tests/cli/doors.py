@@ -153,4 +153,3 @@ def different(found):
         )
 
     return [name for name in others if not same(found[name])]
-
