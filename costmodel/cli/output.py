@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from costmodel.base.grid import Grid
 
 _PATIENCE_S = 1.0
+_PIPED_COLUMNS, _LEAST_COLUMNS = 100, 60
+"""Of a figure that is drawn in no terminal, and of the narrowest."""
 
 
 _KEYWORD = re.compile(r"(?:(?<=give )|(?<=Assumed: )|(?<=, )|(?<=… )|(?<=or )|(?<=and ))([a-z_]+)=(?=[^\s=])")
@@ -226,9 +228,15 @@ def _terminal_width() -> int | None:
 
 def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Callable[[Answer], None]:
     """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for."""
-    path = target.file(plot)
-    if path is None and not figure:
+    path, here = target.file(plot), plot == "-"
+    if path is None and not here and not figure:
         return lambda answer: None
+    if here and target.format is not Format.table:
+        raise CostModelError(f"--plot -: draws below a table, not below {target.format.value}; name a file")
+    if here and (columns := _terminal_width() or _PIPED_COLUMNS) < _LEAST_COLUMNS:
+        raise CostModelError(
+            f"--plot -: expected {_LEAST_COLUMNS} columns at least, the terminal has {columns}"
+        )
     from costmodel.base.answer import Views
     from costmodel.reporting.charts import check_picture, save
 
@@ -239,6 +247,12 @@ def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Ca
         check_picture(path)
 
     def draw(answer: Answer) -> None:
+        if here:
+            from rich.console import Console
+
+            from costmodel.reporting.terminal import terminal_text
+
+            Console(width=columns).print(terminal_text(answer.plot.chart(name), columns))
         if path is not None:
             save(answer.plot.named(name), path)
             target.wrote(path)

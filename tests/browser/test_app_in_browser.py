@@ -218,7 +218,10 @@ def test_exports_are_what_the_command_line_writes(visit, tmp_path):
 
 def test_a_whole_run_follows_tokens_and_says_what_is_missing(visit):
     page = visit({**JOB, "view": "run"})
-    expect(page.locator("#error")).to_contain_text("run: tokens missing")
+    expect(page.locator("#body")).to_contain_text("How far does it train?")
+    field(page, "tp").fill("3")
+    expect(page.locator("#error")).to_contain_text("layout:")
+    field(page, "tp").fill("4")
     tab_to(page, "tokens")
     page.keyboard.type("1T")
     expect(page.locator("#error")).to_be_empty()
