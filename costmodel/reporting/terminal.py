@@ -69,8 +69,8 @@ class _Panel:
             start = min(self._column(at), self.width - len(text))
             if not below[max(start - 1, 0) : start + len(text) + 1].strip():
                 below = below[:start] + text + below[start + len(text) :]
-        for row in rows:
-            row.rstrip()
+        for line in rows:
+            line.rstrip()
         indent = " " * len(self.margins[0])
         above = [part for part in (key, Text(self.panel["y"]["title"])) if part]
         return [
@@ -80,7 +80,8 @@ class _Panel:
         ]
 
     def _even(self, axis: str, count: int) -> list[tuple[float, str]]:
-        return [(at, f"{at:.3g}") for at in np.linspace(*self.panel[axis]["ends"], count)]
+        start, stop = self.panel[axis]["ends"]
+        return [(at, f"{at:.3g}") for at in np.linspace(start, stop, count).tolist()]
 
     def _share(self, axis: str, value: Any) -> Any:
         """Return how far along an axis a value is."""
@@ -104,7 +105,7 @@ class _Panel:
         more = [np.broadcast_to(mark.get("width", 0.7), count), mark.get("starts", [0.0] * count)]
         texts = mark.get("texts", [""] * count)
         for at, wide, start, length, text in zip(mark["at"], *more, mark["lengths"], texts, strict=True):
-            rows = np.flatnonzero(abs(middles - at) <= wide / 2) if length else []
+            rows = np.flatnonzero((abs(middles - at) <= wide / 2) & (length != 0.0))
             first, last = sorted((self._column(start), self._column(start + length)))
             for row in rows:
                 self.cells[row, first : max(last, first + 1)] = char

@@ -222,7 +222,7 @@ def test_the_page_says_when_it_is_done_what_it_costs_and_calls_chips_so():
     run = cm.run(**job)
     assert f"${run.dollars:,.0f}" in visible
     assert "at $2.00 a chip-hour" in visible
-    card = visible.partition("<h3>days</h3>")[2].partition("</div>")[0]
+    card = visible.partition('<p class="name">days</p>')[2].partition("</div>")[0]
     assert all(f"{float(days):,.1f}" in card for days in run.spread()["days"])
     # The summary that is printed names version and command on its own page, before the whole run.
     printed = visible.index('<p class="printed">costmodel ')
