@@ -9,11 +9,11 @@ closed forms.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,36 +41,37 @@ def _kept(pending_weight_fraction: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The result of a simulation: the tasks, and what follows from them."""
+    """The result of a simulation: what every rank ran, when, and what follows from it."""
 
-    tasks: tuple[Task, ...]
-    num_ranks: int
-    tasks_per_stage: int
+    orders: Orders
+    """The steps of each rank as they were run, weight gradients included."""
+    starts: tuple[Array, ...]
+    """When each of them starts and ends, one array a rank. [s]"""
+    ends: tuple[Array, ...]
 
-    def _ends(self) -> Array:
-        """Return each rank's first start and last end. [s]"""
-        out = np.full((2, self.num_ranks), [[np.inf], [-np.inf]])
-        for task in self.tasks:
-            out[0, task.rank] = min(out[0, task.rank], task.start_s)
-            out[1, task.rank] = max(out[1, task.rank], task.end_s)
-        return out
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks, by start."""
+        tasks = [
+            Task(rank, step.kind, step.micro_batch, step.chunk, start, end)
+            for rank, (steps, starts, ends) in enumerate(
+                zip(self.orders.ranks, self.starts, self.ends, strict=True)
+            )
+            for step, start, end in zip(steps, starts.tolist(), ends.tolist(), strict=True)
+        ]
+        return tuple(sorted(tasks, key=itemgetter(4)))
 
     def makespan_s(self) -> float:
         """Time from the first start to the last end of all ranks [s]."""
-        start, end = self._ends()
-        return float(end.max() - start.min())
+        return max(float(each[-1]) for each in self.ends) - min(float(each[0]) for each in self.starts)
 
     def span_s(self) -> Array:
         """Time from first start to last end, of each rank [s]."""
-        start, end = self._ends()
-        return np.asarray(end - start)
+        return np.array([ends[-1] - starts[0] for starts, ends in zip(self.starts, self.ends, strict=True)])
 
     def busy_s(self) -> Array:
         """Time in tasks, of each rank [s]."""
-        out = np.zeros(self.num_ranks)
-        for task in self.tasks:
-            out[task.rank] += task.end_s - task.start_s
-        return out
+        return np.array([np.sum(ends - starts) for starts, ends in zip(self.starts, self.ends, strict=True)])
 
     def step_s(self) -> float:
         """Time from one step to the next where ranks start the next step on their own [s]."""
@@ -81,14 +82,14 @@ class Timeline:
 
         From the start of F to the end of the backward; between I and W only the given fraction.
         """
-        changes: list[list[tuple[float, float]]] = [[] for _ in range(self.num_ranks)]
+        changes: list[list[tuple[float, float]]] = [[] for _ in self.orders.ranks]
         share = _kept(pending_weight_fraction)
         for task in self.tasks:
             # What ends at the time something starts has freed its memory.
             time = task.start_s if task.kind == "F" else task.end_s
             changes[task.rank].append((round(time, 9), share[task.kind]))
         peaks = [np.cumsum([c for _, c in sorted(per_rank)]).max(initial=0.0) for per_rank in changes]
-        return np.asarray(peaks) / self.tasks_per_stage
+        return np.asarray(peaks) / self.orders.tasks_per_stage
 
 
 def simulate(
@@ -138,11 +139,7 @@ def simulate(
     passes = (_by_chunk(each, orders) for each in (forward_s, backward_input_s, backward_weight_s))
     forward, inputs, weights = passes
     durations = {"F": forward, "I": inputs, "W": weights, "B": inputs + weights}
-    times = _Times(
-        {kind: each.tolist() for kind, each in durations.items()},
-        delay_s=0.0 if blocking else message_s,
-        pause_s=message_s if blocking else 0.0,
-    )
+    times = _Times(durations, 0.0 if blocking else message_s, message_s if blocking else 0.0)
     if not orders.fill_limit:
         return _in_order(orders, times)
     found = [
@@ -154,7 +151,7 @@ def simulate(
 class _Times(NamedTuple):
     """Seconds of a task by kind, rank and chunk; by how much a message comes later, and its sender stands still."""
 
-    durations: dict[str, list[list[float]]]
+    durations: dict[str, Array]
     delay_s: float
     pause_s: float
 
@@ -172,6 +169,7 @@ def _by_chunk(value: ArrayLike, orders: Orders) -> Array:
     return out
 
 
+_KINDS = "FIWB"
 _Key = tuple[bool, int, int, int]
 """A pass: whether it is backward, its rank, chunk and micro-batch."""
 
@@ -184,25 +182,36 @@ class _Linked(NamedTuple):
     is_sent: bool
 
 
+_Way = tuple[bool, int, int, int]
+"""Passes of a chunk: whether they are backward, the path of their micro-batches, rank and chunk."""
+
+
+def _ways(orders: Orders) -> dict[_Way, tuple[tuple[int, int] | None, bool]]:
+    """Return which rank and chunk the inputs of passes come from, and whether what they make goes to another rank."""
+    found: dict[_Way, tuple[tuple[int, int] | None, bool]] = {}
+    for way, path in enumerate(orders.paths):
+        for back, passed in ((False, path), (True, path[::-1])):
+            for before, here, after in zip((None, *passed), passed, (*passed[1:], None), strict=False):
+                found[back, way, *here] = before, after is not None and after[0] != here[0]
+    return found
+
+
 @lru_cache(maxsize=32)
 def _linked(orders: Orders) -> tuple[tuple[_Linked, ...], ...]:
     """Return the order of every rank with where its inputs come from."""
-    before: dict[tuple[int, int, int], tuple[int, int]] = {}
-    after: dict[tuple[int, int, int], tuple[int, int]] = {}
-    for way, path in enumerate(orders.paths):
-        for here, there in pairwise(path):
-            after[(way, *here)], before[(way, *there)] = there, here
+    ways = _ways(orders)
 
     def linked(rank: int, step: Step) -> _Linked:
         if step.kind == "W":
             return _Linked(step, (), False)
-        here, at = (rank, step.chunk), (step.micro_batch % len(orders.paths), rank, step.chunk)
         back = step.kind != "F"
-        source, target = (after, before) if back else (before, after)
-        waits: list[tuple[_Key, bool]] = [((False, *here, step.micro_batch), False)] if back else []
-        if at in source:
-            waits.append(((back, *source[at], step.micro_batch), source[at][0] != rank))
-        return _Linked(step, tuple(waits), target.get(at, here)[0] != rank)
+        source, is_sent = ways[back, step.micro_batch % len(orders.paths), rank, step.chunk]
+        waits: list[tuple[_Key, bool]] = (
+            [((False, rank, step.chunk, step.micro_batch), False)] if back else []
+        )
+        if source is not None:
+            waits.append(((back, *source, step.micro_batch), source[0] != rank))
+        return _Linked(step, tuple(waits), is_sent)
 
     return tuple(tuple(linked(rank, step) for step in order) for rank, order in enumerate(orders.ranks))
 
@@ -212,58 +221,92 @@ def _require_done(orders: Orders, position: list[int]) -> None:
         raise AssertionError("pipeline orders that wait for each other")
 
 
-class _Together(NamedTuple):
-    """What a rank runs back to back: one step, or two as one."""
+class _Sequence(NamedTuple):
+    """Steps of all ranks, each after what it waits for, whatever anything takes.
 
-    rank: int
-    tasks: tuple[_Linked, ...]
-    waits: tuple[tuple[int, bool], ...]
-    """Which of those before it make its inputs, and whether a message brings them."""
+    Of two that run as one both wait for what either needs: a step that takes no time waits for the first before them.
+    """
+
+    ranks: list[int]
+    waits: list[int]
+    """The step of another rank that makes the input; -1 where there is none, as what a rank has made itself is there."""
+    steps_of: Sequence[Any]
+    """Of each rank: which of the sequence are its steps, in order."""
+    passes: Sequence[Any]
+    """Of each rank: the kind (in `_KINDS`) and the chunk of each step, and whether a message takes what it makes."""
 
 
 @lru_cache(maxsize=32)
-def _sequence(orders: Orders) -> tuple[_Together, ...]:
-    """Return what all ranks run, each after what it waits for, whatever anything takes."""
+def _sequence(orders: Orders) -> _Sequence:
+    """Return an order in which everything can be run."""
+    ways, num_ways = _ways(orders), len(orders.paths)
     position, moved = [0] * len(orders.ranks), True
     made: dict[_Key, int] = {}
-    found: list[_Together] = []
+    found = _Sequence([], [], *([[] for _ in orders.ranks] for _ in range(2)))
     while moved:
         moved = False
-        for rank, order in enumerate(_linked(orders)):
-            while position[rank] < len(order):
-                at = position[rank]
-                tasks = order[at : at + 1 + order[at].step.joined]
-                waits = [need for task in tasks for need in task.waits]
-                if any(key not in made for key, _ in waits):
+        for rank, order in enumerate(orders.ranks):
+            at, steps_of, passes = position[rank], found.steps_of[rank], found.passes[rank]
+            while at < len(order):
+                together = order[at : at + 1 + order[at].joined]
+                needs, sent, makes = [], [], []
+                for kind, chunk, micro_batch, _ in together:
+                    if kind == "W":
+                        sent.append(False)
+                        continue
+                    back = kind != "F"
+                    source, is_sent = ways[back, micro_batch % num_ways, rank, chunk]
+                    sent.append(is_sent)
+                    makes.append((back, rank, chunk, micro_batch))
+                    if source is not None:
+                        needs.append((back, *source, micro_batch))
+                    if back and (False, rank, chunk, micro_batch) not in made:
+                        needs.append((False, rank, chunk, micro_batch))
+                if not all(key in made for key in needs):
                     break
-                for task in tasks:
-                    if task.step.kind != "W":
-                        made[task.step.kind != "F", rank, task.step.chunk, task.step.micro_batch] = len(found)
-                found.append(_Together(rank, tasks, tuple((made[key], far) for key, far in waits)))
-                position[rank], moved = at + len(tasks), True
+                others = [made[key] for key in needs if key[1] != rank]
+                # The first step waits for the last of the inputs, steps without a task for those before it.
+                entries = [*others[:-1], *(others[-1:] or [-1]), *[-1] * (len(together) - 1)]
+                found.ranks.extend([rank] * len(entries))
+                found.waits.extend(entries)
+                end = len(found.ranks)
+                steps_of.extend(range(end - len(together), end))
+                passes.extend(
+                    (_KINDS.index(step.kind), step.chunk, is_sent)
+                    for step, is_sent in zip(together, sent, strict=True)
+                )
+                made.update(dict.fromkeys(makes, end - 1))
+                at += len(together)
+                moved = True
+            position[rank] = at
     _require_done(orders, position)
-    return tuple(found)
+    arrays = ([np.array(each).T for each in of_ranks] for of_ranks in (found.steps_of, found.passes))
+    return _Sequence(found.ranks, found.waits, *arrays)
 
 
 def _in_order(orders: Orders, times: _Times) -> Timeline:
     """Run orders that say where every task runs: each starts when the ones that it waits for have ended.
 
-    Of two that run as one, both wait for what either needs, and what they make is there when the last of them ends.
+    Of two that run as one, what they make is there when the last of them ends.
     """
-    free, tasks = [0.0] * len(orders.ranks), list[Task]()
-    done: list[float] = []
-    for rank, together, waits in _sequence(orders):
+    sequence = _sequence(orders)
+    takes, pauses = np.zeros((2, len(sequence.ranks)))
+    durations = np.stack([times.durations[kind] for kind in _KINDS])
+    for rank, (at, (kinds, chunks, is_sent)) in enumerate(
+        zip(sequence.steps_of, sequence.passes, strict=True)
+    ):
+        takes[at] = durations[kinds, rank, chunks]
+        pauses[at] = times.pause_s * is_sent
+    free, done = [0.0] * len(orders.ranks), list[float]()
+    for rank, wait, takes_s in zip(sequence.ranks, sequence.waits, (takes + pauses).tolist(), strict=True):
         now = free[rank]
-        for before, far in waits:
-            now = max(now, done[before] + times.delay_s * far)
-        for (kind, chunk, micro_batch, _), _, is_sent in together:
-            end = now + times.durations[kind][rank][chunk]
-            tasks.append(Task(rank, kind, micro_batch, chunk, now, end))
-            now = end + times.pause_s * is_sent
-        free[rank] = now
+        if wait >= 0 and (there := done[wait] + times.delay_s) > now:
+            now = there
+        free[rank] = now = now + takes_s
         done.append(now)
-    tasks.sort(key=itemgetter(4))
-    return Timeline(tuple(tasks), len(orders.ranks), orders.tasks_per_stage)
+    ends = [np.array(done)[at] - pauses[at] for at in sequence.steps_of]
+    starts = [end - takes[at] for end, at in zip(ends, sequence.steps_of, strict=True)]
+    return Timeline(orders, tuple(starts), tuple(ends))
 
 
 @lru_cache(maxsize=64)
@@ -272,10 +315,7 @@ def _with_weights(orders: Orders) -> Orders:
     run = simulate(
         replace(orders, in_unit_time=False), forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0
     )
-    ranks: list[list[Step]] = [[] for _ in orders.ranks]
-    for task in run.tasks:
-        ranks[task.rank].append(Step(task.kind, task.chunk, task.micro_batch))
-    return replace(orders, ranks=tuple(map(tuple, ranks)), fill_limit=0.0, in_unit_time=False)
+    return replace(run.orders, fill_limit=0.0)
 
 
 class _Choice(NamedTuple):
@@ -299,9 +339,10 @@ class _Run:
     ) -> None:
         p = len(orders.ranks)
         self.orders, self.times, self.kept, self.least_share = orders, times, kept, least_share
+        self.durations = {kind: each.tolist() for kind, each in times.durations.items()}
         self.ranks = _linked(orders)
         self.done: dict[_Key, float] = {}
-        self.tasks: list[Task] = []
+        self.run: list[list[tuple[Step, float, float]]] = [[] for _ in range(p)]
         self.free, self.idle, self.held = [0.0] * p, [0.0] * p, [0.0] * p
         self.position = [0] * p
         self.waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(p)]
@@ -317,7 +358,10 @@ class _Run:
             self.execute(next_one)
             staying = {choice.rank: choice for choice in choices if choice.stays and choice is not next_one}
         _require_done(self.orders, self.position)
-        return Timeline(tuple(self.tasks), len(ranks), self.orders.tasks_per_stage)
+        steps, starts, ends = zip(*(zip(*of_rank, strict=True) for of_rank in self.run), strict=True)
+        return Timeline(
+            replace(self.orders, ranks=steps), *(tuple(map(np.array, each)) for each in (starts, ends))
+        )
 
     def ready_s(self, task: _Linked) -> float | None:
         """Return when the inputs of a task are there; None if that is not yet known."""
@@ -342,7 +386,7 @@ class _Run:
             room = self.orders.fill_limit + 1e-9 - self.held[rank]
             full = bool(tasks) and tasks[0].step.kind == "F" and room < 1.0
             least = 1.0 - 1e-9 if self.least_share is None else self.least_share
-            long = gap >= least * self.times.durations["W"][rank][chunk]
+            long = gap >= least * self.durations["W"][rank][chunk]
             idlest = self.least_share is None and self.idle[rank] + gap > max(self.idle) + 1e-9
             if full or long or (idlest and gap > 1e-9):
                 weight = _Linked(Step("W", chunk, micro_batch), (), False)
@@ -359,8 +403,8 @@ class _Run:
             self.idle[rank] += now - self.free[rank] if self.position[rank] else 0.0
             self.position[rank] += len(choice.tasks)
         for step, _, is_sent in choice.tasks:
-            end = now + self.times.durations[step.kind][rank][step.chunk]
-            self.tasks.append(Task(rank, step.kind, step.micro_batch, step.chunk, now, end))
+            end = now + self.durations[step.kind][rank][step.chunk]
+            self.run[rank].append((step, now, end))
             now = end + self.times.pause_s * is_sent
         for step, _, _ in choice.tasks:
             if step.kind != "W":

@@ -21,9 +21,9 @@ class Step(NamedTuple):
     joined: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Orders:
-    """What every rank does."""
+    """What every rank does; long, and so told apart by identity."""
 
     ranks: tuple[tuple[Step, ...], ...]
     """The order of each rank. Where weight gradients fill gaps they are not listed."""

@@ -66,7 +66,7 @@ def fact(name: str, schedule: ArrayLike) -> Array:
     return np.asarray(facts[codes])
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def task_orders(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> orders.Orders:
     """Return what every rank does under `schedule`, without times: what `engine.simulate` runs.
 
