@@ -160,7 +160,7 @@ def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
         task._replace(start_s=task.start_s * stretch, end_s=task.end_s * stretch)
         for task in run.timeline.tasks
     ]
-    p, end_s = run.timeline.num_ranks, run.timeline.makespan_s() * stretch
+    p, end_s = len(run.orders.ranks), run.timeline.makespan_s() * stretch
     after_s = max(run.after_s - spread_s, 0.0)
     step = format_seconds(float(est.step_time_s), 4)
     shape = {**_ranks(p, "pipeline rank [-]"), "height": max(0.26 * p, 1.1)}
