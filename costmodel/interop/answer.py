@@ -23,7 +23,7 @@ class JobFile(NamedTuple):
     """The job that a file of any kind describes; flags, keywords and form fields take precedence over it.
 
     `path` is as it was given, so that a command that names it runs in the same folder; `words` are flags that say how to
-    read it, `remarks` what was not understood or has no price.
+    read it, `reading` the same as keywords with what the file leaves open, `remarks` what was not understood or has no price.
     """
 
     keywords: Mapping[str, Any]
@@ -31,6 +31,7 @@ class JobFile(NamedTuple):
     words: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     kind: str = ""
+    reading: Mapping[str, Any] = {}
 
 
 def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFile:
@@ -75,7 +76,7 @@ def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFi
         *(word for name, value in (given.get("env") or {}).items() for word in ("--env", f"{name}={value}")),
         *(("--vocab-size", str(given["vocab_size"])) if given.get("vocab_size") else ()),
     )
-    return JobFile(fields, source, words, tuple(found.remarks), found.kind)
+    return JobFile(fields, source, words, tuple(found.remarks), found.kind, {"kind": kind_read, **given})
 
 
 READING = ("kind", "env", "vocab_size", "allow_source")

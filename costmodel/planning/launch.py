@@ -13,9 +13,11 @@ from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.interop.emit import emit
 from costmodel.interop.framework import FrameworkConfigError
+from costmodel.interop.script_changes import script_changes
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
+    from costmodel.interop.answer import JobFile
     from costmodel.planning.uncertain import Trial
 
 _LEFT = re.compile(r'(?:# left to you: |^ {6}")([^"\n]+)', re.M)
@@ -32,21 +34,25 @@ class Candidate(NamedTuple):
     """Empty where a file cannot say its model, cluster or recipe."""
 
 
-def launch_folders(candidates: Sequence[Candidate], today: Estimate | None, framework: str) -> dict[str, str]:
-    """Return the files of `Plan.launch_folders` by their paths; `today` is the layout of the planned file."""
+def launch_folders(
+    candidates: Sequence[Candidate], today: Estimate | None, framework: str, file: JobFile | None
+) -> dict[str, str]:
+    """Return the files of `Plan.launch_folders` by their paths; `today` is the layout of the planned `file`."""
     files: dict[str, str] = {}
     for number, one in enumerate(candidates, start=1):
         degrees = layout_text(one.est.job.layout).partition(",")[0]
         texts = {"job.yaml": one.job_file} if one.job_file else {}
         if framework in FRAMEWORKS:
-            texts |= _configuration(one.est, today, framework)
+            texts |= _configuration(one.est, today, framework, file)
         texts["README.md"] = _readme(one, texts, framework)
         files |= {f"{number}-{degrees.replace(' ', '-')}/{name}": text for name, text in texts.items()}
     return files
 
 
-def _configuration(est: Estimate, today: Estimate | None, framework: str) -> dict[str, str]:
-    """Return a framework's configuration of a layout, and how it differs from that of the layout of today."""
+def _configuration(
+    est: Estimate, today: Estimate | None, framework: str, file: JobFile | None
+) -> dict[str, str]:
+    """Return a framework's configuration of a layout, and what to change in a script, or how it differs from today's."""
     name = FRAMEWORKS[framework].file
     written = emit(est, framework)
     if today is None:
@@ -55,10 +61,12 @@ def _configuration(est: Estimate, today: Estimate | None, framework: str) -> dic
         before = emit(today, framework)
     except FrameworkConfigError:
         return {name: written}
-    changes = difflib.unified_diff(
-        before.splitlines(keepends=True), written.splitlines(keepends=True), "today", name, n=0
-    )
-    return {name: written, "changes.diff": "".join(changes)}
+    if file is not None and (file.kind, framework) == ("megatron", "megatron"):
+        changes = script_changes(file, before, written)
+        if changes:
+            return {name: written, "changes.diff": changes}
+    lines = (text.splitlines(keepends=True) for text in (before, written))
+    return {name: written, "changes.diff": "".join(difflib.unified_diff(*lines, "today", name, n=0))}
 
 
 def _readme(candidate: Candidate, texts: dict[str, str], framework: str) -> str:
@@ -82,8 +90,11 @@ def _readme(candidate: Candidate, texts: dict[str, str], framework: str) -> str:
         record = FRAMEWORKS[framework]
         lines.append(f"* `{record.file}`: for {record.title}, {record.release}.")
         if "changes.diff" in texts:
+            of_today = texts["changes.diff"].startswith("--- today")
             lines.append(
                 "* `changes.diff`: what changes against the layout that your file has, both as written here."
+                if of_today
+                else "* `changes.diff`: your script with this layout: `patch -p0 < changes.diff` where you planned it."
             )
         lines += ["", "Left to you:", "", *(f"* {one}" for one in _LEFT.findall(texts[record.file]))]
     else:

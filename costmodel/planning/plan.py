@@ -113,8 +113,8 @@ class Plan(Found, Answer):
         """Return the files that launch each of the layouts to try, a folder each, by their paths.
 
         A folder has the framework's configuration, the job file that prices it where a file can say the job, and
-        ``README.md`` with what is left to the person. ``changes.diff`` is what the configuration changes in that of
-        the layout which the planned file has today.
+        ``README.md`` with what is left to the person. ``changes.diff`` is what to change in the planned file where that is
+        a launch script of Megatron-LM; else what the configuration changes in that of the file's own layout.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class Plan(Found, Answer):
             Candidate(est, trial, self.command_of(trial.row), self._job_file_if_any(est))
             for est, trial in self.trials()
         ]
-        return launch_folders(candidates, self.yours.est if self.yours else None, named)
+        return launch_folders(candidates, self.yours.est if self.yours else None, named, self.question.file)
 
     def _job_file_if_any(self, est: Estimate) -> str:
         try:
