@@ -65,8 +65,11 @@ def _configuration(
         changes = script_changes(file, before, written)
         if changes:
             return {name: written, "changes.diff": changes}
-    lines = (text.splitlines(keepends=True) for text in (before, written))
-    return {name: written, "changes.diff": "".join(difflib.unified_diff(*lines, "today", name, n=0))}
+    today_lines, lines = (text.splitlines(keepends=True) for text in (before, written))
+    return {
+        name: written,
+        "changes.diff": "".join(difflib.unified_diff(today_lines, lines, "today", name, n=0)),
+    }
 
 
 def _readme(candidate: Candidate, texts: dict[str, str], framework: str) -> str:
