@@ -109,6 +109,8 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
 _STARTS = re.compile(r"\b(?:swift (?:sft|pt|rlhf)|swift/cli/(?:sft|pt|rlhf)\.py|llamafactory-cli train)\b")
 _SWIFT_BATCH = 16
 """Sequences of a step that ms-swift accumulates to where nothing says how often."""
+_OF_LAUNCHER = ("gpus", "zero_stage", "shard_group", "recipe", "tp", "cp")
+"""What Accelerate's file says for the trainer; precision and batch are the trainer's own."""
 
 
 def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -136,7 +138,7 @@ def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
                 f"--config_file: {shown(named)} says how parameters are sharded, and is not beside the script"
             )
         launched = read_accelerate(read_text(path), given).job
-        known = {**{key: value for key, value in launched.items() if key != "switches"}, **given}
+        known = {**{name: launched[name] for name in _OF_LAUNCHER if name in launched}, **given}
     if known.get("gpus") is None and str(each).isdigit() and str(nodes).isdigit():
         known["gpus"] = int(str(each)) * int(str(nodes))
     raw: dict[str, Any] = {}
@@ -352,7 +354,7 @@ def _neighbour(file: TextFile, named: str) -> tuple[dict[str, Any], str]:
     if known is not None:
         return known, f"DeepSpeed: {named} is not beside the file; taken for what its name says"
     raise FrameworkConfigError(
-        f"deepspeed: {named} is not beside the file; read it with the job's values given"
+        f"deepspeed: {shown(named)} is not beside the file; read it with the job's values given"
     )
 
 

@@ -75,6 +75,73 @@ def test_a_trainer_joined_with_its_deepspeed_file(tmp_path):
     assert (found.missing, found.ignored, found.job["recompute"]) == (("cluster",), (), "full")
 
 
+SWIFT = """
+export NNODES=2
+each=4
+NPROC_PER_NODE=$each swift sft --model llama3-8b --max_length 2048 --per_device_train_batch_size 2 \\
+  --dataset 'a#500' b --learning_rate 1e-4 {}
+"""
+FACTORY = "llamafactory-cli train {} --per_device_train_batch_size 2 --bf16 --cutoff_len 1024\n"
+
+
+def test_scripts_that_start_trainers(tmp_path):
+    def job(text, **given):
+        return read_file(written(tmp_path, text, "run.sh"), **given).job
+
+    def has(found, **wanted):
+        assert {key: found.get(key) for key in wanted} == wanted
+
+    # ms-swift's defaults: adapters, the checkpoint's dtype, 16 sequences a step or one of each of 2 x 4 GPUs.
+    has(job(SWIFT.format("")), gpus=8, lora_rank=8, precision="bf16", global_batch=16, seq_len=2048)
+    has(job(SWIFT.format("--gradient_accumulation_steps $(expr 16 / $each)")), global_batch=4 * 2 * 8)
+    has(job(SWIFT.format("--train_type full --deepspeed zero3")), lora_rank=None, zero_stage=3)
+    offload = job(SWIFT.format("--fsdp fsdp2_offload"))
+    assert (offload["zero_stage"], offload["switches"]["offload_optimizer"]) == (3, True)
+    has(job(SWIFT.format("--fsdp fsdp2"), gpus=16), gpus=16, zero_stage=3, global_batch=2 * 16)
+    for more, words in {
+        "--max_steps $STEPS": "--max-steps: its value is not in the script: $STEPS is not set; give --env STEPS=…",
+        "--odd_parallel_size 2": "odd_parallel_size: 2 is not understood",
+    }.items():
+        with pytest.raises(CostModelError) as caught:
+            job(SWIFT.format(more))
+        assert words in str(caught.value)
+    job(SWIFT.format("--output_dir $WHERE"))  # changes nothing
+    with pytest.raises(CostModelError, match="rlhf_type: 'dpo' has no price here"):
+        job(SWIFT.format("").replace("swift sft", "swift rlhf"))
+
+    # Flags stand over the file that is named first; adapters are LLaMA-Factory's default, too.
+    has(job(FACTORY.format("--model_name_or_path llama3-8b")), lora_rank=8, seq_len=1024, micro_batch=2)
+    with pytest.raises(CostModelError, match=r"job\.yaml.*is not beside the script"):
+        job(FACTORY.format("job.yaml"))
+    written(tmp_path, "model_name_or_path: llama3-8b\nfinetuning_type: full\ncutoff_len: 64\n", "job.yaml")
+    has(job(FACTORY.format("job.yaml")), lora_rank=None, seq_len=1024, micro_batch=2)
+
+    # Accelerate's file says how parameters are sharded, and over how many GPUs.
+    launched = (
+        "accelerate launch --config_file fsdp.yaml swift/cli/sft.py --model llama3-8b --max_length 64\n"
+    )
+    with pytest.raises(CostModelError, match=r"--config_file: 'fsdp\.yaml' says how parameters are sharded"):
+        job(launched)
+    written(
+        tmp_path,
+        "distributed_type: FSDP\nnum_processes: 4\nfsdp_config: {fsdp_sharding_strategy: 2}\n",
+        "fsdp.yaml",
+    )
+    has(job(launched), zero_stage=2, gpus=4, precision="bf16")
+
+
+def test_a_maxtext_file_stands_over_its_base(tmp_path):
+    text = "base_config: ../other.yml\nper_device_batch_size: 2\n"
+    below = "base_config: base.yml\nmodel_name: llama3-8b\nmax_target_length: 64\nper_device_batch_size: 8\n"
+    written(tmp_path, below, "other.yml")
+    (tmp_path / "in").mkdir()
+    found = read_file(written(tmp_path / "in", text, "job.yml"), gpus=4)
+    assert (found.job["seq_len"], found.job["global_batch"], found.job["model"].name) == (64, 8, "llama3-8b")
+    written(tmp_path, "base_config: other.yml\n", "other.yml")
+    with pytest.raises(CostModelError, match="more than 8 files name each other"):
+        read_file(tmp_path / "in" / "job.yml", gpus=4)
+
+
 def test_a_module_of_anybody_else_is_not_guessed_at():
     text = (
         "# settings of torchtitan 0.3.0\ndef job():\n    config.training = TrainingConfig(seq_len=length())\n"
