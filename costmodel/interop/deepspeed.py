@@ -63,11 +63,10 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
     if "train_micro_batch_size_per_gpu" not in auto:
         draft.put(micro_batch=1)
     _take_unpriced(config, draft)
-    if config["bf16"] and not config["zero_stage"]:
-        draft.warnings.append(
-            "zero_optimization.stage 0 with bf16: BF16_Optimizer shards its states as ZeRO-1 does and adds gradients up in "
-            "fp32 (runtime/bf16_optimizer.py): --zero-stage 1 --set zero_all_reduce=true --set grad_accum_dtype=fp32 "
-            "prices that, here nothing is sharded"
+    if _takes_bf16_optimizer(config):
+        draft.notes.append(
+            "zero_optimization.stage 0 with bf16: BF16_Optimizer shards its states as ZeRO-1 does, after an all-reduce of "
+            "gradients that are added up in fp32 (runtime/bf16_optimizer.py): priced as that"
         )
     if draft["recompute"] is None and config["recompute"] is None and config["recomputation"]:
         draft.warnings.append(
@@ -76,7 +75,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
         )
     draft.put(
         recipe=_RECORD.recipe,
-        zero_stage=_stage(config),
+        zero_stage=1 if _takes_bf16_optimizer(config) else _stage(config),
         shard_group=max(config["shard_group"], 0),
         recompute=config["recompute"] or ("full" if config["recomputation"] else "none"),
         sequence_parallel=False,
@@ -123,6 +122,11 @@ def _stage(config: Values) -> int:
     if not 0 <= stage <= 3:
         raise config.error(config.key("zero_stage"), "a whole number from 0 to 3", stage)
     return int(stage)
+
+
+def _takes_bf16_optimizer(config: Values) -> bool:
+    """Tell whether the engine wraps the optimizer so: bf16 without ZeRO, gradients added up in fp32 as by default."""
+    return bool(config["bf16"]) and not config["zero_stage"] and config["accumulation_dtype"] in (None, "fp32")
 
 
 def _take_batch(config: Values, draft: Draft) -> None:
@@ -181,6 +185,8 @@ def _switches(config: Values, draft: Draft) -> dict[str, Any]:
         "cp_method": "ulysses" if draft["cp"] > 1 else None,
         "hpz_ranks": config["hpz_ranks"] if config["zero_stage"] == 3 and config["hpz_ranks"] > 1 else None,
     }
+    if _takes_bf16_optimizer(config):
+        read |= {"zero_all_reduce": True, "grad_accum_dtype": "fp32"}
     return changed_switches({name: value for name, value in read.items() if value is not None}, base)
 
 
