@@ -126,7 +126,9 @@ def _stage(config: Values) -> int:
 
 def _takes_bf16_optimizer(config: Values) -> bool:
     """Tell whether the engine wraps the optimizer so: bf16 without ZeRO, gradients added up in fp32 as by default."""
-    return bool(config["bf16"]) and not config["zero_stage"] and config["accumulation_dtype"] in (None, "fp32")
+    return (
+        bool(config["bf16"]) and not config["zero_stage"] and config["accumulation_dtype"] in (None, "fp32")
+    )
 
 
 def _take_batch(config: Values, draft: Draft) -> None:

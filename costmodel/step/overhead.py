@@ -67,9 +67,36 @@ def packing_lines(step: Step) -> list[TimeLine]:
 
 def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
     """Return what is known and not overlapped, the share of it that is not explained, and the wait for data."""
-    waited = _slowest_slice(step, bill)
+    waited = [*_slowest_gpu(step, bill), *_slowest_slice(step, bill)]
     made = [*waited, *_between_steps(step), *_unexplained(step, bill.plus(waited))]
     return [*made, *_input(step, bill.plus(made))]
+
+
+GPU_SPREAD = 0.015
+"""Standard deviation of how fast the GPUs of one cluster multiply matrices, over the median: the whiskers of a box plot,
+5.4 of them apart, are 8 % on average in five clusters (Sinha et al., SC '22, arXiv:2208.11035). [-]"""
+
+
+def _slowest_gpu(step: Step, bill: Bill) -> list[TimeLine]:
+    """Return what a step waits for the slowest of its GPUs, whose silicon and cooling differ; the job may say otherwise."""
+    placed = step.placed
+    several = any_nonzero(placed.layout.gpus > 1)
+    if not (several and placed.accelerator.is_gpu and placed.health.stragglers == "none"):
+        return []
+    return [
+        _line(
+            "overhead.slowest_gpu",
+            cause="proportion",
+            formula="spread * slowest * products_s",
+            terms={
+                "spread": GPU_SPREAD,
+                "slowest": expected_maximum_normal(placed.layout.gpus),
+                "products_s": sum_exposed([line for line in bill.time_lines if line.category == "math"]),
+            },
+            source="GPUs of one model differ by 8 % from whisker to whisker under matrix products (Sinha et al., "
+            "arXiv:2208.11035); expected maximum of as many (costmodel.physics.run.stragglers)",
+        )
+    ]
 
 
 def _slowest_slice(step: Step, bill: Bill) -> list[TimeLine]:

@@ -56,6 +56,28 @@ def test_moments_agree_with_the_integral_for_normals():
     assert float(deviation[0, 1]) == pytest.approx(0.05 * np.sqrt(1 - 1 / np.pi), rel=1e-4)
 
 
+def test_a_job_waits_for_the_slowest_of_its_gpus_in_its_matrix_products():
+    """1.5 % times the expected maximum of ten, of products and attention alone; nothing where ranks are as stated."""
+    job = {"model": "llama3-8b", "gpus": 10, "global_batch": 10, "seq_len": 4096}
+    est = cm.estimate(**job, cluster="dgx-h100-ndr")
+    (line,) = est.explain("overhead.slowest_gpu")
+    products = sum(float(one.exposed_seconds) for one in est.bill.time_lines if one.category == "math")
+    attention = sum(float(one.exposed_seconds) for one in est.bill.time_lines if one.cause == "attention")
+    assert 0.0 < attention < products < 0.9 * float(est.step_time_s)
+    assert line.each == pytest.approx(0.015 * 1.53875 * products, rel=1e-5)
+
+    def has(**more):
+        names = {
+            one.name for one in cm.estimate(**{**job, "cluster": "dgx-h100-ndr", **more}).bill.time_lines
+        }
+        return "overhead.slowest_gpu" in names
+
+    assert has()
+    assert not has(gpus=1, zero_stage=0, recompute="full")
+    assert not has(switches={"stragglers": "normal"})
+    assert not has(cluster="tpu-v5p", gpus=8, global_batch=8)
+
+
 def test_lasting_differences_are_paid_once_and_jitter_at_every_level():
     levels = [np.asarray(n) for n in (8.0, 8.0, 8.0, 128.0, 16384.0)]
     lasting = lasting_excess(levels, RankTimes(0.05))
