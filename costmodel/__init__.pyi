@@ -79,6 +79,7 @@ from costmodel.describe.jobs.recipe_page import recipes_table as recipes_table
 from costmodel.estimates.model_facts import models_table as models_table
 from costmodel.estimates.profile_check import check_profile as check_profile
 from costmodel.planning.entry import alternative as alternative
+from costmodel.planning.rl_plan import better_rl as better_rl
 from costmodel.planning.sweep import points_of as points_of
 from costmodel.planning.sweep import read_grid as read_grid
 from costmodel.what_if.compare import Runs as Runs

@@ -143,7 +143,9 @@ def _estimate_rl(asked: Mapping[str, Any], target: Target, check: bool, plot: st
 
     draw = planned_figure("RLEstimate", plot, target, figure)
     found = cm.estimate_rl(**asked)
-    target.show(found)
+    result = result_of(found)
+    better = cm.better_rl(found, asked)
+    target.show(result._replace(remarks=[*([better] if better else []), *result.remarks]))
     draw(found)
     if check and not found.fits:
         raise typer.Exit(3)

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, NoLayoutError
+from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.keywords import RLKeywords
@@ -81,6 +82,29 @@ class RLPlan(Answer):
 def layout_of(found: RLEstimate) -> str:
     """Return the degrees of the half that trains, such as ``tp2 pp2``."""
     return layout_text(found.training.job.layout)
+
+
+def layouts_of(found: RLEstimate) -> str:
+    """Return the layouts of both halves, such as ``training tp2 dp8, generation tp4``."""
+    degrees = [f"{name}{degree:.0f}" for name, degree in found.job.split._asdict().items() if degree > 1]
+    return f"training {layout_text(found.training.job.layout).partition(',')[0]}, generation {' '.join(degrees) or 'tp1'}"
+
+
+def better_rl(found: RLEstimate, asked: Mapping[str, Any]) -> str:
+    """Compare a step whose layouts nobody named with the best of `plan_rl` on the same split; empty where all are named."""
+    is_open = {
+        "training": names_no_degree(asked),
+        "generation": found.job.generates and not asked.get("generation_layout"),
+    }
+    if not any(is_open.values()):
+        return ""
+    assumed = f"No layout was named of {' and '.join(half for half in is_open if is_open[half])}: {layouts_of(found)}."
+    try:
+        best = plan_rl(**{**asked, "generation_gpus": found.job.generation_gpus}).best
+    except CostModelError as error:
+        return f"{assumed} No other fits: {error}."
+    gain = best.step_time_s / found.step_time_s - 1.0
+    return f"{assumed} Best on these GPUs: {format_seconds(best.step_time_s, 4)} a step ({gain:+.1%}), {layouts_of(best)}."
 
 
 def _planned_layout(job: RLJob) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.base.units import format_seconds
 from costmodel.generation.phases import forward_lines, packed_sequences, refit_line, trainer_bytes
 from costmodel.generation.rollout import (
     exponential_lengths,
@@ -401,6 +402,11 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
         out = capsys.readouterr().out
         assert said in out
         assert command[0] != "estimate" or "--format" in command or len(out.splitlines()) <= 25
+        if command == ["estimate", str(path)]:
+            # What nobody named is said, with the plan's best on the same split.
+            (best,) = (one for one in cm.plan_rl(**SMALL).found if not one.job.generation_gpus)
+            assert "No layout was named of generation: training tp1 pp2 dp8, generation tp1." in out
+            assert f"Best on these GPUs: {format_seconds(best.step_time_s, 4)} a step" in out
     for command, said in (
         (["run", str(path)], "--steps"),
         (["estimate", str(path), "--samples", "9"], "--samples, --expect, --html"),
