@@ -207,7 +207,11 @@ def part_times(priced: Priced) -> dict[str, PartTimes]:
     """Add up the lines of the blocks that each stage holds: forward (F), gradients of inputs (I), of weights (W)."""
     plan = stages_in_order(priced)
     times = {part: PartTimes(*np.zeros((2, len(STREAMS), plan.index.size))) for part in ("F", "I", "W")}
-    blocks = plan.blocks(priced.placed.model.mtp_layers)
+    towers = (block.runs_in_model for block in priced.step.blocks if block.role == "tower")
+    blocks = [
+        *plan.blocks(priced.placed.model.mtp_layers),
+        *(np.asarray(plan.has_embedding * runs) for runs in towers),
+    ]
     for held, lines in zip(blocks, priced.step.block_lines, strict=True):
         for line in lines:
             part = times[{"forward": "F", "backward_weight": "W"}.get(line.phase, "I")]

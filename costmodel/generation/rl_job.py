@@ -130,7 +130,8 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
     split = parse_split("generation_layout", layout, generation_gpus or gpus, model)
     prompt_len, longest = one("prompt_len"), one("max_response_len")
     capacity = float(read("seq_len", given["seq_len"])) if "seq_len" in given else prompt_len + longest
-    taken = set(names(JOB_FIELDS)) - {"global_batch", "seq_len", "packed_len", "packed_spread"}
+    taken = {name for name in names(JOB_FIELDS) if not name.startswith(("packed_", "image"))}
+    taken -= {"global_batch", "seq_len"}
     training = {name: value for name, value in given.items() if name in taken}
     return RLJob(
         training={**training, "model": model, "cluster": cluster, "gpus": gpus - generation_gpus},

@@ -35,7 +35,7 @@ from costmodel.planning.search import Question
 
 _TRAINED = (
     *("lora_rank", "lora_targets", "base_dtype", "frozen", "packed_len", "packed_spread"),
-    *("dataset_samples", "epochs", "site"),
+    *("images_per_sample", "image_tokens", "image_spread", "dataset_samples", "epochs", "site"),
 )
 """Keywords of a plan that every job of it takes as they are."""
 

@@ -77,9 +77,16 @@ def model_grids(found: ModelFacts) -> list[Grid]:
     layers = ", ".join(f"{count} {name}" for name, count in facts["layer_kinds"].items())
     head = facts_grid("model", facts, facts["name"], layers=layers)
     parts = [{"name": name, "count": count, "share": count / total} for name, count in components.items()]
-    on_top = any(name.startswith("mtp.") for name in components)
-    note = "mtp.* (multi-token prediction) are on top" if on_top else ""
-    dimensions = {k: str(v) for k, v in facts["dimensions"].items() if v not in (0, False, "")}
+    on_top = {
+        "mtp": "mtp.* (multi-token prediction)",
+        "vision": "vision.* (its tower)",
+        "audio": "audio.* (its tower)",
+    }
+    there = [
+        words for part, words in on_top.items() if any(name.startswith(f"{part}.") for name in components)
+    ]
+    note = f"{' and '.join(there)} are on top" if there else ""
+    dimensions = {k: str(v) for k, v in facts["dimensions"].items() if v and k != "tower"}
     whole = ["all", f"{total:,.0f}", "100.00%"]
     return [
         head,

@@ -41,6 +41,7 @@ from costmodel.step.anatomy.operators import (
     head_operators,
     layer_operators,
     prediction_operators,
+    tower_ends,
 )
 from costmodel.step.anatomy.params import (
     Params,
@@ -277,7 +278,37 @@ def build_blocks(placed: PlacedJob) -> list[Block]:
         projection, mtp_layers = prediction_operators(given), float(model.mtp_layers)
         params = [replace(one, count=one.count / model.mtp_layers) for one in param_blocks("mtp", model)]
         blocks.append(_block(placed, projection, params, stages.mtp, mtp_layers, role="mtp"))
-    return blocks
+    return blocks + _tower_blocks(placed)
+
+
+def _tower_blocks(placed: PlacedJob) -> list[Block]:
+    """Price the layers of a tower by kind, and what stands before and behind them, on the stage with the embedding."""
+    own, tower = placed.model.tower, placed.tower
+    if own is None or tower is None:
+        return []
+    blocks = []
+    for number, kind in enumerate(tower.kinds):
+        count = float(tower.model.kind_of_layer.count(number))
+        blocks.append(
+            _block(
+                tower,
+                layer_operators(tower.given, kind),
+                layer_param_blocks(tower.model, kind),
+                np.asarray(placed.stages.has_embedding * count),
+                count,
+                label=f"{own.name}." if len(tower.kinds) == 1 else f"{own.name}.{kind.name}.",
+                role="tower",
+                kind=kind,
+            )
+        )
+    ends = tower_ends(tower.given, own, placed.hidden)
+    counts = {"patches": own.patch_params, "projector": own.projector_params, "rest": own.other_params}
+    params = [
+        ParamBlock("embedding", leaf, float(count), "replicated", is_matrix=leaf != "rest")
+        for leaf, count in counts.items()
+    ]
+    label = f"{own.name}.ends."
+    return [*blocks, _block(tower, ends, params, placed.stages.has_embedding, 1.0, label=label, role="tower")]
 
 
 def _block(
@@ -288,7 +319,7 @@ def _block(
     runs_in_model: float,
     *,
     label: str = "",
-    role: Literal["layer", "embedding", "head", "mtp"] = "layer",
+    role: Literal["layer", "embedding", "head", "mtp", "tower"] = "layer",
     kind: LayerKind | None = None,
 ) -> Block:
     """Price the operators of a block as the job trains them, and count its parameters on a rank."""
@@ -571,7 +602,7 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         },
         source="one layer's recomputed activations and gradients are alive at a time, after the head's",
     )
-    saved = [line for block in step.blocks for line in _saved_lines(step.placed, block)]
+    saved = [line for block in step.blocks for line in _saved_lines(step.placed.of(block), block)]
     return [*saved, *_graph_lines(step), *stubs, transient]
 
 
@@ -587,7 +618,7 @@ def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
         for item in block.by_operator.values():
             name = block.label + PATHS[item.operator.part].split(".", 1)[0]
             parts[name] = np.asarray(parts.get(name, 0.0) + item.kept_bytes)
-    if block.role == "layer":
+    if block.role in ("layer", "tower"):
         inputs = 2.0 * placed.shard.tokens_sp * placed.hidden
         parts[f"{block.label}checkpoint"] = placed.recomputation.holds_inputs * inputs
     return [
@@ -674,7 +705,7 @@ def _backward_sizes(step: Step, head_stub: Array) -> _BackwardSizes:
         saved = block.saved_bytes
         if block.role == "head":
             head = head + np.ceil(block.num_on_stage) * saved[..., None]
-        elif block.role == "layer":
+        elif block.role in ("layer", "tower"):
             on_stage = block.num_on_stage > 0
             recomputed = np.maximum(
                 recomputed, np.maximum(saved - block.kept_bytes, 0.0)[..., None] * on_stage

@@ -328,7 +328,7 @@ def _wait_cycle_times(
     turn = [
         np.asarray(layers_at_turn.get(at, block.runs_in_model) * (forward[at] + inputs[at]))
         for at, block in enumerate(blocks)
-        if block.role != "embedding"
+        if block.role not in ("embedding", "tower")
     ]
     return {
         "pair_forward_s": most(wait_cycles.pairs, forward, of_pair),
@@ -356,7 +356,8 @@ def _by_chunk(
         np.asarray(one * block.runs_in_model) if block.role == "head" else one
         for block, one in zip(blocks, each, strict=True)
     ]
-    rows = range(len(blocks))
+    # Of a tower, which no chunk is counted to, the whole first stage has the time.
+    rows = [at for at, block in enumerate(blocks) if block.role != "tower"]
     longer_s = broadcast_sum([chunk_waits.more[at] * each[at][..., None] for at in rows])
     groups = (placed.micro_batches / placed.layout.pp)[..., None]
     waits_s = chunk_waits.share * (1.0 - chunk_waits.next_group / groups) * np.maximum(longer_s, 0.0)

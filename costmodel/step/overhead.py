@@ -12,7 +12,7 @@ from functools import partial, reduce
 
 import numpy as np
 
-from costmodel.bill.lines import Array, Bill, TimeLine, any_nonzero, sum_exposed, time_line
+from costmodel.bill.lines import Array, Bill, TimeLine, any_nonzero, broadcast_sum, sum_exposed, time_line
 from costmodel.describe.factors import classed
 from costmodel.physics.run.stragglers import (
     RankTimes,
@@ -61,6 +61,36 @@ def packing_lines(step: Step) -> list[TimeLine]:
                 "span": placed.shard.span,
             },
             source="sum of squared lengths of lognormal documents; expected maximum of independent ranks",
+        )
+    ]
+
+
+def image_lines(step: Step) -> list[TimeLine]:
+    r"""Return what data-parallel ranks wait for the one with the most of its images' tokens.
+
+    Tokens of N images vary by their spread over :math:`\sqrt N`, and the work of the tower with them.
+    """
+    placed, images = step.placed, step.placed.images
+    if not images.spread or not images.per_sample:
+        return []
+    passes = [
+        count * (block.forward_s + block.backward_s + block.recompute_s)
+        for block, count in zip(step.blocks, step.counts, strict=True)
+        if block.role == "tower"
+    ]
+    dp = np.asarray(placed.layout.dp)
+    return [
+        _line(
+            "packing.images",
+            axis="dp",
+            formula="tower_s * slowest * spread / sqrt(images)",
+            terms={
+                "tower_s": broadcast_sum(passes),
+                "slowest": expected_maximum_normal(dp),
+                "spread": images.spread,
+                "images": placed.global_batch * images.per_sample / dp,
+            },
+            source="sum of independent images; expected maximum of independent ranks",
         )
     ]
 

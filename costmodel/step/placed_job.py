@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from typing import Literal, NamedTuple, get_args
 
@@ -25,7 +25,8 @@ from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.models.model import LayerKind
+from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.models.model import LayerKind, tower_layers
 from costmodel.describe.recipe import require_cores
 from costmodel.physics.kernels.roofline import ScalarRate, memory_time
 from costmodel.physics.network.fabric import GroupCost
@@ -105,14 +106,14 @@ class OperatorTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """A layer of one kind, the embedding, the head, or the input projection of an MTP layer.
+    """A layer of one kind, also of a tower, the embedding, the head, or the input projection of an MTP layer.
 
     Its lines are for one micro-batch through one such block; `critical_stage` counts how often the slowest
     stage runs it in a step.
     """
 
     label: str
-    role: Literal["layer", "embedding", "head", "mtp"]
+    role: Literal["layer", "embedding", "head", "mtp", "tower"]
     by_operator: Mapping[str, OperatorTime]
     """Its operators in the order in which they run, one micro-batch."""
     parts: tuple[ParamBlock, ...]
@@ -188,6 +189,36 @@ class PlacedJob(Job):
     kinds: tuple[LayerKind, ...]
     imbalance: Array
     """Tokens of the busiest expert rank over the mean. [-]"""
+
+    @cached_property
+    def tower(self) -> PlacedJob | None:
+        """The layers of the model's tower as a job of its own, None where no images are encoded.
+
+        All context ranks encode all images of their micro-batch, and tensor ranks too where they do not divide its heads.
+        """
+        own, images, layout = self.model.tower, self.images, self.layout
+        if own is None or not images.per_sample:
+            return None
+        one = np.asarray(1.0)
+        tp = np.asarray(np.where(own.num_heads % layout.tp == 0, layout.tp, 1.0))
+        sp = np.asarray(layout.sequence_parallel * (tp > 1))
+        layout = replace(layout, tp=tp, cp=one, ep=one, etp=one, sequence_parallel=sp)
+        count, tokens = layout.micro_batch * images.per_sample, np.asarray(images.tokens * own.merge)
+        shard = self.shard._replace(
+            micro_batch=count,
+            seq_len=tokens,
+            # Scores grow with the square of an image's tokens.
+            span=np.asarray(tokens * (1.0 + images.spread**2)),
+            tokens=count * tokens,
+            tokens_sp=np.asarray(count * tokens / np.where(sp > 0, tp, 1.0)),
+            **{"tp": tp, "cp": one, "etp": one, "swaps": one},
+        )
+        mesh, layers = _mesh(self, layout), tower_layers(own)
+        return replace(self, model=layers, layout=layout, shard=shard, mesh=mesh, kinds=layers.layer_kinds())
+
+    def of(self, block: Block) -> PlacedJob:
+        """Return the job whose sizes a block has: the tower's for those of a tower."""
+        return self.tower if block.role == "tower" and self.tower is not None else self
 
     @cached_property
     def micro_batches(self) -> Array:
@@ -467,18 +498,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     tokens = np.asarray(layout.micro_batch * job.seq_len / layout.cp)
     tokens_sp = np.asarray(np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens))
     imbalance = _expert_imbalance(job, tokens_sp)
-    mesh = build_mesh(
-        tp=layout.tp,
-        cp=layout.cp,
-        pp=layout.pp,
-        dp=layout.dp,
-        ep=layout.ep,
-        etp=layout.etp,
-        tier_sizes=[float(tier.size) for tier in job.cluster.tiers],
-        ends=[tier.ends for tier in job.cluster.tiers],
-        order=job.axis_order,
-        shape=job.cluster.tiers[0].shape,
-    )
+    mesh = _mesh(job, layout)
     shard = Shard(
         micro_batch=layout.micro_batch,
         seq_len=job.seq_len,
@@ -501,6 +521,22 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         shard=shard,
         kinds=kinds,
         imbalance=imbalance,
+    )
+
+
+def _mesh(job: Job, layout: Layout) -> Mesh:
+    """Return the process groups of a layout on a job's machine."""
+    return build_mesh(
+        tp=layout.tp,
+        cp=layout.cp,
+        pp=layout.pp,
+        dp=layout.dp,
+        ep=layout.ep,
+        etp=layout.etp,
+        tier_sizes=[float(tier.size) for tier in job.cluster.tiers],
+        ends=[tier.ends for tier in job.cluster.tiers],
+        order=job.axis_order,
+        shape=job.cluster.tiers[0].shape,
     )
 
 

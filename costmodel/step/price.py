@@ -48,6 +48,7 @@ STEP: tuple[_OfStep, ...] = (
     data.time_lines,
     optimizer.time_lines,
     overhead.packing_lines,
+    overhead.image_lines,
     states.memory_lines,
     compression.memory_lines,
     compute.memory_lines,
@@ -140,6 +141,6 @@ def price_unsharded(job: Job, *, every_stage: bool = False) -> Unsharded:
     lines: list[list[TimeLine]] = [[] for _ in blocks]
     for block, made in zip(blocks, lines, strict=True):
         for of_block in BLOCK:
-            made += of_block(placed, block, made)
+            made += of_block(placed.of(block), block, made)
     step = critical_step(placed, blocks, lines)
     return Unsharded(step, {of_step: of_step(step) for of_step in STEP if of_step not in SHARDED})

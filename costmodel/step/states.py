@@ -430,7 +430,7 @@ def _sharded_sizes(step: Step, held: Params, each: Sequence[Params]) -> tuple[Ar
     dense, expert = (ranks > 1 for ranks in step.placed.shard_ranks)
     layers, root = [], np.asarray(0.0)
     for block, params in zip(step.blocks, each, strict=True):
-        if block.role == "layer":
+        if block.role in ("layer", "tower"):
             layers.append(np.asarray(params.dense * dense + params.expert * expert))
         else:
             root = root + (params.dense * dense)[..., None] * block.num_on_stage

@@ -38,7 +38,7 @@ def test_a_window_inside_documents():
     """Of documents of 256, a window of 128 meets 128 (1 - 1/4)."""
     est = price({**SMALL, "sliding_window": 128}, packed_len=256)
     met = est.priced.step.blocks[0].by_operator["attention.core"].operator.attention
-    assert float(met.causal_share * met.seq_k) == near(96)
+    assert float(met.keys_share * met.seq_k) == near(96)
 
 
 def test_ranks_wait_for_the_longest_documents():

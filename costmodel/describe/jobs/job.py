@@ -34,7 +34,7 @@ from costmodel.describe.jobs.layout import (
     require_possible,
     torus_problem,
 )
-from costmodel.describe.jobs.packing import Packing, make_packing
+from costmodel.describe.jobs.packing import Images, Packing, make_images, make_packing
 from costmodel.describe.jobs.reading import (
     keywords,
     read,
@@ -88,6 +88,8 @@ class Job:
     """What of the model is trained."""
     packing: Packing = field(default_factory=Packing)
     """How long the documents of a sequence are."""
+    images: Images = field(default_factory=Images)
+    """Images of a sequence."""
     factors: Factors = NOMINAL
     """What the calibrated constants are multiplied by; samples of them are leading dimensions of every figure."""
     belief: Belief = PRIOR
@@ -219,6 +221,14 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         tuning=_tuning(given),
         packing=make_packing(
             float(read_given(given, "packed_len")), float(read_given(given, "packed_spread")), seq_len
+        ),
+        images=make_images(
+            model,
+            *(
+                float(read_given(given, name))
+                for name in ("images_per_sample", "image_tokens", "image_spread")
+            ),
+            seq_len,
         ),
         factors=site.factors,
         belief=site.belief,

@@ -58,6 +58,9 @@ class JobKeywords(LayoutKeywords, total=False):
     frozen: Words
     packed_len: Numbers
     packed_spread: Numbers
+    images_per_sample: Numbers
+    image_tokens: Numbers
+    image_spread: Numbers
     dataset_samples: Number
     epochs: Number
     layout: str | None

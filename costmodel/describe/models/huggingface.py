@@ -19,8 +19,8 @@ from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.base.files import refuse_endless
 from costmodel.describe.models import huggingface_layers, huggingface_odd
 from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, sizes_of, table
-from costmodel.describe.models.huggingface_layers import common_values, routing_groups, value_of
-from costmodel.describe.models.huggingface_wrappers import language_model
+from costmodel.describe.models.huggingface_layers import HIDDEN, common_values, routing_groups, value_of
+from costmodel.describe.models.huggingface_wrappers import language_model, tower_of
 from costmodel.describe.models.model import MOST, Model, make_model
 
 _SHAPES = re.compile(r"(^|_)(experts?|moe|latent|rank)(_|$)")
@@ -111,14 +111,22 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
             f"{origin}: model_type {kind!r}: a value is of another kind than its key wants, such as a text for a list"
         ) from None
     called = name or str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1] or stem
-    model = make_model({**values, "name": called or keys.raw["model_type"], "source": origin}, origin)
+    tower = tower_of(raw, keys.need(*HIDDEN), origin)
+    model = make_model(
+        {**values, "tower": tower, "name": called or keys.raw["model_type"], "source": origin}, origin
+    )
     left = sorted(key for key in keys.raw.keys() - keys.used if _may_shape(key, keys.raw[key]))
     for key in left:
         _require_shaped(key, keys.raw[key], origin)
     # Keys of a wrapper inside a wrapper are not in the outermost.
     outer = [key for key in text.outer if _may_shape(key, raw.get(key, key))]
     notes = [f"{key} = {text.defaults[key]}: the file leaves it out" for key in sorted(keys.defaulted)]
-    return HuggingFaceModel(model, (*left, *outer), (*notes, *text.left_out))
+    images = "; without images_per_sample only"
+    towers = (
+        one.replace("; only", images) if tower and one.startswith(f"{tower.name}_config") else one
+        for one in text.left_out
+    )
+    return HuggingFaceModel(model, (*left, *outer), (*notes, *towers))
 
 
 def _may_shape(key: str, value: Any) -> bool:

@@ -7,7 +7,7 @@ Parameter and FLOP counts follow from it in `costmodel.step.anatomy.params`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from math import gcd
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -18,6 +18,7 @@ from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.bill.formula import evaluate
 from costmodel.describe.models.mixers import AnyMixer, OtherHeads
+from costmodel.describe.models.towers import Tower
 
 Attention = Literal["mha", "gqa", "mqa", "mla"]
 Norm = Literal["rmsnorm", "layernorm"]
@@ -201,6 +202,8 @@ class Model(BaseModel):
     """Longest sequence that its positions are made for, 0 where nobody says it."""
     mtp_layers: int = Field(default=0, ge=0, le=MOST_LAYERS)
     """Multi-token-prediction layers on top of `num_layers`; see `physics.params.mtp_param_blocks`."""
+    tower: Tower | None = None
+    """What encodes images or audio in front of it; no part of its own counts."""
 
     def __init__(self, **fields: Any) -> None:
         """Make a model of its fields; what follows from the rest may be left out."""
@@ -385,6 +388,24 @@ def make_model(values: Mapping[str, Any], origin: str = "") -> Model:
         return Model(**{str(key): value for key, value in values.items()})
     except ModelConfigError as error:
         raise ModelConfigError(str(error).replace(_ANY, where, 1)) from None
+
+
+@cache
+def tower_layers(tower: Tower) -> Model:
+    """Return the layers of a tower as a model without tokens."""
+    shared = ("num_layers", "hidden_size", "num_heads", "head_dim", "ffn_size", "gated_mlp")
+    flags = ("qkv_bias", "attention_out_bias", "linear_bias", "norm_bias")
+    values: dict[str, Any] = {name: getattr(tower, name) for name in (*shared, *flags)}
+    if tower.window and tower.full_layers < tower.num_layers:
+        windowed = tower.num_layers - tower.full_layers
+        values |= {
+            "sliding_window": tower.window,
+            "attention_pattern": "w" * windowed + "f" * tower.full_layers,
+        }
+    norm = "layernorm" if tower.norm_bias else "rmsnorm"
+    return make_model(
+        {**values, "name": tower.name, "vocab_size": 1, "causal": False, "norm": norm, "position": "none"}
+    )
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.errors import ModelConfigError, shown
-from costmodel.base.yaml_files import read_mapping
-from costmodel.bill.formula import evaluate, inputs_of, names_of
+from costmodel.describe.models.huggingface_formulas import formulas_of, number_of, rows_of
 from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, sizes_of
 from costmodel.describe.models.huggingface_wrappers import language_model
-
-_COUNTED = ("cross_attention_layers", "per_layer_config")
-"""Keys of which a formula needs how many there are; another list is no number."""
 
 _PREDICTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Layers that predict further tokens, which transformers does not build."""
@@ -44,7 +37,7 @@ def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
         known = {"name": name or kind, "model_type": kind, **sizes_of(text.raw)}
         return Size(known, (), text.left_out) if kind in by_name("refused") else None
     keys = Keys(text.raw, origin, text.defaults)
-    formulas = _formulas(kind)
+    formulas = formulas_of("unpriced.yaml", kind, "_decoder")
     if keys.get("add_cross_attention"):
         raise keys.refuse(f"add_cross_attention: a {kind!r} with it cannot be counted")
     fields = {
@@ -56,15 +49,15 @@ def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
     fields |= {"num_kv_heads": "num_key_value_heads", "vocab_size": "vocab"}
     try:
         with np.errstate(all="raise"):
-            found = {field: _value(keys, formulas, each) for field, each in fields.items()}
-            tied = _value(keys, formulas, "tied")
+            found = {field: number_of(keys, formulas, each) for field, each in fields.items()}
+            tied = number_of(keys, formulas, "tied")
     except ArithmeticError:
         raise keys.refuse(f"model_type {kind!r}: a size of 0 cannot be counted") from None
     if strange := [field for field, value in found.items() if value < 0 or not value.is_integer()]:
         raise keys.refuse(f"model_type {kind!r}: its sizes make {strange[0]} no whole number")
     sizes = {field: int(value) for field, value in found.items() if value}
     shape = {"name": name or kind, "model_type": kind, **sizes, "tied_embeddings": bool(tied)}
-    silent = [*_rows()["_shapes_nothing"].split(), *_PREDICTING]
+    silent = [*rows_of("unpriced.yaml")["_shapes_nothing"].split(), *_PREDICTING]
     left = (key for key in keys.raw.keys() - keys.used if not shapes_nothing(key) and key not in silent)
     ignored = tuple(sorted(key for key in left if keys.raw[key] not in (None, False, 0, [], {})))
     predicting = [f"{key}: these layers are not counted" for key in _PREDICTING if keys.raw.get(key)]
@@ -73,60 +66,4 @@ def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
 
 def counted_types() -> tuple[str, ...]:
     """Return every ``model_type`` whose parameters are counted."""
-    return tuple(kind for kind in _rows() if not kind.startswith("_"))
-
-
-@cache
-def _rows() -> Mapping[str, Any]:
-    """Return the table's row of every type."""
-    path = files("costmodel") / "describe" / "data" / "unpriced.yaml"
-    table = read_mapping(path, example="bitnet: {layer: attention}", error=ModelConfigError)
-    return {kind: row for kinds, row in table.items() for kind in kinds.split()}
-
-
-@cache
-def _formulas(kind: str) -> dict[str, str]:
-    """Return the formulas of a type by name, with those of the rows that it is like."""
-    row = {name: str(formula) for name, formula in _rows()[kind].items()}
-    like = row.pop("like", "_decoder")
-    return {**_formulas(like), **row} if like != kind else row
-
-
-def _value(keys: Keys, formulas: Mapping[str, str], name: str, asking: tuple[str, ...] = ()) -> float:
-    """Return what a name stands for: a key of the config, a part of its lists and mappings, or a formula."""
-    value = keys.get(name)
-    if value is None:
-        value = _part(keys, formulas, name)
-    if isinstance(value, (list, dict)) and name in _COUNTED:
-        return float(len(value))
-    if value is not None and not (value == "auto" and name in formulas):
-        if not isinstance(value, (int, float)):
-            raise keys.refuse(f"{name}: expected a number, got {shown(value)}")
-        return float(value)
-    if name not in formulas or name in asking:
-        keys.need(name)
-    terms = {each: _value(keys, formulas, each, (*asking, name)) for each in inputs_of(formulas[name])}
-    return float(evaluate(formulas[name], terms))
-
-
-def _part(keys: Keys, formulas: Mapping[str, str], name: str) -> Any:
-    """Return how many layers a list of the config calls so, or the value inside a mapping; None if it has neither."""
-    shared = (each for each in keys.raw if name.startswith(f"{each}_"))
-    key = next((each for each in shared if isinstance(keys.get(each), (list, dict))), None)
-    if key is None:
-        return None
-    found, wanted = keys.get(key), name.removeprefix(f"{key}_")
-    if isinstance(found, dict):
-        inner = [each for each in found.values() if isinstance(each, dict)]
-        values = [each.get(wanted) for each in inner] if inner else [found.get(wanted)]
-        if any(value != values[0] for value in values):
-            raise keys.refuse(f"{key}: layers of more than two {wanted} cannot be counted")
-        return values[0]
-    layers = int(_value(keys, formulas, "layers"))
-    listed = [str(kind) for kind in found[:layers]]
-    known = {other for formula in formulas.values() for other in names_of(formula)} | formulas.keys()
-    if strange := [kind for kind in listed if f"{key}_{kind}" not in known]:
-        raise keys.refuse(f"{key}: {strange[0]!r} cannot be counted")
-    if len(listed) < layers:
-        raise keys.refuse(f"{key}: has {len(listed)} layers, the model has {layers}")
-    return listed.count(wanted)
+    return tuple(kind for kind in rows_of("unpriced.yaml") if not kind.startswith("_"))

@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.tuning import Tuning
-from costmodel.describe.models.model import Model
+from costmodel.describe.models.model import Model, tower_layers
 from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
 from costmodel.step.anatomy.mixers.family import SCANS
@@ -299,7 +299,7 @@ def job_flops_per_token(job: Job, *, causal: bool = False) -> Array:
     Its packing says how far attention reaches, its tuning what is trained; see `model_flops_per_token`.
     """
     model, tuning = job.model, job.tuning
-    whole = model_flops_per_token(model, job.span, causal)
+    whole = np.asarray(model_flops_per_token(model, job.span, causal) + _tower_flops(job))
     if tuning.whole:
         return whole
     # No weight gradient of frozen matrices, two FLOPs each; adapters are matrices of their own.
@@ -313,6 +313,18 @@ def job_flops_per_token(job: Job, *, causal: bool = False) -> Array:
     dense, expert = _all_adapters(model, tuning, job.recipe, job.precision)
     adapters = dense + expert * model.top_k / max(model.num_experts, 1)
     return np.asarray(whole + 6.0 * adapters - 2.0 * frozen)
+
+
+def _tower_flops(job: Job) -> Array:
+    """Return the model FLOPs of the tower for each token of the language model. [FLOP]"""
+    tower, images = job.model.tower, job.images
+    if tower is None or not images.per_sample:
+        return np.asarray(0.0)
+    span = images.tokens * tower.merge * (1.0 + images.spread**2)
+    # Without the one row of its table.
+    layers = model_flops_per_token(tower_layers(tower), span) - 6.0 * tower.hidden_size
+    each = tower.merge * (layers + 6.0 * tower.patch_params) + 6.0 * tower.projector_params
+    return np.asarray(images.per_sample * images.tokens * each / job.seq_len)
 
 
 def _all_adapters(model: Model, tuning: Tuning, recipe: Recipe, precision: Precision) -> tuple[float, float]:

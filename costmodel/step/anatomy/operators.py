@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.describe.models.model import LayerKind
+from costmodel.describe.models.towers import Tower
 from costmodel.step.anatomy.attention import attention_operators
 from costmodel.step.anatomy.feed_forward import mlp_operators, moe_operators
 from costmodel.step.anatomy.mixers import mixer_operators
@@ -157,6 +158,21 @@ def prediction_operators(given: Given) -> list[Operator]:
         elementwise("mtp", "concat", t_sp * both, Traffic(4, 4), kept),
         *quantise(given, "mtp", Cast(t_sp * both, t * width, t * both)),
         linear("mtp", "projection", "column", t, width, both, saved_bytes=np.asarray(BF16 * t_sp * h)),
+    ]
+
+
+def tower_ends(given: Given, tower: Tower, hidden: float) -> list[Operator]:
+    """Return what makes the tokens of a tower, and what brings them to the width of the language model; whole on every rank."""
+    t, h = given.tokens, given.hidden
+    merged = t / tower.merge
+    return [
+        linear(
+            "embedding", "patches", "replicated", t, h, tower.patch_params / h, kept=BF16, low_precision=False
+        ),
+        elementwise("embedding", "positions", t * h, ADD_FUSED),
+        linear(
+            "embedding", "projector", "replicated", merged, hidden, tower.projector_params / hidden, kept=BF16
+        ),
     ]
 
 

@@ -21,7 +21,7 @@ from costmodel.bill.formula import evaluate, inputs_of
 from costmodel.bill.lines import Array
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.models.mixers import AnyMixer
-from costmodel.describe.models.model import LayerKind, Model
+from costmodel.describe.models.model import LayerKind, Model, tower_layers
 from costmodel.step.anatomy.mixers import mixer_flops
 from costmodel.step.anatomy.operator_parts import ParamBlock
 
@@ -85,13 +85,19 @@ def num_active_params(model: Model) -> float:
 def params_by_component(model: Model) -> dict[str, float]:
     """Return the parameters [-] of the whole model by block name, in model order.
 
-    Those of multi-token-prediction layers start with ``mtp.`` and are on top of `num_params`.
+    Those of multi-token-prediction layers start with ``mtp.``, those of a tower with its name; both are on top of
+    `num_params`.
     """
     total: dict[str, float] = {}
     for block in all_blocks(model):
         total[block.name] = total.get(block.name, 0.0) + block.count
     for block in mtp_param_blocks(model):
         total["mtp." + block.name.removeprefix("mtp.")] = block.count
+    if tower := model.tower:
+        layers = sum(block.count for block in _layer_blocks(tower_layers(tower)))
+        parts = {"layers": layers, "patches": tower.patch_params, "projector": tower.projector_params}
+        parts["rest"] = tower.other_params
+        total |= {f"{tower.name}.{name}": float(count) for name, count in parts.items() if count}
     return total
 
 

@@ -1,0 +1,164 @@
+"""Encoders of images and audio: parameters of published towers, their work by hand, and what cannot be."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+from costmodel.base.yaml_files import read_mapping
+from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.describe.models.huggingface_formulas import rows_of
+from costmodel.describe.models.huggingface_wrappers import tower_of
+from costmodel.step.anatomy.params import params_by_component
+
+PUBLISHED = read_mapping(Path(__file__).with_name("towers.yaml"), example="tiny: {}")
+TEXT = {"num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 512, "vocab_size": 1000}
+TINY = {
+    "model_type": "qwen2_5_vl",
+    **{**TEXT, "hidden_size": 256, "num_key_value_heads": 4},
+    "vision_config": {
+        **{
+            "model_type": "qwen2_5_vl",
+            "depth": 4,
+            "hidden_size": 128,
+            "intermediate_size": 192,
+            "num_heads": 8,
+        },
+        **{"patch_size": 14, "out_hidden_size": 256, "window_size": 112, "fullatt_block_indexes": [3]},
+    },
+}
+JOB = {"cluster": "h100", "gpus": 8, "global_batch": 64, "seq_len": 1024}
+
+
+def read(config, **vision):
+    """The model of a config, with some keys of its tower changed."""
+    return read_hf_config({**config, "vision_config": {**config["vision_config"], **vision}}).model
+
+
+def test_parameters_of_published_towers_are_exact():
+    for name, row in PUBLISHED.items():
+        tower = tower_of(row, row["hidden_size"], name)
+        text = {**TEXT, "model_type": "llama", "hidden_size": row["hidden_size"], "name": "x"}
+        model = read_hf_config(text).model.model_copy(update={"tower": tower})
+        own = sum(count for part, count in params_by_component(model).items() if part.startswith(tower.name))
+        assert (name, own) == (name, row["params"])
+        if "tokens" in row:
+            assert (name, [tower.tokens, tower.merge]) == (name, row["tokens"])
+    kinds = {row.get("vision_config", row.get("audio_config"))["model_type"] for row in PUBLISHED.values()}
+    assert kinds <= rows_of("towers.yaml").keys()
+    assert {row["model_type"] for row in PUBLISHED.values()} >= rows_of("towers.yaml")["_joined"].keys() - {
+        "internvl_chat"
+    }
+
+
+def test_a_tower_is_left_out_until_images_are_named_and_then_stands_on_the_first_stage():
+    model = read(TINY)
+    assert any(
+        "without images_per_sample only the language model is priced" in note
+        for note in read_hf_config(TINY).notes
+    )
+    plain = cm.estimate(model=model, **JOB)
+    assert not [line for line in plain.bill.time_lines if "vision" in line.name]
+    four = {"pp": 4, "images_per_sample": 2, "image_tokens": 64, **JOB}
+    est = cm.estimate(model=model, **four)
+    held = {line.name: np.asarray(line.bytes) for line in est.bill.memory_lines}
+    on_stages = held["activation.vision.dense.attention"]
+    assert on_stages[0] > 0
+    assert not on_stages[1:].any()
+    # Three layers with windows and one without, for each of 32 micro-batches.
+    counts = {
+        line.name: float(line.count)
+        for line in est.bill.time_lines
+        if line.name.endswith("attention.qkv.forward")
+    }
+    assert counts["compute.vision.dense-window.attention.qkv.forward"] == 3 * 32
+    assert counts["compute.vision.dense.attention.qkv.forward"] == 32
+    assert float(est.step_time_s) > float(cm.estimate(model=model, pp=4, **JOB).step_time_s)
+
+
+def test_work_of_a_tower_by_hand():
+    """Two images of 64 tokens, 256 patches each, in windows of 64: all matrices once, and two products of scores."""
+    model = read(TINY)
+    plain, est = (
+        cm.estimate(model=model, **JOB, **more) for more in ({}, {"images_per_sample": 2, "image_tokens": 64})
+    )
+    layer = 128 * 3 * 128 + 128 * 128 + 3 * 128 * 192
+    matrices = 256 * (4 * layer + 3 * 2 * 14 * 14 * 128) + 64 * (512 * 512 + 512 * 256)
+    scores = 256 * 2 * 2 * 128 * (3 * 64 + 256)
+    flops = 3 * (2 * matrices + scores)
+    assert float(est.model_flops() - plain.model_flops()) == pytest.approx(64 * 2 * flops, rel=1e-12)
+    by_name = {
+        f"{block.label}{item.operator.name}": item.operator
+        for block in est.priced.step.blocks
+        if block.role == "tower"
+        for item in block.by_operator.values()
+    }
+    qkv, core = (
+        by_name["vision.dense-window.attention.qkv"],
+        by_name["vision.dense-window.attention.core"].attention,
+    )
+    assert [float(size) for size in (qkv.m, qkv.n, qkv.k)] == [512, 384, 128]
+    assert [float(size) for size in (core.heads, core.seq_q, core.seq_k, core.keys_share)] == [
+        16,
+        256,
+        256,
+        0.25,
+    ]
+    assert float(by_name["vision.ends.embedding.projector"].m) == 128
+    # Tensor parallelism cuts heads where it divides them, and context parallelism cuts no image.
+    for tp, cp, heads in ((8, 1, 1.0), (2, 2, 4.0)):
+        cut = cm.estimate(model=model, tp=tp, cp=cp, images_per_sample=2, image_tokens=64, **JOB)
+        block = next(block for block in cut.priced.step.blocks if block.label == "vision.dense.")
+        assert float(block.by_operator["attention.core"].operator.attention.heads) == 2 * heads
+    odd = cm.estimate(model=read(TINY, num_heads=1), tp=2, images_per_sample=2, image_tokens=64, **JOB)
+    assert not [line for line in odd.bill.time_lines if line.name.startswith("tp.vision")]
+
+
+def test_images_of_unlike_size_keep_ranks_waiting():
+    """Sums of 16 images a rank vary by a quarter of the spread; scores by the mean of squares."""
+    job = {"model": read(TINY), "images_per_sample": 2, "image_tokens": 64, **JOB}
+    alike, unlike = cm.estimate(**job), cm.estimate(**job, image_spread=0.8)
+    line = next(line for line in unlike.bill.time_lines if line.name == "packing.images")
+    slowest = 1.4236  # expected maximum of eight normal numbers
+    works = sum(
+        float(count * (block.forward_s + block.backward_s))
+        for block, count in zip(unlike.priced.step.blocks, unlike.priced.step.counts, strict=True)
+        if block.role == "tower"
+    )
+    assert float(line.seconds) == pytest.approx(works * slowest * 0.8 / 4.0, rel=2e-3)
+    full = [
+        next(b for b in est.priced.step.blocks if b.label == "vision.dense.")
+        .by_operator["attention.core"]
+        .operator
+        for est in (alike, unlike)
+    ]
+    assert float(full[1].attention.keys_share) == pytest.approx(1.64 * float(full[0].attention.keys_share))
+
+
+def test_what_cannot_be_encoded_is_one_line():
+    for model, more, said in (
+        ("llama3-8b", {"images_per_sample": 1}, "images_per_sample: llama3-8b has no tower that is known"),
+        (
+            read(TINY),
+            {"images_per_sample": 1},
+            "image_tokens: the vision tower of .* takes images of any size",
+        ),
+        (
+            read(TINY),
+            {"images_per_sample": 20, "image_tokens": 64},
+            "20 images of 64 tokens are more than seq_len",
+        ),
+        (read(TINY), {"image_tokens": 64}, "need images_per_sample"),
+    ):
+        with pytest.raises(CostModelError, match=said):
+            cm.estimate(model=model, **JOB, **more)
+    # A tower without one of its sizes is left out, as one of an unknown kind is.
+    assert read(TINY, depth=None).tower is None
+    assert read(TINY, model_type="own_vit").tower is None
+    job = {"model": "x", "images_per_sample": 2.0, "image_tokens": 64, "image_spread": 0.5}
+    est = cm.estimate(**{**JOB, **job, "model": read(TINY)})
+    assert {name: est.to_dict()["inputs"][name] for name in job if name != "model"} == {
+        name: value for name, value in job.items() if name != "model"
+    }
