@@ -109,8 +109,11 @@ def simulated_step_s(est: PricedJob) -> float:
     """Return what the step of one layout takes if its pipeline takes what its simulation does. [s]
 
     Of a long step four micro-batches a stage are run: from three to four it grows as it does from there on, where
-    the order of all tasks is given. A port that is busy for longer than that still is.
+    the order of all tasks is given. A port that is busy for longer than that still is. Stages on unlike nodes are not
+    simulated.
     """
+    if est.job.cluster.mixed is not None:
+        return float(est.step_time_s)
     placed, waits = est.priced.placed, not est.priced.placed.synchronized
     p, m = int(est.job.layout.pp), int(placed.micro_batches)
 

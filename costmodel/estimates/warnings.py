@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import fact, schedule_at
 from costmodel.physics.run.stragglers import MOST_PIECE_VARIATION
 from costmodel.step.overhead import synchronisations
-from costmodel.step.price import price
+from costmodel.step.price import price, price_blocks
+from costmodel.step.unlike_nodes import on_other_nodes
 
 BUBBLE_SHARE = 0.10
 COMMUNICATION_SHARE = 0.20
@@ -46,6 +48,7 @@ def warnings_of(est: PricedJob) -> list[str]:
     about = (
         _memory,
         _placement,
+        _other_nodes,
         _bubble,
         _simulated,
         _faster,
@@ -61,6 +64,21 @@ def warnings_of(est: PricedJob) -> list[str]:
         _evidence,
     )
     return [said for each in about for said in each(est)]
+
+
+def _other_nodes(est: PricedJob) -> Iterator[str]:
+    """Say which of two kinds of node waits for the other."""
+    mixed, placed = est.job.cluster.mixed, est.priced.placed
+    if mixed is None:
+        return
+    same = price_blocks(replace(placed, cluster=replace(placed.cluster, mixed=None))).seconds
+    share = float(price_blocks(on_other_nodes(placed)).seconds / same)
+    waits = f"they wait {1.0 - share:.0%} of each micro-batch" if share < 1.0 else "the others wait for them"
+    dealt = ", which a batch dealt by speed shortens" if mixed.batch_by_speed else ""
+    yield (
+        f"{mixed.nodes} nodes of {mixed.accelerator.name} take {share:.2f} of the time of the others for the same work: "
+        f"where replicas or stages get as much, {waits}{dealt}; stages can get layers by speed (pipeline_layout)"
+    )
 
 
 def accumulation(est: PricedJob) -> Iterator[str]:

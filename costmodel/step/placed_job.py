@@ -128,7 +128,7 @@ class Block:
     """Number of such blocks on each stage (last dimension). [-]"""
     runs_on_stage: Array
     """How often a micro-batch runs such blocks on each stage: every MTP layer runs the head again. [-]"""
-    runs_in_model: float
+    runs_in_model: float | Array
     """The same on all stages together. [-]"""
     kind: LayerKind | None = None
 

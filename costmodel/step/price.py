@@ -30,6 +30,7 @@ from costmodel.step import (
 )
 from costmodel.step.critical_stage import Step, critical_step
 from costmodel.step.placed_job import Block, PlacedJob, place_job
+from costmodel.step.unlike_nodes import PricedBlocks, on_other_nodes, with_other_nodes
 
 BLOCK: tuple[Callable[[PlacedJob, Block, Sequence[TimeLine]], list[TimeLine]], ...] = (
     compute.time_lines,
@@ -131,16 +132,24 @@ def price(job: Job, *, every_stage: bool = False) -> Priced:
     return price_unsharded(job, every_stage=every_stage).sharded(layout.zero_stage, layout.shard_group)
 
 
+def price_blocks(placed: PlacedJob) -> PricedBlocks:
+    """Price the blocks of a placed job, each with its lines for one micro-batch."""
+    blocks = compute.build_blocks(placed)
+    lines: list[list[TimeLine]] = [[] for _ in blocks]
+    for block, made in zip(blocks, lines, strict=True):
+        for of_block in BLOCK:
+            made += of_block(placed.of(block), block, made)
+    return PricedBlocks(blocks, lines)
+
+
 def price_unsharded(job: Job, *, every_stage: bool = False) -> Unsharded:
     """Price what does not depend on how data parallelism shards: `zero_stage` and `shard_group` are not read.
 
     A search does so once for all shardings of the same placements and schedules; see `price`.
     """
     placed = place_job(job, every_stage=every_stage)
-    blocks = compute.build_blocks(placed)
-    lines: list[list[TimeLine]] = [[] for _ in blocks]
-    for block, made in zip(blocks, lines, strict=True):
-        for of_block in BLOCK:
-            made += of_block(placed.of(block), block, made)
-    step = critical_step(placed, blocks, lines)
+    priced = price_blocks(placed)
+    if placed.cluster.mixed is not None:
+        placed, priced = with_other_nodes(placed, priced, price_blocks(on_other_nodes(placed)))
+    step = critical_step(placed, *priced)
     return Unsharded(step, {of_step: of_step(step) for of_step in STEP if of_step not in SHARDED})

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 
 from costmodel.base.errors import ProfileError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
-from costmodel.describe.hardware.cluster import Cluster, Tier
+from costmodel.describe.hardware.cluster import Cluster, OtherNodes, Tier
+from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.physics.network.fabric import Fabric
 
@@ -24,10 +25,12 @@ NUMBERS: Mapping[str, str] = {
     "host_link": "B/s",
     "nic": "B/s",
     "placement": "nodes",
+    "mixed": "nodes",
 }
 """What can be changed beside the tiers of a cluster by their names, and its unit: the dense 16-bit peak (other dtypes
 follow in proportion), rate and usable size of the GPU's memory, limit of the board, link to the host, and all tiers that
-leave the node (in proportion); and the nodes of each fragment, where a job is on fragments of racks or pods."""
+leave the node (in proportion); and the nodes of each fragment, where a job is on fragments of racks or pods;
+and the last nodes where they have another accelerator."""
 _OF_DEVICE = {
     "hbm_bandwidth": "memory_bandwidth_bytes_per_s",
     "memory": "memory_bytes",
@@ -54,6 +57,9 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
             raise ProfileError(f"hw: {shown(name)} is unknown; {choices_hint(name, [*NUMBERS, *tiers])}")
         if name == "placement":
             found = _placed(found, str(value))
+            continue
+        if name == "mixed":
+            found = _mixed(found, str(value))
             continue
         unit = NUMBERS.get(name, "B/s")
         size = _sized(found, name, value, unit) if isinstance(value, str) else value
@@ -87,6 +93,30 @@ def _placed(cluster: Cluster, text: str) -> Cluster:
     placed = replace(tier, ends=tuple(node * nodes for nodes in accumulate(parts)))
     tiers = tuple(placed if one is tier else one for one in cluster.tiers)
     return replace(cluster, tiers=tiers, changed=_recorded(cluster, "placement", "+".join(map(str, parts))))
+
+
+def _mixed(cluster: Cluster, text: str) -> Cluster:
+    """Return a cluster whose last nodes have another accelerator: ``8:h200``, ``8:h200:batch`` with a batch dealt by speed.
+
+    Host, network, price and power stay the cluster's, and all have the memory of the smaller.
+    """
+    nodes, _, rest = text.partition(":")
+    name, _, dealt = rest.partition(":")
+    if not (nodes.strip().isdecimal() and int(nodes) and name and dealt in ("", "batch")):
+        raise ProfileError(
+            f"hw: mixed: expected nodes and their accelerator such as 8:h200, or 8:h200:batch, got {shown(text)}"
+        )
+    other, own = load_accelerator(name.strip()), cluster.accelerator
+    least = {
+        name: min(getattr(one, name) for one in (own, other))
+        for name in ("memory_bytes", "memory_vendor_bytes")
+    }
+    return replace(
+        cluster,
+        accelerator=replace(own, **least),
+        mixed=OtherNodes(int(nodes), other, batch_by_speed=bool(dealt)),
+        changed=_recorded(cluster, "mixed", text),
+    )
 
 
 def require_placed(cluster: Cluster, gpus: ArrayLike) -> None:

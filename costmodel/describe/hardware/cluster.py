@@ -148,6 +148,15 @@ class Host(NamedTuple):
     """GPUs that share one link to it (two A100 behind a PCIe switch with one port to the CPU). [-]"""
 
 
+class OtherNodes(NamedTuple):
+    """Nodes of another kind, the last ones of a job."""
+
+    nodes: int
+    accelerator: Accelerator
+    batch_by_speed: bool
+    """Whether replicas on them get another part of the batch, so that no replica waits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """An accelerator and the tiers that join many of it, innermost first."""
@@ -170,6 +179,7 @@ class Cluster:
     """Lowest and highest list price at that time: commitments, cheap and dear clouds. [USD/h]"""
     pue: float = 1.0
     """Power of the building over power of the machines. [-]"""
+    mixed: OtherNodes | None = None
     changed: tuple[tuple[str, float | str], ...] = ()
     """Numbers that are not the profile's, by their names in `costmodel.describe.hardware.changed`; SI units, and fragments
     as text."""

@@ -224,10 +224,9 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         ),
         images=make_images(
             model,
-            *(
-                float(read_given(given, name))
-                for name in ("images_per_sample", "image_tokens", "image_spread")
-            ),
+            float(read_given(given, "images_per_sample")),
+            float(read_given(given, "image_tokens")),
+            float(read_given(given, "image_spread")),
             seq_len,
         ),
         factors=site.factors,

@@ -177,7 +177,7 @@ def tower_of(raw: Mapping[str, Any], hidden_size: int, origin: str) -> Tower | N
             field: bool(number) if Tower.model_fields[field].annotation is bool else round(number)
             for field, number in numbers.items()
         }
-        return Tower(name=name, **made)
+        return Tower.model_validate({"name": name, **made})
     return None
 
 

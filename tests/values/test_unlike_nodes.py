@@ -1,0 +1,91 @@
+"""Nodes of two kinds in one job, worked out from jobs on each kind alone."""
+
+import pytest
+
+import costmodel as cm
+from costmodel.base.errors import CostModelError
+
+JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 64, "tp": 8, "global_batch": 128, "seq_len": 8192}
+FACTORS = {"recipe": "megatron-core", "switches": {"overhead_fraction": 0.0, "step_overhead_s": 0.0}}
+
+
+def step(**more):
+    """A step of the job. [s]"""
+    return cm.estimate(**JOB, **FACTORS, **more)
+
+
+def passes(est):
+    """What a stage works on its micro-batches, and each stage's share of them, slowest to fastest."""
+    blocks = zip(est.priced.step.blocks, est.priced.step.block_lines, strict=True)
+    return sum(
+        block.runs_on_stage * sum(float(line.exposed_each_s) for line in lines) for block, lines in blocks
+    ).tolist()
+
+
+def test_faster_replicas_wait_for_the_others_and_slower_ones_keep_them_waiting():
+    alone, faster, slower = step(), step(hw={"mixed": "2:h200"}), step(hw={"mixed": "2:a100"})
+    assert float(faster.step_time_s) == pytest.approx(float(alone.step_time_s), rel=1e-12)
+    assert passes(slower)[0] > 1.5 * passes(alone)[0]
+    # One A100 is as bad as all but one.
+    assert float(slower.step_time_s) == pytest.approx(
+        float(step(hw={"mixed": "7:a100"}).step_time_s), rel=1e-12
+    )
+
+
+def test_a_batch_dealt_by_speed_by_hand():
+    """Eight replicas of a node, 16 micro-batches each; two of A100 take `share` of the time of the others."""
+    even, alone = step(hw={"mixed": "2:a100"}), step()
+    share = passes(even)[0] / passes(alone)[0]
+    dealt = step(hw={"mixed": "2:a100:batch"})
+    # The least whole number of the slow ones with which six fast ones do the rest of 128.
+    slow = next(m for m in range(1, 17) if 2 * m + 6 * int(m * share) >= 128)
+    assert float(dealt.priced.placed.micro_batches) == slow < 16
+    line = "compute.mlp.fc1.forward"
+    counts = [next(one for one in est.bill.time_lines if one.name == line) for est in (even, dealt)]
+    assert float(counts[1].seconds) == pytest.approx(float(counts[0].seconds) * slow / 16, rel=1e-9)
+    assert float(alone.step_time_s) < float(dealt.step_time_s) < float(even.step_time_s)
+    assert dealt.tokens_per_step == even.tokens_per_step
+    with pytest.raises(CostModelError, match="a batch dealt by speed needs replicas on nodes of one kind"):
+        step(pp=2, hw={"mixed": "2:a100:batch"})
+    assert float(step(pp=2, axis_order="tp cp pp dp", hw={"mixed": "2:a100:batch"}).step_time_s) > 0
+
+
+def test_stages_on_other_nodes_take_their_share_and_layers_can_be_dealt_by_speed():
+    """Four stages of two nodes: the last on A100s, alone, then with a neighbour that has one of them, then with fewer layers."""
+    alone, last, both = (
+        step(pp=4, **more) for more in ({}, {"hw": {"mixed": "2:a100"}}, {"hw": {"mixed": "3:a100"}})
+    )
+    share = passes(last)[3] / passes(alone)[3]
+    assert share > 1.5
+    assert passes(last)[:3] == pytest.approx(passes(alone)[:3])
+    assert passes(both)[2] / passes(alone)[2] == pytest.approx(
+        passes(both)[1] / passes(alone)[1] * share, rel=0.1
+    )
+    dealt = step(pp=4, hw={"mixed": "2:a100"}, pipeline_layout="Et*9|t*9|t*9|t*5L")
+    assert float(dealt.step_time_s) < float(last.step_time_s)
+    assert max(passes(dealt)) < passes(last)[3]
+    # With stages innermost every stage has nodes of both kinds.
+    spread = step(pp=4, axis_order="tp cp pp dp", hw={"mixed": "2:a100"})
+    assert passes(spread)[1] > 1.5 * passes(alone)[1]
+
+
+def test_all_have_the_memory_of_the_smaller_and_what_cannot_be_is_one_line():
+    assert step(hw={"mixed": "2:h200"}).memory_capacity_bytes == step().memory_capacity_bytes
+    assert (
+        cm.estimate(**{**JOB, "cluster": "h200"}, hw={"mixed": "2:h100"}).memory_capacity_bytes
+        == step().memory_capacity_bytes
+    )
+    for text, said in (
+        ("8:h200", "8 nodes of 8 GPUs are all of the job's 64"),
+        ("2", "hw: mixed: expected nodes and their accelerator such as 8:h200"),
+        ("0:h200", "hw: mixed: expected nodes"),
+        ("2:h200:layers", "hw: mixed: expected nodes"),
+        ("2:h900", "h900"),
+    ):
+        with pytest.raises(CostModelError, match=said):
+            step(hw={"mixed": text})
+    with pytest.raises(CostModelError, match="has no fp8 products with a price"):
+        step(precision="fp8", hw={"mixed": "2:a100"})
+    est = step(hw={"mixed": "2:h200"})
+    assert est.to_dict()["inputs"]["hw"] == {"mixed": "2:h200"}
+    assert any("2 nodes of h200-sxm-141gb" in said for said in est.warnings)
