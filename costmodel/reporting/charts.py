@@ -358,19 +358,23 @@ def draw(chart: Chart) -> Any:
     figure.suptitle(chart.title, fontsize="medium", x=0.01, ha="left")
     grid = figure.subplots(rows, chart.columns, squeeze=False, height_ratios=heights)
     for axes, panel in zip(grid.flat, chart.panels, strict=True):
-        _draw_panel(axes, panel)
+        _draw_panel(axes, panel, chart.width / chart.columns)
     named = {
         label: handle
         for axes in grid.flat
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     if named:
-        style = {"ncols": chart.legend_columns, "fontsize": "small" if len(named) < 10 else "x-small"}
+        style = {
+            "ncols": chart.legend_columns,
+            "fontsize": "small" if len(named) < 10 else "x-small",
+            "markerscale": 0.7,
+        }
         figure.legend(named.values(), named.keys(), loc="outside lower center", **style)
     return figure
 
 
-def _draw_panel(axes: Any, panel: Panel) -> None:
+def _draw_panel(axes: Any, panel: Panel, width: float) -> None:
     axes.grid(color="#e4e6e8", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -390,7 +394,43 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
             ticks = log_ticks(*sorted(getattr(axes, f"get_{axis}lim")()))
         if ticks:
             getattr(axes, f"set_{axis}ticks")(list(ticks), list(ticks.values()), fontsize="small")
-            axes.tick_params(axis=axis, which="minor", length=0, labelsize=0)
+    axes.minorticks_off()
+    dots = [mark for mark in panel.marks if isinstance(mark, Dots)]
+    _name_dots(axes, dots, (0.85 * 72 * width, 0.85 * 72 * panel.height))
+
+
+def _name_dots(axes: Any, marks: Sequence[Dots], size: tuple[float, float]) -> None:
+    """Write names of dots on axes of about so many points, each where no dot and no name stands already."""
+    place_of = axes.transData + axes.transAxes.inverted()
+
+    def places(dots: Dots) -> NDArray[np.float64]:
+        both = np.stack([np.asarray(dots.x, float), np.asarray(dots.y, float)], axis=-1)
+        return np.asarray(place_of.transform(both)) * size
+
+    taken = [
+        (*(at - 0.4 * dots.size), *(at + 0.4 * dots.size))
+        for dots in marks
+        for at in places(dots)
+        if dots.size > 5
+    ]
+    for dots in reversed(marks):
+        for (x, y), data, text in zip(
+            places(dots), zip(dots.x, dots.y, strict=True), dots.texts, strict=False
+        ):
+            if dots.texts_inside:
+                axes.annotate(text, data, fontsize="x-small", ha="center", va="center", fontweight="bold")
+                continue
+            lines, off = text.split("\n"), 0.4 * dots.size + 2
+            wide, high = 4.3 * max(map(len, lines)), 9.0 * len(lines)
+            above = [(off, off), *((-wide / 2, off + rise * high) for rise in (0, 1))]
+            below = [(off, -off - high), *((-wide / 2, -off - rise * high) for rise in (1, 2))]
+            for away in (*below, *above) if len(lines) > 1 else (*above, *below):
+                box = (x + away[0], y + away[1], x + away[0] + wide, y + away[1] + high)
+                if any(box[0] < c and box[2] > a and box[1] < d and box[3] > b for a, b, c, d in taken):
+                    continue
+                taken.append(box)
+                axes.annotate(text, data, xytext=away, textcoords="offset points", fontsize="x-small")
+                break
 
 
 def _draw_bars(axes: Any, bars: Bars) -> None:
@@ -432,14 +472,6 @@ def _draw_dots(axes: Any, dots: Dots) -> None:
         "label": dots.label or None,
     }
     axes.plot(dots.x, dots.y, dots.marker, **style, **edge)
-    for x, y, text in zip(dots.x, dots.y, dots.texts, strict=False):
-        place: dict[str, Any] = {
-            "xytext": (5, -24) if "\n" in text else (6, 6),
-            "textcoords": "offset points",
-        }
-        if dots.texts_inside:
-            place = {"ha": "center", "va": "center", "fontweight": "bold"}
-        axes.annotate(text, (x, y), fontsize="x-small", **place)
 
 
 def _draw_band(axes: Any, band: Band) -> None:
