@@ -2,7 +2,7 @@
 
 Job files are TOML of 2024 to February 2026 and the JSON that torchtitan saves since; what their keys mean stands in
 ``keys/torchtitan.yaml``. Since February 2026 torchtitan takes a Python function by ``--module`` and ``--config``
-(torchtitan 0.3.0, ``torchtitan/config/manager.py``), and no TOML, so that one is written. Sizes of the model live in
+(torchtitan 0.3.0, ``torchtitan/config/manager.py``), and no TOML: such functions are read and written. Sizes of the model live in
 torchtitan's Python; family and flavor name a preset here where one is known.
 """
 
@@ -49,17 +49,17 @@ _FLAVORS = {
 }
 _WRITTEN = "# settings of torchtitan"
 """What stands at the head of a module that is written here."""
-_NOT_OURS = "torchtitan: not as costmodel writes it; of another module read what torchtitan saves as JSON"
+_DEEPEST = 8
+"""Functions of a registry that stand on one another."""
 _SEVERAL_STAGES: Sequence[str] = _KEYS.more["words"]["several_stages"]
 
 
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job file; ``gpus`` is given beside it where the shard degree is -1."""
     text = file.text
-    if "from torchtitan." in text and _WRITTEN not in text:
-        raise FrameworkConfigError(_NOT_OURS)
-    if _WRITTEN in text:
-        return _imported(written_tables(text), {"recipe": own_head(text).get("recipe"), **given})
+    if "from torchtitan." in text:
+        tables = module_tables(file, str((given.get("env") or {}).get("config", "")))
+        return _imported(tables, {"recipe": own_head(text).get("recipe"), **given})
     try:
         raw = parse_json(text, "torchtitan") if text.lstrip().startswith("{") else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -310,27 +310,108 @@ def emit_torchtitan(job: Job) -> str:
     return "\n".join([*notes, *imports, "", "", *function]) + "\n"
 
 
-def written_tables(text: str) -> dict[str, dict[str, Any]]:
-    """Return the tables of a module that `emit_torchtitan` wrote; it is parsed, never run."""
-    found: dict[str, dict[str, Any]] = {}
+def module_tables(file: TextFile, chosen: str = "") -> dict[str, Any]:
+    """Return the tables of a function of a registry, the chosen or the only one; it is parsed, never run."""
     try:
-        for node in ast.walk(ast.parse(text)):
+        module = ast.parse(file.text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise FrameworkConfigError(f"torchtitan: not a module of Python: {str(error)[:80]}") from None
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    makers = [name for name, node in functions.items() if node.returns and not node.args.args]
+    if len(makers) != 1 and chosen not in makers:
+        raise FrameworkConfigError(
+            f"torchtitan: expected one of its configurations, such as --env config={(makers or ['NAME'])[0]}: "
+            f"{', '.join(makers) or 'none is a function without arguments'}"
+        )
+    family = re.search(r"^from torchtitan\.models\.(\w+) import", file.text, re.M)
+    folder = file.folder.absolute().name if file.folder else ""
+    reader = _Registry(functions, family[1] if family else folder, whole=_WRITTEN in file.text)
+    return reader.function(chosen if chosen in makers else makers[0])
+
+
+class _Registry:
+    """Follows the functions of a registry; `whole` is one that says all that its base does."""
+
+    def __init__(self, functions: Mapping[str, ast.FunctionDef], family: str, *, whole: bool) -> None:
+        self.functions, self.family, self.whole = functions, family, whole
+
+    def function(self, name: str, depth: int = 0) -> dict[str, Any]:
+        """Return the tables that a function makes."""
+        if name not in self.functions and self.whole:
+            return {}
+        if name not in self.functions or depth > _DEEPEST:
+            raise FrameworkConfigError(
+                f"torchtitan: {shown(name)} is not in the file; read what torchtitan saves"
+            )
+        tables: dict[str, Any] = {}
+        held: dict[str, ast.expr] = {}
+        for node in self.functions[name].body:
             match node:
-                case ast.Assign(targets=[ast.Attribute(attr="model_spec")], value=ast.Call() as call):
-                    family = re.findall(r"^from torchtitan\.models\.(\w+) import", text, re.M)
-                    made = [ast.unparse(each.func) for each in ast.walk(call) if isinstance(each, ast.Call)]
-                    flavor = ast.literal_eval(call.args[0])
-                    found["model"] = {"name": family[0], "flavor": flavor, "converters": made[1:]}
-                case ast.Assign(
-                    targets=[ast.Attribute(attr=part)], value=ast.Call(func=kind, keywords=words)
+                case ast.Expr(value=ast.Constant()) | ast.Assert() | ast.FunctionDef() | ast.ImportFrom():
+                    pass
+                case (
+                    ast.Assign(targets=[ast.Name(id="config")], value=value)
+                    | ast.Return(value=ast.Call() as value)
                 ):
-                    config = {str(word.arg): ast.literal_eval(word.value) for word in words}
-                    found[part] = {"_type": ast.unparse(kind).removesuffix(".Config"), **config}
-                case ast.Assign(targets=[ast.Attribute(attr=part)], value=ast.Constant(value=None)):
-                    found[part] = {"_type": "none"}
-    except (SyntaxError, ValueError, IndexError, RecursionError):
-        raise FrameworkConfigError(_NOT_OURS) from None
-    return found
+                    tables = self.made(value, held, depth)
+                case ast.Assign(targets=[ast.Name(id=local)], value=value):
+                    held[local] = value
+                case ast.Assign(targets=[ast.Attribute() as target], value=value) if ast.unparse(
+                    target
+                ).startswith("config."):
+                    *path, last = ast.unparse(target).split(".")[1:]
+                    here = tables
+                    for part in path:
+                        here = here.setdefault(part, {})
+                    here |= self.table(last, value, held)
+                case ast.Return(value=ast.Name(id="config")):
+                    pass
+                case _:
+                    raise FrameworkConfigError(
+                        f"torchtitan: line {node.lineno} is not followed: {shown(ast.unparse(node))}; "
+                        "read what torchtitan saves as JSON"
+                    )
+        return tables
+
+    def made(self, value: ast.expr, held: Mapping[str, ast.expr], depth: int) -> dict[str, Any]:
+        """Return the tables of ``Trainer.Config(…)``, or of another function of the registry."""
+        match value:
+            case ast.Call(func=ast.Name(id=name), args=[], keywords=[]):
+                return self.function(name, depth + 1)
+            case ast.Call(func=kind, args=[], keywords=words) if ast.unparse(kind).endswith("Config"):
+                parts = [self.table(str(word.arg), word.value, held) for word in words]
+                return {key: each for part in parts for key, each in part.items()}
+        raise FrameworkConfigError(f"torchtitan: {shown(ast.unparse(value))} is not followed")
+
+    def table(self, key: str, value: ast.expr, held: Mapping[str, ast.expr]) -> dict[str, Any]:
+        """Return a key with its value: a literal, the table of a class, or the text of what only running tells."""
+        value = held.get(value.id, value) if isinstance(value, ast.Name) else value
+        if key == "model_spec" and isinstance(value, ast.Call):
+            calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)]
+            parts = [word.value for each in calls for word in each.keywords if word.arg == "fqns"]
+            if some := [each for each in parts if _literal(each) != ["layers"]]:
+                raise FrameworkConfigError(
+                    f"torchtitan: fqns={shown(ast.unparse(some[0]))}: low precision of some layers has no price"
+                )
+            flavor = value.args[0] if value.args else ast.Constant("")
+            converters = [
+                name for each in calls if (name := ast.unparse(each.func)).endswith("Converter.Config")
+            ]
+            return {"model": {"name": self.family, "flavor": _literal(flavor), "converters": converters}}
+        if isinstance(value, ast.Call) and (not value.args or key == "optimizer"):
+            kind = ast.unparse(value.func).removesuffix(".Config")
+            parts = [self.table(str(word.arg), word.value, held) for word in value.keywords]
+            return {key: {"_type": kind, **{name: each for part in parts for name, each in part.items()}}}
+        found = _literal(value)
+        return {key: {"_type": "none"} if found is None and key == "activation_checkpoint" else found}
+
+
+def _literal(value: ast.expr) -> Any:
+    """Return a literal, the text of another expression."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        return ast.unparse(value)
 
 
 def _registered(model: Model) -> tuple[str, str, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import costmodel as cm
 from costmodel.interop.keys import key_table
-from costmodel.interop.torchtitan import written_tables
+from costmodel.interop.text_file import TextFile
+from costmodel.interop.torchtitan import module_tables
 
 
 def _todays(table: str) -> set[str]:
@@ -49,7 +50,7 @@ _JOB |= {"zero_stage": 3, "recompute": "full", "recipe": "torchtitan"}
 def torchtitan() -> set[str]:
     """Return the settings of batch and layout that are written for torchtitan."""
     est = cm.estimate(**_JOB, layout="pp2 vp2", schedule="interleaved", tokens=1e9)
-    tables = written_tables(cm.emit(est, "torchtitan"))
+    tables = module_tables(TextFile(cm.emit(est, "torchtitan"), "job.py"))
     return {*tables["training"], *tables["parallelism"]} - {"_type"}
 
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from texts import read_as
 
 from costmodel.base.errors import CostModelError
 from costmodel.interop.interpolation import resolved
@@ -142,12 +141,95 @@ def test_a_maxtext_file_stands_over_its_base(tmp_path):
         read_file(tmp_path / "in" / "job.yml", gpus=4)
 
 
-def test_a_module_of_anybody_else_is_not_guessed_at():
-    text = (
-        "# settings of torchtitan 0.3.0\ndef job():\n    config.training = TrainingConfig(seq_len=length())\n"
+REGISTRY = """
+from torchtitan.trainer import Trainer
+from . import model_registry
+
+
+def small() -> Trainer.Config:
+    "A docstring."
+    model_spec = model_registry("8B")
+    return Trainer.Config(
+        loss=Loss.Config(rows=vocabulary(model_spec)),
+        model_spec=model_spec,
+        training=TrainingConfig(local_batch_size=2, seq_len=1024),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+        compile=CompileConfig(enable=True, components=["loss"]),
+        activation_checkpoint=FullAC.Config(),
     )
-    with pytest.raises(CostModelError, match="not as costmodel writes it"):
-        read_as("torchtitan", text, gpus=8)
+
+
+def large() -> Trainer.Config:
+    config = small()
+    config.model_spec = model_registry("70B", converters=[Float8LinearConverter.Config(fqns=["layers"])])
+    config.training.seq_len = 4096
+    config.parallelism = ParallelismConfig(context_parallel_degree=4)
+    config.activation_checkpoint = None
+    return config
+
+
+def partly() -> Trainer.Config:
+    config = small()
+    config.model_spec = model_registry("70B", converters=[Float8LinearConverter.Config(fqns=names())])
+    return config
+
+
+def patched() -> Trainer.Config:
+    config = large()
+    patch(config)
+    return config
+
+
+def endless() -> Trainer.Config:
+    config = endless()
+    return config
+
+
+def helper(config: Trainer.Config) -> None:
+    config.training.seq_len = 1
+"""
+
+
+def test_functions_of_a_registry(tmp_path):
+    def job(name="", text=REGISTRY):
+        (tmp_path / "llama3").mkdir(exist_ok=True)
+        file = written(tmp_path / "llama3", text, "config_registry.py")
+        return read_file(file, gpus=16, env={"config": name} if name else None).job
+
+    def has(found, **wanted):
+        assert {key: found.get(key) for key in wanted} == wanted
+
+    has(
+        job("small"),
+        model="llama3-8b",
+        tp=2,
+        cp=1,
+        micro_batch=2,
+        global_batch=16,
+        seq_len=1024,
+        recompute="full",
+    )
+    assert job("small")["switches"]["compiled"] is False  # of the loss alone
+    # A table put in place is the whole table: tensor parallelism is gone.
+    has(job("large"), model="llama3-70b", tp=1, cp=4, seq_len=4096, recompute="none", precision="fp8-current")
+    for name, words in {
+        "": "--env config=small: small, large, partly, patched, endless",
+        "helper": "expected one of its configurations",
+        "partly": "fqns='names()': low precision of some layers has no price",
+        "patched": "is not followed: 'patch(config)'",
+        "endless": "'endless' is not in the file",
+    }.items():
+        with pytest.raises(CostModelError) as caught:
+            job(name)
+        assert words in str(caught.value)
+    only = REGISTRY.partition("\n\ndef large")[0]
+    has(job(text=only), seq_len=1024)
+    for text in (
+        only.replace("return Trainer.Config(", "return made("),
+        only.replace("    model_spec", "    model_spec x"),
+    ):
+        with pytest.raises(CostModelError, match=r"is not followed|not a module of Python"):
+            job(text=text)
 
 
 def test_json_may_begin_with_lines_of_nothing(tmp_path):

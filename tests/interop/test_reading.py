@@ -146,7 +146,7 @@ WRONG = {
     ),
     "registry": (
         b"from torchtitan.trainer import Trainer\n\n\ndef llama3_8b():\n    return Trainer.Config(seq_len=8192)\n",
-        "of another module read what torchtitan saves as JSON",
+        "expected one of its configurations, such as --env config=NAME",
     ),
     "circle": (b"#!/bin/bash\nsource circle.sh\n" + FLAGS.encode(), "in a circle"),
     "deep": (b"#!/bin/bash\n" + b"( " * 5000, "nested too deeply"),
