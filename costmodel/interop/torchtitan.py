@@ -388,8 +388,8 @@ class _Registry:
         value = held.get(value.id, value) if isinstance(value, ast.Name) else value
         if key == "model_spec" and isinstance(value, ast.Call):
             calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)]
-            parts = [word.value for each in calls for word in each.keywords if word.arg == "fqns"]
-            if some := [each for each in parts if _literal(each) != ["layers"]]:
+            names = [word.value for each in calls for word in each.keywords if word.arg == "fqns"]
+            if some := [each for each in names if _literal(each) != ["layers"]]:
                 raise FrameworkConfigError(
                     f"torchtitan: fqns={shown(ast.unparse(some[0]))}: low precision of some layers has no price"
                 )
