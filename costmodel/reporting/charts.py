@@ -146,7 +146,7 @@ class Panel:
     """One pair of axes; marks are drawn in order, the later over the earlier.
 
     `log` names the logarithmic axes (``x``, ``y`` or ``xy``), a descending range flips the axis, ticks are labels
-    by position, `print_only` leaves the panel out of pages, and `height` is that of a printed figure. [inch]
+    by position, and `height` is that of a printed figure. [inch]
     """
 
     marks: Sequence[Mark]
@@ -158,7 +158,6 @@ class Panel:
     y_range: tuple[float, float] | None = None
     x_ticks: Mapping[float, str] = field(default_factory=dict)
     y_ticks: Mapping[float, str] = field(default_factory=dict)
-    print_only: bool = False
     height: float = 4.0
 
 
@@ -227,7 +226,6 @@ def page_record(chart: Chart) -> dict[str, Any]:
             "marks": [_mark(mark) for mark in panel.marks],
         }
         for panel in chart.panels
-        if not panel.print_only
     ]
     return {"panels": panels}
 

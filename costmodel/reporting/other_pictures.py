@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from costmodel.trust.validation import Validation
 
 _GIB = 2.0**30
-_LABELLED = 6
 _SLOWEST_SHOWN = 4.0
 _MOST_KEPT = 300
 
@@ -88,10 +87,13 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
                 x=memory,
                 y=step,
                 size=9.0,
+                texts=[
+                    name if row < len(names) - 1 and in_view else ""
+                    for row, (name, in_view) in enumerate(zip(names, shown, strict=True))
+                ],
                 about=names,
                 hover=hover,
             ),
-            *_named(memory, step, names, shown),
             Dots(
                 label="to try" if est is None else f"this job: {layout_in_short(tried[0])}",
                 x=[float(one.memory_bytes_per_gpu) / _GIB for one in tried],
@@ -117,21 +119,6 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
         f"{plan.num_considered:,} considered, {plan.num_fit:,} fit; the best {len(kept['rank']):,} and the front are shown"
     )
     return Chart(title=title, panels=[panel], legend_columns=2)
-
-
-def _named(memory: Any, step: Any, names: Sequence[str], shown: Any) -> list[Dots]:
-    """Name a few of the layouts of the front that are shown, spread over the height of the figure."""
-    spread = np.log(step[shown].max() / step.min()) + 1e-9, np.ptp(memory[shown]) + 1e-9
-    named: list[int] = []
-    for row in sorted(np.flatnonzero(shown), key=lambda row: -step[row]):
-        far = [
-            abs(np.log(step[row] / step[one])) / spread[0] + abs(memory[row] - memory[one]) / spread[1]
-            for one in named
-        ]
-        if len(named) < _LABELLED and min(far, default=1.0) > 1.0 / _LABELLED and step[row] > step.min():
-            named.append(int(row))
-    texts = [names[row] for row in named]
-    return [Dots(x=memory[named], y=step[named], texts=texts, size=9.0)] if named else []
 
 
 def scaling_chart(plan: Plan) -> Chart:

@@ -447,23 +447,12 @@ def mesh_chart(est: Estimate) -> Chart:
         title = f"{axis} = {row.factor:,}: {row.groups:,} groups on {row.link}, {inside} of it in a domain"
         hover = f"domain %{{y}}, GPU %{{x}}: {axis} group %{{text}}"
         cells = Cells(numbers=_folded(groups[: shown * width], width), has_texts=width <= 16, hover=hover)
-        height = 0.28 * shown + 0.5
-        panels.append(Panel(marks=[cells], title=title, height=height))
-        panels.append(_machine(groups, width, height))
+        panels.append(Panel(marks=[cells], title=title, height=0.28 * shown + 0.5))
     if not panels:
         return Chart(title=f"{job_title(est)}: one GPU a group, every axis is 1", panels=[])
     used = f", of {tier.size} the {width} that the job takes" if width < min(tier.size, gpus, _WIDEST) else ""
     note = f"The first {shown} {tier.name} domains; a row a domain{used}, a cell a GPU, with the number of its group."
-    return Chart(title=_titled(est, "groups of each axis"), panels=panels, columns=2, note=note, width=11.0)
-
-
-def _machine(groups: NDArray[np.int64], width: int, height: float) -> Panel:
-    """Draw all domains of the machine, shaded where the group of GPU 0 has members."""
-    held = np.nan_to_num(_folded((groups == groups[0]).astype(float), width)).sum(axis=1) > 0
-    columns = int(2 ** np.ceil(np.log2(max(np.sqrt(3.0 * len(held)), 1.0))))
-    cells = Cells(numbers=_folded(7.0 * held, columns), has_texts=False)
-    title = f"group of GPU 0: on {held.sum():,} of {len(held):,} domains (squares, in reading order)"
-    return Panel(marks=[cells], title=title, height=height, print_only=True)
+    return Chart(title=_titled(est, "groups of each axis"), panels=panels, note=note)
 
 
 def _folded(numbers: NDArray[Any], width: int) -> NDArray[np.float64]:
@@ -506,7 +495,7 @@ def tornado_chart(found: Sensitivity) -> Chart:
     numbers, switches = (tornado_effects(found, switches=which) for which in (False, True))
     panels = [
         _tornado(numbers, {f"{by} less": ("less", "hbm"), f"{by} more": ("more", "math")}),
-        _tornado(switches, {"the other value of a switch": ("more", "tp")}, print_only=True),
+        _tornado(switches, {"the other value of a switch": ("more", "tp")}),
     ]
     title = (
         f"{job_title(found.estimate)}: change of the {format_seconds(float(found.estimate.step_time_s), 4)} step\n"
@@ -515,9 +504,7 @@ def tornado_chart(found: Sensitivity) -> Chart:
     return Chart(title=title, panels=panels)
 
 
-def _tornado(
-    effects: Sequence[Effect], sides: Mapping[str, tuple[str, str]], print_only: bool = False
-) -> Panel:
+def _tornado(effects: Sequence[Effect], sides: Mapping[str, tuple[str, str]]) -> Panel:
     """Draw the bars of some effects, the longer one of each with its value."""
     worst = [max((getattr(effect, side) for side, _ in sides.values()), key=abs) for effect in effects]
     bars = [
@@ -536,8 +523,8 @@ def _tornado(
     ]
     most = 125.0 * max([1e-3, *map(abs, worst)])
     shape = rows_of(["\n".join(wrap(effect_label(effect), 44)) for effect in effects])
-    ends = (-most if not print_only or min([0.0, *worst]) < 0 else 0.0, most)
-    return Panel(marks=bars, x="change of step time [%]", x_range=ends, print_only=print_only, **shape)
+    ends = (-most if min([0.0, *worst]) < 0 else 0.0, most)
+    return Panel(marks=bars, x="change of step time [%]", x_range=ends, **shape)
 
 
 def comparison_chart(comparison: Comparison) -> Chart:

@@ -6,6 +6,7 @@ import base64
 import json
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import date
 from html import escape
 from importlib.resources import files
@@ -25,9 +26,8 @@ from costmodel.estimates.frame import line_records
 from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.record import MFU_CONVENTION, input_record, source_record
 from costmodel.estimates.samples import DEFAULT_SAMPLES, Samples
-from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.plan import Plan
-from costmodel.planning.search import Question
+from costmodel.planning.plan import plan as plan_of
 from costmodel.reporting import pictures, tables
 from costmodel.reporting.cells import say, table_of
 from costmodel.reporting.charts import FILLS, Chart, page_record
@@ -45,8 +45,6 @@ from costmodel.whole_run.run import TrainingRun, first_day, run_of
 
 _TICKS = 6
 """Parts that progress is reported in."""
-_LAYOUTS = 300
-"""Other layouts of the job that are kept."""
 _KNOB_LABELS = {
     "gpus": "GPUs",
     "tp": "tensor parallel (tp)",
@@ -176,30 +174,12 @@ def report(
 
 
 def other_layouts(est: Estimate) -> Plan | None:
-    """Search the layouts of a job that differ in the knobs that matter most; none if none fits.
-
-    Degrees, micro-batch, recomputation and ZeRO stage are free; schedules are the job's and the two
-    of 1F1B, virtual stages 1, 2, 4 and the job's, everything else is the job's.
-    """
-    job, own = est.job, est.job.layout
-    schedules = {
-        float(own.schedule),
-        *(float(schedule_code(name)) for name in ("none", "1f1b", "interleaved")),
-    }
-    given = {
-        "schedule": tuple(sorted(schedules)),
-        "vp": tuple(sorted({1.0, 2.0, 4.0, float(own.vp)})),
-        "etp": (float(own.etp),),
-        "shard_group": (0.0,),
-        "sequence_parallel": (0.0, 1.0) if own.sequence_parallel or own.tp == 1 else (0.0,),
-        "micro_batch": tuple(float(size) for size in (1, 2, 4, 8) if np.all(job.global_batch % size == 0)),
-    }
+    """Search the layouts of a job as `costmodel plan` does; none if none fits."""
+    job = {**short_form(est.job), "model": est.job.model, "cluster": est.job.cluster}
     # With the memory to spare that `plan` leaves; to the brim only where nothing else fits.
     for headroom in (None, 0.0):
-        try:
-            return Plan.search(Question(jobs=(job,), given=given, headroom=headroom), kept=_LAYOUTS)
-        except CostModelError:
-            continue
+        with suppress(CostModelError):
+            return plan_of(job=job, headroom=headroom)
     return None
 
 
