@@ -33,6 +33,7 @@ _TELLING = (
 )
 _CONTAINERS = ("docker", "podman", "singularity", "apptainer", "enroot")
 _WRAPPERS = (*_CONTAINERS, "nsys", "ncu", "sudo", "time", "numactl", "srun", "mpirun", "mpiexec", "ray")
+_SWIFT = re.compile(r"\bswift/cli/_megatron/\w+\.py$")
 _STARTERS = ("torchrun", "python", "python3", "deepspeed", "accelerate")
 
 
@@ -210,7 +211,7 @@ def _take_defaults_of_forks(flags: Flags, words: Sequence[str]) -> None:
         if backend != "megatron":
             raise FrameworkConfigError(f"--train-backend: {backend!r} is not supported (megatron is)")
         defaults = MEGATRON.more["words"]["slime_defaults"]
-    elif "megatron" in words[:3] and not flags.has("num_layers"):
+    elif ("megatron" in words[:3] or any(map(_SWIFT.search, words))) and not flags.has("num_layers"):
         defaults = MEGATRON.more["words"]["swift_defaults"]
         # A converted checkpoint is named for its model (ms-swift's `swift export --to_mcore`).
         converted = Path(without_marks("".join((flags.raw.get("--load") or [])[:1]))).name.removesuffix(

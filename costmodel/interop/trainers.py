@@ -96,9 +96,10 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if any(config[name] for name in ("fsdp", "fsdp_config", "fsdp_version")) or config["sharding"] == "fsdp2":
         words = {"fsdp_sharding": config["fsdp"]} if config["fsdp"] else {}
         _take_sharding({**config["fsdp_config"], **words}, draft)
-    elif draft["zero_stage"] is None:
+    else:
+        if draft["zero_stage"] is None:
+            draft.notes.append("no sharding is named: every GPU has a copy (DDP)")
         draft.put(recipe=_FSDP_RECIPE, zero_stage=0)
-        draft.notes.append("no sharding is named: every GPU has a copy (DDP)")
     if not chosen:
         _take_kernels(config, _FSDP_RECIPE, draft)
     draft.step_offloaded_as_adam()
@@ -109,7 +110,7 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
 _STARTS = re.compile(r"\b(?:swift (?:sft|pt|rlhf)|swift/cli/(?:sft|pt|rlhf)\.py|llamafactory-cli train)\b")
 _SWIFT_BATCH = 16
 """Sequences of a step that ms-swift accumulates to where nothing says how often."""
-_OF_LAUNCHER = ("gpus", "zero_stage", "shard_group", "recipe", "tp", "cp")
+_OF_LAUNCHER = ("gpus", "zero_stage", "shard_group", "tp", "cp")
 """What Accelerate's file says for the trainer; precision and batch are the trainer's own."""
 
 
@@ -138,7 +139,12 @@ def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
                 f"--config_file: {shown(named)} says how parameters are sharded, and is not beside the script"
             )
         launched = read_accelerate(read_text(path), given).job
-        known = {**{name: launched[name] for name in _OF_LAUNCHER if name in launched}, **given}
+        known = {name: launched[name] for name in _OF_LAUNCHER if name in launched}
+        if launched["recipe"] != _FSDP_RECIPE:
+            known["recipe"] = launched["recipe"]
+        if launched["switches"].get("offload_optimizer"):
+            known["switches"] = {"offload_optimizer": True}
+        known |= given
     if known.get("gpus") is None and str(each).isdigit() and str(nodes).isdigit():
         known["gpus"] = int(str(each)) * int(str(nodes))
     raw: dict[str, Any] = {}

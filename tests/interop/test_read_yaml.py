@@ -127,6 +127,14 @@ def test_scripts_that_start_trainers(tmp_path):
         "fsdp.yaml",
     )
     has(job(launched), zero_stage=2, gpus=4, precision="bf16")
+    assert job(launched)["switches"]["fused_norm"] is False  # the kernels of Hugging Face's models
+    offloads = "fsdp_config: {fsdp_sharding_strategy: 2, fsdp_offload_params: true}\n"
+    written(tmp_path, f"distributed_type: FSDP\n{offloads}", "fsdp.yaml")
+    assert job(launched, gpus=8)["switches"]["offload_optimizer"] is True
+    megatron = SWIFT.format("--micro_batch_size 1 --tensor_model_parallel_size 2").replace(
+        "swift sft", "torchrun --nproc_per_node 8 swift/cli/_megatron/sft.py"
+    )
+    has(job(megatron), precision="bf16", zero_stage=1, tp=2, gpus=16)
 
 
 def test_a_maxtext_file_stands_over_its_base(tmp_path):
