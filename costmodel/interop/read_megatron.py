@@ -152,7 +152,7 @@ def _telling(words: Iterable[str]) -> int:
     """Count the flags in some words that only a training job has."""
     text = " ".join(words).replace("_", "-")
     found = sum(bool(re.search(rf"{flag}[\s=]", f"{text} ")) for flag in _TELLING)
-    return found + 2 * ("megatron sft" in text or "megatron pt" in text)
+    return found + 2 * any(said in text for said in ("megatron sft", "megatron pt", "/-megatron/"))
 
 
 def _words_of(launch: Launch) -> list[str]:

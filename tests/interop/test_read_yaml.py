@@ -131,8 +131,9 @@ def test_scripts_that_start_trainers(tmp_path):
     offloads = "fsdp_config: {fsdp_sharding_strategy: 2, fsdp_offload_params: true}\n"
     written(tmp_path, f"distributed_type: FSDP\n{offloads}", "fsdp.yaml")
     assert job(launched, gpus=8)["switches"]["offload_optimizer"] is True
-    megatron = SWIFT.format("--micro_batch_size 1 --tensor_model_parallel_size 2").replace(
-        "swift sft", "torchrun --nproc_per_node 8 swift/cli/_megatron/sft.py"
+    megatron = (
+        "torchrun --nnodes 2 --nproc_per_node 8 swift/cli/_megatron/sft.py --model llama3-8b --max_length 64 "
+        "--micro_batch_size 1 --global_batch_size 16 --tensor_model_parallel_size 2\n"
     )
     has(job(megatron), precision="bf16", zero_stage=1, tp=2, gpus=16)
 
