@@ -51,7 +51,7 @@ _SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 
 def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job of LLaMA-Factory, ms-swift or Axolotl or the script that starts it, with the DeepSpeed JSON beside it."""
-    if _STARTS.search(file.text):
+    if re.search(rf"^[^#\n]*{_STARTS.pattern}", file.text, re.M):
         raw, given = _started(file, given)
     else:
         raw = parse_yaml(file.text, file.name)

@@ -62,6 +62,11 @@ JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batc
             {"model": "nemotron-h-56b", "layout": "tp4 pp2", "pipeline_layout": "Et*59|t*59L"},
             "Megatron-LM's models with state spaces take no pipeline layout; leave out pipeline_layout",
         ),
+        (
+            "megatron",
+            {"model": "bloom-176b", "gpus": 64, "layout": "tp4 pp2"},
+            "Megatron-LM has no position embedding 'alibi'",
+        ),
         ("megatron", {"axis_order": "dp tp cp pp"}, "Megatron-LM cannot place the axes as dp tp cp pp"),
         (
             "megatron",

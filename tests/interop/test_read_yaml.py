@@ -92,6 +92,8 @@ def test_scripts_that_start_trainers(tmp_path):
 
     # ms-swift's defaults: adapters, the checkpoint's dtype, 16 sequences a step or one of each of 2 x 4 GPUs.
     has(job(SWIFT.format("")), gpus=8, lora_rank=8, precision="bf16", global_batch=16, seq_len=2048)
+    two = SWIFT.format("").replace("NNODES=2", "NNODES=1").replace("each=4", "each=2")
+    has(job(two), gpus=2, global_batch=2 * 2 * 4)
     has(job(SWIFT.format("--gradient_accumulation_steps $(expr 16 / $each)")), global_batch=4 * 2 * 8)
     has(job(SWIFT.format("--train_type full --deepspeed zero3")), lora_rank=None, zero_stage=3)
     offload = job(SWIFT.format("--fsdp fsdp2_offload"))
@@ -114,6 +116,9 @@ def test_scripts_that_start_trainers(tmp_path):
         job(FACTORY.format("job.yaml"))
     written(tmp_path, "model_name_or_path: llama3-8b\nfinetuning_type: full\ncutoff_len: 64\n", "job.yaml")
     has(job(FACTORY.format("job.yaml")), lora_rank=None, seq_len=1024, micro_batch=2)
+
+    commented = "# llamafactory-cli train job.yaml\nmodel_name_or_path: llama3-8b\ncutoff_len: 32\nfinetuning_type: full\n"
+    has(read_file(written(tmp_path, commented, "own.yaml")).job, seq_len=32, lora_rank=None)
 
     # Accelerate's file says how parameters are sharded, and over how many GPUs.
     launched = (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 
 import pytest
-from texts import read_as, read_flags
+from texts import assert_same_bill, read_as, read_flags
 
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
@@ -36,13 +36,6 @@ MODELS = {
 TITAN_LACKS = ("llama2-7b", "qwen2.5-7b", "gpt3-175b", "mixtral-8x7b")
 # No expert parallelism there, and too large without.
 TRAINERS_LACK = ("deepseek-v3-671b",)
-
-
-def same_bill(ours, theirs):
-    a = {line.name: (float(line.seconds), float(line.exposed_seconds)) for line in ours.bill.time_lines}
-    b = {line.name: (float(line.seconds), float(line.exposed_seconds)) for line in theirs.bill.time_lines}
-    assert a == b
-    assert float(ours.memory_bytes_per_gpu) == float(theirs.memory_bytes_per_gpu)
 
 
 def read_back(framework, text, job):
@@ -139,7 +132,7 @@ def test_best_plans_start_and_read_back_the_same(framework, model, tmp_path):
         job = replace(job, pipeline_layout=chunks, balanced_stages=False)
     same_job(found.job, text, MODELS[model][0], tmp_path / f"job{SUFFIX.get(framework, '.yaml')}")
     back = read_back(framework, text, job)
-    same_bill(estimate_job(job), cm.estimate(**back.estimate_keywords(cluster=MODELS[model][0])))
+    assert_same_bill(estimate_job(job), cm.estimate(**back.estimate_keywords(cluster=MODELS[model][0])))
 
 
 CONFIG = {
