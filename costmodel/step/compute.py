@@ -324,9 +324,10 @@ def _block(
 ) -> Block:
     """Price the operators of a block as the job trains them, and count its parameters on a rank."""
     tuning, layout = placed.tuning, placed.layout
-    params = held_params(blocks, layout)
-    trained, quantised = params, Params(np.asarray(0.0), np.asarray(0.0))
-    if not tuning.whole:
+    params, none = held_params(blocks, layout), Params(np.asarray(0.0), np.asarray(0.0))
+    frozen = role == "tower" and "tower" in tuning.frozen
+    trained, quantised = none if frozen else params, none
+    if not (tuning.whole or role == "tower"):
         operators = tuned(operators, placed.given if kind is None else placed.given.seen_by(kind), tuning)
         adapters = Params(*adapter_params(operators))
         params = params + adapters
@@ -350,6 +351,7 @@ def _block(
         runs_on_stage=runs_on_stage,
         runs_in_model=runs_in_model,
         kind=kind,
+        frozen=frozen,
     )
 
 
@@ -608,6 +610,8 @@ def memory_lines(step: Step) -> list[MemoryLine]:
 
 def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
     """Return what the operators of a block save for the backward pass of all micro-batches in flight."""
+    if block.frozen:
+        return []
     head, parts, count, in_flight = block.role == "head", {}, block.num_on_stage, placed.in_flight
     if head:
         # A rank with the head works on the logits of one micro-batch at a time.

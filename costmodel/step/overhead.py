@@ -74,7 +74,7 @@ def image_lines(step: Step) -> list[TimeLine]:
     if not images.spread or not images.per_sample:
         return []
     passes = [
-        count * (block.forward_s + block.backward_s + block.recompute_s)
+        count * (block.forward_s + (not block.frozen) * (block.backward_s + block.recompute_s))
         for block, count in zip(step.blocks, step.counts, strict=True)
         if block.role == "tower"
     ]

@@ -131,6 +131,8 @@ class Block:
     runs_in_model: float | Array
     """The same on all stages together. [-]"""
     kind: LayerKind | None = None
+    frozen: bool = False
+    """It runs forward alone: a tower without gradients, before which there is nothing to train."""
 
     def of_role(self, role: Role) -> list[OperatorTime]:
         """Return the operators that play a role, in the order in which they run."""

@@ -138,7 +138,8 @@ def price_blocks(placed: PlacedJob) -> PricedBlocks:
     lines: list[list[TimeLine]] = [[] for _ in blocks]
     for block, made in zip(blocks, lines, strict=True):
         for of_block in BLOCK:
-            made += of_block(placed.of(block), block, made)
+            more = of_block(placed.of(block), block, made)
+            made += [line for line in more if line.phase == "forward" or not block.frozen]
     return PricedBlocks(blocks, lines)
 
 

@@ -137,6 +137,30 @@ def test_images_of_unlike_size_keep_ranks_waiting():
     assert float(full[1].attention.keys_share) == pytest.approx(1.64 * float(full[0].attention.keys_share))
 
 
+def test_a_frozen_tower_runs_forward_alone():
+    """No gradients, no states of the optimizer, no saved activations: a third of the FLOPs; adapters freeze it too."""
+    job = {"model": read(TINY), "images_per_sample": 2, "image_tokens": 64, **JOB}
+    plain, trained = cm.estimate(model=read(TINY), **JOB), cm.estimate(**job)
+    for more in ({"frozen": "tower"}, {"lora_rank": 8}):
+        est = cm.estimate(**job, **more)
+        ours = [line for line in est.bill.time_lines if "vision" in line.name]
+        assert {line.phase for line in ours} == {"forward"}
+        assert not [line for line in est.bill.memory_lines if line.name.startswith("activation.vision")]
+    frozen = cm.estimate(**job, frozen="tower")
+    assert float(frozen.model_flops() - plain.model_flops()) == pytest.approx(
+        float(trained.model_flops() - plain.model_flops()) / 3, rel=1e-9
+    )
+    states = [
+        next(
+            float(np.max(line.bytes))
+            for line in est.bill.memory_lines
+            if line.name == "state.dense.optimizer.moments"
+        )
+        for est in (plain, frozen, trained)
+    ]
+    assert states[0] == states[1] < states[2]
+
+
 def test_what_cannot_be_encoded_is_one_line():
     for model, more, said in (
         ("llama3-8b", {"images_per_sample": 1}, "images_per_sample: llama3-8b has no tower that is known"),

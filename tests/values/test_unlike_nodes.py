@@ -11,7 +11,7 @@ FACTORS = {"recipe": "megatron-core", "switches": {"overhead_fraction": 0.0, "st
 
 def step(**more):
     """A step of the job. [s]"""
-    return cm.estimate(**JOB, **FACTORS, **more)
+    return cm.estimate(**{**JOB, **FACTORS, **more})
 
 
 def passes(est):
@@ -40,6 +40,10 @@ def test_a_batch_dealt_by_speed_by_hand():
     # The least whole number of the slow ones with which six fast ones do the rest of 128.
     slow = next(m for m in range(1, 17) if 2 * m + 6 * int(m * share) >= 128)
     assert float(dealt.priced.placed.micro_batches) == slow < 16
+    for nodes, batch in ((1, 128), (3, 136), (5, 80), (7, 184)):
+        some = step(hw={"mixed": f"{nodes}:a100:batch"}, **{"global_batch": batch})
+        found = (m for m in range(1, batch) if nodes * m + (8 - nodes) * int(m * share) >= batch)
+        assert float(some.priced.placed.micro_batches) == next(found)
     line = "compute.mlp.fc1.forward"
     counts = [next(one for one in est.bill.time_lines if one.name == line) for est in (even, dealt)]
     assert float(counts[1].seconds) == pytest.approx(float(counts[0].seconds) * slow / 16, rel=1e-9)

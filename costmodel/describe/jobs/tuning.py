@@ -11,8 +11,8 @@ BASE_BYTES = {"bf16": 2.0, "fp8": 1.0, "nf4": 0.5 + 0.127 / 8.0}
 """Bytes of a frozen weight. NF4: four bits, and 0.127 for the constants of blocks of 64, themselves quantised
 (T. Dettmers et al., "QLoRA," arXiv:2305.14314, section 3)."""
 
-PARTS = ("embedding", "attention", "mixer", "mlp", "router", "experts", "head")
-"""What may be frozen."""
+PARTS = ("tower", "embedding", "attention", "mixer", "mlp", "router", "experts", "head")
+"""What may be frozen; the tower whole, with what joins it to the language model."""
 
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down", "qkv", "fc1", "experts", "mixer", "magnitude")
 """What may get an adapter: a projection by itself; ``qkv`` and ``fc1``, those with one input as one layer, with one
@@ -89,7 +89,7 @@ def make_tuning(lora_rank: int = 0, lora_targets: str = "", base_dtype: str = ""
         raise CostModelError("lora_targets: needs lora_rank, such as 16")
     if lora_rank and frozen:
         raise CostModelError("frozen: with lora_rank all of the base is frozen; leave it out")
-    parts = PARTS if lora_rank else _read(frozen, "frozen", PARTS, {"layers": PARTS[1:-1]})
+    parts = PARTS if lora_rank else _read(frozen, "frozen", PARTS, {"layers": PARTS[2:-1]})
     if base_dtype not in ("", "bf16") and not parts:
         raise CostModelError(
             f"base_dtype: {base_dtype!r} is for frozen weights; give lora_rank, or frozen with the parts"

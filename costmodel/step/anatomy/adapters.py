@@ -324,7 +324,9 @@ def _tower_flops(job: Job) -> Array:
     # Without the one row of its table.
     layers = model_flops_per_token(tower_layers(tower), span) - 6.0 * tower.hidden_size
     each = tower.merge * (layers + 6.0 * tower.patch_params) + 6.0 * tower.projector_params
-    return np.asarray(images.per_sample * images.tokens * each / job.seq_len)
+    # A frozen tower has no backward pass.
+    passes = 1.0 / 3.0 if "tower" in job.tuning.frozen else 1.0
+    return np.asarray(passes * images.per_sample * images.tokens * each / job.seq_len)
 
 
 def _all_adapters(model: Model, tuning: Tuning, recipe: Recipe, precision: Precision) -> tuple[float, float]:
