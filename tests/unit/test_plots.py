@@ -12,6 +12,7 @@ from costmodel.base.answer import Views
 from costmodel.base.errors import CostModelError
 from costmodel.base.version import install_command
 from costmodel.cli import main
+from costmodel.cli.streams import _SPELT
 from costmodel.estimates import collective as prices
 from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.estimates.roofline import axis_rows
@@ -314,5 +315,11 @@ def test_every_figure_is_drawn_in_a_terminal_and_by_its_own_flag(est, capsys):
         assert len(lines) > 5, name
     assert main(["estimate", *job_flags(SMALL), "--plot", "-", "--figure", "memory"]) == 0
     assert "┃" in capsys.readouterr().out
+    # A terminal that has none of these characters shows others, each its own.
+    made = {
+        char for name in Views("Estimate").names() for line in cells(est.plot.chart(name)) for char in line
+    }
+    spelt = [_SPELT.get(char, char) for char in made if ord(char) > 127 and char not in "─–−"]
+    assert all(text.isascii() for text in spelt)
     assert main(["estimate", *job_flags(SMALL), "--plot", "-", "--format", "json"]) == 2
     assert "--plot -: draws below a table, not below json" in capsys.readouterr().err
