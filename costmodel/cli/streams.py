@@ -40,7 +40,6 @@ _SPELT = {
     "”": '"',
     "’": "'",
     "•": "*",
-    "\N{NO-BREAK SPACE}": " ",
     **dict(zip("█▓▒░▚▤◆▥◇▦▞╱┃●★", "#=o.%+@x&-$/|O*", strict=True)),  # what figures in a terminal are made of
     **{chr(0x2070 + digit): f"^{digit}" for digit in (0, 4, 5, 6, 7, 8, 9)},
 }

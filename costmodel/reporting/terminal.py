@@ -49,11 +49,13 @@ class _Panel:
 
     def lines(self) -> list[Text]:
         """Return key, rows, ticks and title."""
-        key = Text()
+        key = [Text()]
         for mark in self.panel["marks"]:
             drawn = getattr(self, f"_{mark['kind']}")(mark)
-            if label := mark.get("label", "").replace(" ", "\N{NO-BREAK SPACE}"):
-                key.append(f"{drawn}\N{NO-BREAK SPACE}", _ink(mark)).append(f"{label}  ")
+            if label := mark.get("label"):
+                if len(key[-1]) + len(label) + 2 > self.width:
+                    key.append(Text())
+                key[-1].append(f"{drawn} ", _ink(mark)).append(f"{label}  ")
         for row, column, text in self.texts:
             for shown in (text, text.split(" (")[0]):
                 place = slice(column, column + len(shown))
@@ -72,7 +74,7 @@ class _Panel:
         for line in rows:
             line.rstrip()
         indent = " " * len(self.margins[0])
-        above = [part for part in (key, Text(self.panel["y"]["title"])) if part]
+        above = [part for part in (*key, Text(self.panel["y"]["title"])) if part]
         return [
             *above,
             *rows,

@@ -283,7 +283,7 @@ def test_bars_in_a_terminal_are_as_long_as_their_numbers():
     panel = Panel(marks=bars, x="time [s]", x_range=(0.0, 99.0), **rows_of(["one", "two"]))
     title, key, first, second, ticks, below, _ = cells(Chart(title="T", panels=[panel]), 104)
     assert title == "T"
-    assert key.replace("\N{NO-BREAK SPACE}", " ").split("  ") == ["█ a a", "┃ limit", ""]
+    assert key.split("  ") == ["█ a a", "┃ limit", ""]
     assert first == "one " + "█" * 30 + "╱" * 20 + " 50 s" + " " * 35 + "┃"
     assert second == "two " + "  none" + " " * 84 + "┃"
     assert ticks.split() == ["0", "19.8", "39.6", "59.4", "79.2", "99"]
