@@ -165,7 +165,10 @@ def test_the_first_view_draws_all_of_the_step_and_of_the_memory_of_each_stage():
     shares = [float(share) for share in re.findall(r"\(([\d.]+)%\)", step)]
     assert shares == pytest.approx([100 * mark["lengths"][0] / ends[-1] for mark in time], abs=0.06)
     assert by_stage.startswith(f"{', '.join(format_bytes(float(size)) for size in held)}; of the fullest: ")
-    assert f"parameters {format_bytes(float(memory[0]['lengths'][np.argmax(held)]) * 2**30)}" in by_stage
+    *parts, _ = memory
+    sizes = [format_bytes(float(part["lengths"][np.argmax(held)]) * 2**30) for part in parts]
+    assert [part["label"].endswith(f" {size}") for part, size in zip(parts, sizes, strict=True)] == [True] * 6
+    assert all(part["label"] in by_stage for part in parts)
 
 
 def test_an_empty_address_shows_a_job_that_can_be_priced():
