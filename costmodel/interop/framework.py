@@ -224,6 +224,10 @@ def require_launched(job: Job, framework: Framework) -> None:
         raise FrameworkConfigError(
             f"emit: {framework.title}: only decoders are written; {job.model.name} predicts masked tokens"
         )
+    if job.images.per_sample:
+        raise FrameworkConfigError(
+            f"emit: {framework.title}: the tower of {job.model.name} is not written; leave out images_per_sample"
+        )
     for what, name, there in (
         ("schedule", schedule_at(job.layout.schedule).name, framework.schedules),
         ("precision", job.precision.name, framework.precisions),

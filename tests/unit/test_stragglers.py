@@ -107,6 +107,18 @@ def test_no_piece_of_a_step_takes_less_than_no_time():
     assert float(most) == pytest.approx(0.3 * mean)
     few = jitter_excess(eight, [np.asarray(25.0)], 0.05)[0]
     assert float(few) == pytest.approx(0.25 * mean)
+    # 16 stages of 8 tensor ranks, which meet after each of 512 pieces that vary by 30 %, the stages after every second.
+    generator = np.random.default_rng(1)
+    drawn = [
+        (1 / 512 * (1 + 0.3 * generator.standard_normal((8, 16, 512))).max(axis=0))
+        .reshape(16, 256, 2)
+        .sum(axis=-1)
+        .max(axis=0)
+        .sum()
+        for _ in range(40)
+    ]
+    both = jitter_excess([np.asarray(8.0), np.asarray(128.0)], [np.asarray(512.0), np.asarray(256.0)], 0.05)
+    assert float(sum(both)) == pytest.approx(np.mean(drawn) - 1, rel=0.03)
     job = {
         "model": "llama3-405b",
         "cluster": "llama3-roce",

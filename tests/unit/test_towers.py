@@ -167,7 +167,7 @@ def test_what_cannot_be_encoded_is_one_line():
         (
             read(TINY),
             {"images_per_sample": 1},
-            "image_tokens: the vision tower of .* takes images of any size",
+            r"image_tokens: the vision tower of .* takes images of any size",
         ),
         (
             read(TINY),
@@ -178,6 +178,8 @@ def test_what_cannot_be_encoded_is_one_line():
     ):
         with pytest.raises(CostModelError, match=said):
             cm.estimate(model=model, **JOB, **more)
+    with pytest.raises(CostModelError, match=r"the tower of .* is not written; leave out images_per_sample"):
+        cm.emit(cm.estimate(model=read(TINY), images_per_sample=2, image_tokens=64, **JOB), "megatron")
     # A tower without one of its sizes is left out, as one of an unknown kind is.
     assert read(TINY, depth=None).tower is None
     assert read(TINY, model_type="own_vit").tower is None

@@ -190,7 +190,8 @@ def jitter_excess(level_ranks: list[Array], syncs: list[Array], variation: float
     `syncs` its synchronisations in a step.
 
     A piece varies by :math:`c \sqrt k` of itself. Normal pieces that vary by more than `MOST_PIECE_VARIATION` would
-    often take less than no time: from there on pieces are taken to vary by that much, however many there are.
+    often take less than no time: from there on pieces are taken to vary by that much, however many there are, and a step
+    by what such pieces sum up to.
     """
     unit = RankTimes(1.0)
     spread: Array = np.asarray(variation)
@@ -198,7 +199,8 @@ def jitter_excess(level_ranks: list[Array], syncs: list[Array], variation: float
     added = []
     for ranks, count in zip(level_ranks, syncs, strict=True):
         mean, deviation = maximum_moments(ranks / below, unit)
-        added.append(np.asarray((mean - 1.0) * np.minimum(spread * np.sqrt(count), MOST_PIECE_VARIATION)))
-        spread = np.where(ranks > below, spread * deviation, spread)
+        piece = np.minimum(spread * np.sqrt(count), MOST_PIECE_VARIATION)
+        added.append(np.asarray((mean - 1.0) * piece))
+        spread = np.where(ranks > below, piece / np.sqrt(count) * deviation, spread)
         below = ranks
     return added
