@@ -45,6 +45,16 @@ COMMUNICATING = tuple(axis for axis in AXES if axis not in ("compute", "optimize
 BY_SHARDING: tuple[Axis, ...] = ("dp", "optimizer")
 """Axes whose lines are told how data parallelism shards, of which a search has many ways."""
 CATEGORIES: tuple[Category, ...] = get_args(Category)
+CATEGORY_NAMES = {
+    "math": "GEMM+attention",
+    "hbm": "memory-bound",
+    "communication": "exposed communication",
+    "bubble": "pipeline bubble",
+    "state": "optimizer",
+    "activation": "activations",
+    "overhead": "overhead",
+}
+"""What people call the categories."""
 PHASES: tuple[Phase, ...] = get_args(Phase)
 MEMORY_PARTS: tuple[MemoryPart, ...] = get_args(MemoryPart)
 

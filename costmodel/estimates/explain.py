@@ -14,6 +14,7 @@ from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.bill.formula import evaluate_steps, names_of
+from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.estimates.frame import NONE, bill_rows
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
@@ -254,7 +255,7 @@ def headline(line: ExplainedLine) -> str:
     about = ", ".join(
         text
         for text in (
-            line.category,
+            CATEGORY_NAMES[line.category],
             line.phase,
             line.tier and f"on {line.tier}",
             line.algorithm and f"by {line.algorithm}",

@@ -43,7 +43,7 @@ class OperatorRow(NamedTuple):
     share: float
     """Of the step, all executions. [-]"""
     bound: str
-    """What its time goes to most: math, memory or start (of the kernel)."""
+    """What its time goes to most: compute, memory or launch (of the kernel)."""
 
     @property
     def achieved_flops_per_s(self) -> float:
@@ -79,9 +79,9 @@ def _operator_row(line: TimeLine, step_time_s: float) -> OperatorRow | None:
         "memory_s", known["moved_bytes"] / (known["memory_fraction"] * known["hbm_bytes_per_s"])
     )
     parts = {
-        "math": known.get("math_s", 0.0),
+        "compute": known.get("math_s", 0.0),
         "memory": memory_s,
-        "start": known["fixed_s"] * known.get("kernels", 1.0),
+        "launch": known["fixed_s"] * known.get("kernels", 1.0),
     }
     intensity = flops / moved if moved else 0.0
     peak = known.get("peak_flops_per_s", math.inf)

@@ -81,7 +81,8 @@ def yours_text(plan: Found) -> str:
     if yours is None:
         return ""
     est = yours.est
-    step = f"Yours ({layout_text(est.job.layout)}): {format_seconds(float(est.step_time_s), 4)} a step"
+    degrees = layout_text(est.job.layout).partition(",")[0]
+    step = f"Yours ({degrees}): {format_seconds(float(est.step_time_s), 4)} a step"
     if plan.own_row == plan.pick:
         return (
             f"{step}; no layout is more than {TIE_SHARE:.1%} faster."
@@ -90,7 +91,7 @@ def yours_text(plan: Found) -> str:
         )
     billed = float(est.step_time_s) / float(plan.best.step_time_s) - 1.0
     by_bills = plan.question.objective != "step-time" or abs(yours.slower - billed) < _NEAR_EQUAL
-    parts = [step, f"{yours.slower:+.1%}{'' if by_bills else ' with the pipelines simulated'}"]
+    parts = [step, f"{yours.slower:+.1%}{'' if by_bills else ' simulated'}"]
     ours, theirs = plan.columns_of([plan.own_row or 0, plan.pick])["dollars"]
     if ours is not None and theirs is not None:
         parts.append(f"${abs(ours - theirs):,.0f} {'more' if ours > theirs else 'less'} over the run")

@@ -98,7 +98,7 @@ def better_rl(found: RLEstimate, asked: Mapping[str, Any]) -> str:
     }
     if not any(is_open.values()):
         return ""
-    assumed = f"No layout was named of {' and '.join(half for half in is_open if is_open[half])}: {layouts_of(found)}."
+    assumed = f"Assumed of {' and '.join(half for half in is_open if is_open[half])}: {layouts_of(found)}."
     try:
         best = plan_rl(**{**asked, "generation_gpus": found.job.generation_gpus}).best
     except CostModelError as error:

@@ -12,12 +12,13 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import off_middle_text
 from costmodel.base.units import format_bytes, format_days, format_seconds
 from costmodel.base.words import chance_text, plural
+from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.tree import slowest_stage
 from costmodel.reporting.cells import Form, cell, figures_from, say, table_of
 from costmodel.reporting.summaries import first_warning
-from costmodel.reporting.tables import CATEGORY, job_text
+from costmodel.reporting.tables import job_text
 from costmodel.what_if.compare import SAMPLES, Comparison, Spent
 from costmodel.whole_run.run import first_day
 
@@ -56,7 +57,7 @@ def _differences(comparison: Comparison) -> list[str]:
             if line.bill == "time":
                 moved[line.category] = moved.get(line.category, 0.0) + line.difference(job)
         largest = sorted(moved.items(), key=lambda item: -abs(item[1]))[:3]
-        parts = ", ".join(f"{CATEGORY[name]} {_signed('time', s)}" for name, s in largest if s)
+        parts = ", ".join(f"{CATEGORY_NAMES[name]} {_signed('time', s)}" for name, s in largest if s)
         change = f"{format_seconds(abs(after - before))} ({abs(after / before - 1):.1%})"
         text = f"{b} is {change} {'slower' if after > before else 'faster'} a step than {a}: {parts}."
         odds = comparison.odds[job]

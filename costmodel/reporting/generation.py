@@ -10,11 +10,11 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import TO_P90
 from costmodel.base.units import format_seconds
 from costmodel.base.words import plural
+from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.reporting.cells import facts_grid, facts_of, say, table_of
 from costmodel.reporting.charts import Bars, Chart, Panel, rows_of
-from costmodel.reporting.tables import CATEGORY
 
 if TYPE_CHECKING:
     from costmodel.generation.generate import Generation
@@ -26,7 +26,7 @@ _LINES = 6
 """Largest lines that a terminal shows; `--format json` has all, with their formulas."""
 _FILLS = {"generation": "tp", "training": "math"}
 _POOLS = {"generation": "that generate", "training": "that train"}
-_COST_A_MOST = 3
+_COST_A_MOST = 2
 _SPLITS_SHOWN = 12
 
 
@@ -62,7 +62,7 @@ def generation_grids(found: Generation) -> list[Grid]:
     lines = sorted(found.bill.time_lines, key=lambda line: -float(line.exposed_seconds))
     own = {
         "Largest lines of a token": lambda line: line.name.removeprefix("decode."),
-        "Category": lambda line: CATEGORY[line.category],
+        "Category": lambda line: CATEGORY_NAMES[line.category],
         "Share >": lambda line: f"{float(line.exposed_seconds) / found.itl_s:.1%}",
     }
     shown = [line for line in lines[:_LINES] if float(line.exposed_seconds) > 0]
@@ -119,7 +119,7 @@ def _phases(found: RLEstimate) -> Grid:
     def longest(phase: Any) -> str:
         seconds: dict[str, float] = {}
         for line in phase.lines:
-            part = " ".join(line.name.split(".")[1:3])
+            part = line.name.split(".")[1:3][-1]
             seconds[part] = seconds.get(part, 0.0) + float(line.exposed_seconds)
         most = sorted(seconds, key=lambda name: -seconds[name])[:_COST_A_MOST]
         return ", ".join(f"{name} {seconds[name] / max(phase.seconds, 1e-12):.0%}" for name in most)

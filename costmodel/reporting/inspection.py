@@ -7,6 +7,7 @@ from typing import Any
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid
 from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.estimates.explain import Explanation, headline, where_text, with_unit
 from costmodel.estimates.roofline import OperatorRow, Roofline
 from costmodel.estimates.trace import Trace
@@ -49,7 +50,10 @@ def explain_summary(lines: Explanation) -> Summary | None:
     )
     held = ", ".join(f"{line.name} {format_bytes(line.total)}" for line in memory[:LINES])
     memory_said = f"Memory, the largest of {len(memory)} lines: {held}."
-    return Summary([table_of("lines", shown, title=title)], [memory_said])
+    return Summary(
+        [table_of("lines", shown, {"Category": lambda line: CATEGORY_NAMES[line.category]}, title=title)],
+        [memory_said],
+    )
 
 
 def tree_grids(found: StepTree, *, least_share: float = 0.0) -> list[Grid]:
@@ -131,13 +135,10 @@ def roofline_remarks(found: Roofline) -> list[str]:
         now = float(found.est.job.global_batch)
         relation = "above it" if now >= batch else "below it"
         remarks.append(
-            f"Critical batch of data parallelism: {batch:,.0f} sequences ({batch * float(found.est.job.seq_len):,.3g} tokens); "
-            f"this job's {now:,.0f} are {relation}."
+            f"Critical batch of data parallelism: {batch:,.0f} sequences; this job's {now:,.0f} are {relation}."
         )
     if length is not None:
-        remarks.append(
-            f"Context parallelism hides all that it ever does from sequences of {length:,} tokens on."
-        )
+        remarks.append(f"Context parallelism hides its messages best from {length:,} tokens a sequence on.")
     return remarks
 
 
@@ -151,5 +152,5 @@ def roofline_summary(found: Roofline) -> Summary:
     parts = ", ".join(f"{share:.0%} {name}-bound" for name, share in largest if share >= 0.005)
     title = f"{machine_text(est)}: {float(est.mfu):.1%} MFU; kernels are {sum(bound.values()):.0%} of the step: {parts}"
     own = {name: _OPERATORS[name] for name in ("Achieved >", "Of roof >")}
-    operators = table_of("operators in short", found.operators[:8], own, title=title)
+    operators = table_of("operators in short", found.operators[:5], own, title=title)
     return Summary([operators, table_of("axes in short", found.axes[:4])], roofline_remarks(found))

@@ -101,7 +101,7 @@ def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
 
     def _range(row: int) -> str:
         ends = trials[row].range_s(plan.estimate_of(plan.kept.top, rows[row]))
-        return " to ".join(format_seconds(end, 3) for end in ends).replace(" s to", " to")
+        return "–".join(format_seconds(end, 3) for end in ends).replace(" s–", "–")
 
     shared = _row_cells(plan, table)
     own = _of_table(table) | {
@@ -114,8 +114,8 @@ def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
     }
     if in_full:
         own |= {name: shared[name] for name in (*_SETTINGS, *_POLICY) if name in shared}
-    elif len(set(table["recompute"])) > 1:
-        own["Recompute"] = shared["Recompute"]
+    else:
+        del own["MFU >"]  # an 80-column terminal has no room for it
     note = _odds_text(found, chosen)
     rests_on = found.rests_on()
     if rests_on is not None:
@@ -350,7 +350,7 @@ def top_grid(plan: Plan, count: int) -> Grid:
             "Fits >": lambda row: chance_text(table["fits_probability"][row]),
             "Comm >": category("communication"),
             "Bubble >": category("bubble"),
-            "HBM >": category("hbm"),
+            "Memory-bound >": category("hbm"),
         }
     )
     if any(days is not None for days in table["days"]):

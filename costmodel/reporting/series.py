@@ -25,9 +25,9 @@ class StackPart(NamedTuple):
 
 
 STEP_PARTS = (
-    ("matrix products and attention", "math"),
-    ("memory-bound kernels", "hbm"),
-    ("host and overhead", "overhead"),
+    ("GEMM+attention", "math"),
+    ("memory-bound", "hbm"),
+    ("overhead", "overhead"),
     ("tensor parallel", "tp"),
     ("context parallel", "cp"),
     ("expert parallel", "ep"),

@@ -10,7 +10,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
-from costmodel.bill.lines import AXES, CATEGORIES
+from costmodel.bill.lines import AXES, CATEGORIES, CATEGORY_NAMES
 from costmodel.describe.factors import NOMINAL
 from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.prices import price_text
@@ -28,17 +28,6 @@ if TYPE_CHECKING:
 
 SMALL_SHARE = 0.005
 _MANY_LAYOUTS = 20
-CATEGORY = {
-    "math": "GEMM+attention",
-    "hbm": "memory-bound",
-    "communication": "exposed communication",
-    "bubble": "pipeline bubble",
-    "state": "optimizer",
-    "activation": "activations",
-    "overhead": "overhead",
-}
-"""What the categories of a bill are called in sentences."""
-
 PLANNED = " (the planner's: none was named)"
 """What stands behind a layout that no job names."""
 CAUSES = 3
@@ -206,7 +195,7 @@ def breakdown_text(est: Estimate) -> str:
     shares = {name: float(seconds) / step for name, seconds in est.exposed_by("category").items()}
     largest = sorted(CATEGORIES, key=lambda name: -shares.get(name, 0.0))
     shown = [name for name in largest if shares.get(name, 0.0) >= SMALL_SHARE]
-    return ", ".join(f"{CATEGORY[name]} {shares[name]:.0%}" for name in shown)
+    return ", ".join(f"{CATEGORY_NAMES[name]} {shares[name]:.0%}" for name in shown)
 
 
 def hidden_text(est: Estimate) -> str:
@@ -230,7 +219,13 @@ def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
         costs = [format_seconds(busy), format_seconds(exposed), f"{exposed / step:.1%}"]
         if not alone:
             return [label, "", "", *costs, ""]
-        return [label, lines[0]["category"], f"{lines[0]['count']:,.0f}", *costs, lines[0]["tier"] or ""]
+        return [
+            label,
+            CATEGORY_NAMES[lines[0]["category"]],
+            f"{lines[0]['count']:,.0f}",
+            *costs,
+            lines[0]["tier"] or "",
+        ]
 
     records = [r for r in line_records(est)["time"] if r["seconds"] > 0 or r["exposed_seconds"] != 0]
     records.sort(key=lambda line: (-line["exposed_seconds"], -line["seconds"]))
@@ -295,7 +290,7 @@ def _held_grid(
 
     records = sorted(records, key=lambda record: -record["bytes"])
     large = [record for record in records if record["bytes"] >= least]
-    rows = [row(record["name"], record["bytes"], record["category"]) for record in large]
+    rows = [row(record["name"], record["bytes"], CATEGORY_NAMES[record["category"]]) for record in large]
     small = records[len(large) :]
     if small:
         rows.append(row(f"{len(small)} smaller lines", sum(record["bytes"] for record in small)))

@@ -12,6 +12,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import off_middle_text
 from costmodel.base.units import format_count, format_days, format_figure, format_seconds
 from costmodel.base.words import chance_text, plural
+from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.reporting.cells import facts_grid, facts_of, figures_from, say, table_of
 from costmodel.reporting.summaries import band_row, first_warning, job_rows, machine_text, of_text
@@ -129,7 +130,8 @@ def _hours(run: TrainingRun) -> Grid:
         strong.append(len(rows))
         rows.append(_hours_row(title, sum(parts.values()), run))
         largest_first = sorted(parts.items(), key=lambda item: -item[1])
-        rows += [_hours_row("  " + name.replace("_", " "), hours, run) for name, hours in largest_first]
+        names = {name: CATEGORY_NAMES.get(name, name.replace("_", " ")) for name in parts}
+        rows += [_hours_row(f"  {names[name]}", hours, run) for name, hours in largest_first]
     rows.append(_hours_row("the whole run", run.gpu_hours, run))
     titles = columns("", "GPU-hours >", "Share >")
     return Grid("Where the GPU-hours go", titles, rows, frozenset([*strong, len(rows) - 1]))

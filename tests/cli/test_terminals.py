@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import shlex
 import struct
 import sys
 import termios
@@ -12,8 +13,10 @@ import pytest
 from rich.cells import cell_len
 
 import costmodel as cm
+from costmodel.base.answer import rows_of
 from costmodel.base.grid import Grid, columns
 from costmodel.base.screen import drawn
+from costmodel.cli import main
 
 WIDTHS = (40, 80, 100, 160)
 JOB = {"model": "llama3-70b", "gpus": 512, "layout": "tp4 pp4 vp5", "global_batch": 1024, "seq_len": 8192}
@@ -157,3 +160,45 @@ def test_a_real_terminal_shows_what_a_pipe_has(command, width):
     lines = [line for line in plain(shown).splitlines() if not line.startswith("  costmodel ")]
     assert max(map(cell_len, lines)) <= width
     assert command[0] == "estimate" or "$1,000,000" in plain(shown)
+
+
+SEVENTY = "-m llama3-70b -c h100 -n 256 -l 'tp4 cp2 pp4 vp5' --global-batch 512 --seq-len 8192"
+SHORT = (
+    f"estimate {SEVENTY}",
+    "estimate llama3-8b 8xH100",
+    f"estimate {SEVENTY} --roofline",
+    "plan llama3-70b 256xH100 --tokens 1T",
+    "plan llama3-70b -n 256 -c h100 -c a100 -c gb200-nvl72 --tokens 1T",
+    f"run {SEVENTY} --tokens 1T",
+    f"explain {SEVENTY}",
+    f"sensitivity {SEVENTY}",
+    f"compare {SEVENTY} --vary tp=2,4,8",
+    "generate llama3-70b 8xH100",
+)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_an_answer_is_twenty_five_lines_at_most(width, capsys, monkeypatch):
+    """A command to copy counts as one, however the terminal breaks it."""
+    monkeypatch.setattr("costmodel.cli.output._terminal_width", lambda: width)
+    for line in SHORT:
+        assert main(shlex.split(line)) == 0
+        shown = plain(capsys.readouterr().out).splitlines()
+        assert 5 < len(shown) <= 25, line
+        assert max(cell_len(one) for one in shown if not one.startswith("  costmodel ")) <= width, line
+
+
+def test_the_best_is_beaten_on_both_axes_by_no_row_of_the_same_screen():
+    """Neither by a layout to try nor by one of the best or of the front; what is shown as the fastest is."""
+    for job in ({"model": "llama3-70b", "gpus": 256}, {"model": "mixtral-8x7b", "gpus": 64}):
+        found = cm.plan(**job, global_batch=512, seq_len=8192)
+        tables = (found.shown_columns([trial.row for _, trial in found.trials()]), found.columns(20))
+        rows = [row for table in (*tables, found.pareto_columns()) for row in rows_of(table)]
+        best = rows[0]
+        assert best["rank"] == 1
+        for row in rows:
+            # By the simulation where both were simulated, which is shown beside the bill.
+            took = "simulated_step_time_s" if row["simulated_step_time_s"] else "step_time_s"
+            beaten = [row[name] < best[name] * (1 - 1e-9) for name in (took, "memory_bytes_per_gpu")]
+            assert not all(beaten), row
+        assert [row["rank"] for row in rows_of(tables[1]) if "fastest" in row["mark"]] != []

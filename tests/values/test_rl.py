@@ -405,7 +405,7 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
         if command == ["estimate", str(path)]:
             # What nobody named is said, with the plan's best on the same split.
             (best,) = (one for one in cm.plan_rl(**SMALL).found if not one.job.generation_gpus)
-            assert "No layout was named of generation: training tp1 pp2 dp8, generation tp1." in out
+            assert "Assumed of generation: training tp1 pp2 dp8, generation tp1." in out
             assert f"Best on these GPUs: {format_seconds(best.step_time_s, 4)} a step" in out
     for command, said in (
         (["run", str(path)], "--steps"),
