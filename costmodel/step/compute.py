@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
 from costmodel.describe.models.model import LayerKind
 from costmodel.describe.precision import Precision, without_weight_gradients
 from costmodel.physics.kernels.roofline import attention_time, matmul_time
+from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.step.anatomy.adapters import adapter_params, is_frozen, is_quantised, tuned
 from costmodel.step.anatomy.operator_parts import PATHS, Operator, OperatorKind, ParamBlock, Part
 from costmodel.step.anatomy.operators import (
@@ -491,6 +493,7 @@ def host_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
     )
     inputs_s = where(splits, backward_s - weights_s, backward_s)
     core = block.of_role("core")
+    lost_s = _lost_to_counts_s(placed, block, forward_collectives)
     passes: list[tuple[Phase, _HostWork, ArrayLike, ArrayLike, ArrayLike]] = [
         (
             "forward",
@@ -521,7 +524,7 @@ def host_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
             category="overhead",
             phase=phase,
             cause="host",
-            formula="share * max(launches * launch_s - hidden * (gpu_s - attention_s * fraction / (1 + fraction)), "
+            formula="share * max(launches * launch_s - hidden * (gpu_s - attention_s * fraction / (1 + fraction)) + lost_s, "
             "kernels * gap_s)",
             terms={
                 "launches": of_pass.launches,
@@ -532,12 +535,34 @@ def host_lines(placed: PlacedJob, block: Block, others: Sequence[TimeLine]) -> l
                 "attention_s": attention_s,
                 "fraction": host.overhead_fraction,
                 "hidden": 0.0 if host.launch_blocking else 1.0,
+                "lost_s": lost_s if phase == "forward" else 0.0,
                 "share": share,
             },
             source="host-bound blocks: the GPU waits for the kernels that the framework issues",
         )
         for phase, of_pass, gpu_s, attention_s, share in passes
     ]
+
+
+def _lost_to_counts_s(placed: PlacedJob, block: Block, collectives: Sequence[TimeLine]) -> Array:
+    """Return by how much the host could run ahead in a layer before its experts, which it loses where it waits for counts. [s]
+
+    A dropless dispatcher copies to the host how many tokens came, in each layer: then nothing is queued on the GPU, and
+    what is launched behind is no longer hidden by what ran before. With another micro-batch's compute beside it, or in a
+    graph, nothing waits; backward passes know the counts.
+    """
+    host, moe = placed.recipe.host, placed.recipe.moe
+    waits = DISPATCHERS[moe.moe_dispatcher].waits_for_counts and not moe.moe_capacity_factor
+    is_routed = block.kind is not None and block.kind.is_moe
+    if not (waits and is_routed) or host.launch_blocking or _graph_scope(placed).experts:
+        return np.asarray(0.0)
+    # Operators come in the order in which they run.
+    before = dict(takewhile(lambda pair: pair[1].operator.role != "permutation", block.by_operator.items()))
+    sent = [line for line in collectives if ".attention." in line.name]
+    work = _host_work(placed, replace(block, by_operator=before), forward=True, collectives=sent)
+    seconds = broadcast_sum([item.forward_s for item in before.values()]) + exposed_sum(sent)
+    ahead_s = seconds - work.launches * placed.launch_s * placed.host_slowdown
+    return np.asarray(np.maximum(ahead_s, 0.0) * (1.0 - placed.overlaps_expert_exchange))
 
 
 def _graph_scope(placed: PlacedJob) -> _GraphScope:

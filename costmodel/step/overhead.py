@@ -3,7 +3,8 @@
 Sends and stores nothing. Hides: the input of the next step is loaded beside all that is known of this one.
 At every synchronisation the group waits for its slowest member. Ranks that differ for good cost the expected
 maximum over all of them, told by the level that meets them (tensor group, expert group, pipeline, whole job);
-jitter costs at each level again. Off unless the job's `stragglers` or `degraded_gpu` says otherwise.
+jitter costs at each level again. Off unless the job's `stragglers` or `degraded_gpu` says otherwise, but that matrix
+products wait for the slowest GPU.
 """
 
 from __future__ import annotations
@@ -102,16 +103,14 @@ def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
     return [*made, *_input(step, bill.plus(made))]
 
 
-GPU_SPREAD = 0.015
-"""Standard deviation of how fast the GPUs of one cluster multiply matrices, over the median: the whiskers of a box plot,
-5.4 of them apart, are 8 % on average in five clusters (Sinha et al., SC '22, arXiv:2208.11035). [-]"""
-
-
 def _slowest_gpu(step: Step, bill: Bill) -> list[TimeLine]:
-    """Return what a step waits for the slowest of its GPUs, whose silicon and cooling differ; the job may say otherwise."""
-    placed = step.placed
-    several = any_nonzero(placed.layout.gpus > 1)
-    if not (several and placed.accelerator.is_gpu and placed.health.stragglers == "none"):
+    """Return what a step waits for the slowest of its GPUs in matrix products, which draw the most power.
+
+    Silicon and cooling differ. Where a job says how step times of ranks are distributed, that has lines of its own.
+    """
+    placed, health = step.placed, step.placed.health
+    several = any_nonzero(placed.layout.gpus > 1) and health.straggler_variation
+    if not (several and placed.accelerator.is_gpu and health.stragglers == "none"):
         return []
     return [
         _line(
@@ -119,12 +118,12 @@ def _slowest_gpu(step: Step, bill: Bill) -> list[TimeLine]:
             cause="proportion",
             formula="spread * slowest * products_s",
             terms={
-                "spread": GPU_SPREAD,
+                "spread": health.straggler_variation,
                 "slowest": expected_maximum_normal(placed.layout.gpus),
                 "products_s": sum_exposed([line for line in bill.time_lines if line.category == "math"]),
             },
-            source="GPUs of one model differ by 8 % from whisker to whisker under matrix products (Sinha et al., "
-            "arXiv:2208.11035); expected maximum of as many (costmodel.physics.run.stragglers)",
+            source=f"recipe {placed.recipe.name}: straggler_variation, of GPUs of one type (Sinha et al., arXiv:2208.11035); "
+            "expected maximum of as many (costmodel.physics.run.stragglers)",
         )
     ]
 

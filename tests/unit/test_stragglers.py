@@ -75,6 +75,7 @@ def test_a_job_waits_for_the_slowest_of_its_gpus_in_its_matrix_products():
     assert has()
     assert not has(gpus=1, zero_stage=0, recompute="full")
     assert not has(switches={"stragglers": "normal"})
+    assert not has(switches={"straggler_variation": 0.0})
     assert not has(cluster="tpu-v5p", gpus=8, global_batch=8)
 
 

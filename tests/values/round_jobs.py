@@ -64,6 +64,7 @@ QUIET = {
     "launch_s": 0.0,
     "kernel_gap_s": 0.0,
     "overhead_fraction": 0.0,
+    "straggler_variation": 0.0,
     "allocator_slack": 0.0,
     "context_bytes": 0.0,
     "communicator_bytes": 0.0,

@@ -1,7 +1,7 @@
 """What the host issues: bound and unbound cores, what CUDA graphs replay, experts in 8 bits, two micro-batches at once."""
 
 import pytest
-from round_jobs import MOE, price
+from round_jobs import MOE, line, near, price
 
 import costmodel as cm
 
@@ -53,6 +53,49 @@ def test_two_micro_batches_at_once_are_issued_piece_by_piece():
     assert both == pytest.approx(1.6 * plain)
     graphs = {**SLOW, "ep_overlap": True, "cuda_graphs": True}
     assert launches(price(MOE, switches=graphs, **FOUR))[0] == 0
+
+
+def test_where_the_host_waits_for_counts_what_ran_before_the_experts_hides_no_launches():
+    """A host that launches in no time is ahead by all that runs before the dispatch: attention, router and its norms."""
+
+    def ahead_us(dispatcher="all-to-all", **switches):
+        est = price(MOE, switches={"moe_dispatcher": dispatcher, **switches}, **FOUR)
+        (host,) = (one for one in est.bill.time_lines if one.name == "compute.layer.host.forward")
+        assert "backward" in {one.phase for one in est.bill.time_lines if "lost_s" in one.terms}
+        assert all(
+            not one.terms["lost_s"]
+            for one in est.bill.time_lines
+            if "lost_s" in one.terms and one.phase != "forward"
+        )
+        return 1e6 * float(host.terms["lost_s"])
+
+    before = price(MOE, **FOUR).bill.time_lines
+    parts = ("compute.attention.", "compute.mlp.norm.", "compute.moe.router.", "compute.moe.routing.")
+    held = [one for one in before if one.name.startswith(parts) and one.phase == "forward"]
+    assert len(held) == 9
+    assert ahead_us() == near(1e6 * sum(float(one.each_s) for one in held))
+    # Issued slower than the GPU runs it, nothing is ahead; 80 launches are of the parts before.
+    assert 0 < ahead_us(launch_s=1e-6) == near(ahead_us() - 80)
+    assert ahead_us(launch_s=9e-4) == 0
+    for free in (
+        {"dispatcher": "hybrid-ep"},
+        {"moe_capacity_factor": 1.0},
+        {"cuda_graphs": True},
+        {"ep_overlap": True},
+        {"launch_blocking": True},
+    ):
+        assert ahead_us(**free) == 0, free
+    graphs = {"cuda_graphs": True, "cuda_graph_scope": "attention"}
+    # The norm before the router is in none.
+    assert ahead_us(**graphs, launch_s=1e-4) == near(ahead_us() - 100)
+    waits, free = (
+        line(
+            price(MOE, switches={**graphs, "launch_s": 4e-5, "moe_dispatcher": by}, **FOUR),
+            "compute.layer.host.forward",
+        )
+        for by in ("all-to-all", "hybrid-ep")
+    )
+    assert float(waits.each_s) > float(free.each_s) == 0.0
 
 
 def test_experts_in_eight_bits_are_quantised_one_by_one():

@@ -210,7 +210,13 @@ def test_waiting_for_the_slowest_rank():
     )
     assert late[2] == pytest.approx(0.02 / math.sqrt(math.pi), rel=1e-4)
     # Two ranks of experts that two tensor ranks share are four that meet, before any pipeline.
-    shared = price(MOE, gpus=4, layout="ep2 etp2", global_batch=4, switches={"stragglers": "normal"})
+    shared = price(
+        MOE,
+        gpus=4,
+        layout="ep2 etp2",
+        global_batch=4,
+        switches={"stragglers": "normal", "straggler_variation": 0.02},
+    )
     (name,) = each_us(shared, "resilience.stragglers.")
     assert name == "resilience.stragglers.expert"
     assert float(line(shared, name).terms["ranks"]) == 4

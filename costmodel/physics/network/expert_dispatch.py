@@ -65,6 +65,9 @@ class Dispatcher:
     router_kernels: float | None
     """Kernels of router and preprocessing, forward, where the dispatcher brings its own (NVIDIA/Megatron-LM
     docs/discussions/deepseek-v3-gb200-optimization, 2.1.4 and 2.2.1)."""
+    waits_for_counts: bool
+    """Whether the host waits for how many tokens its rank got before it can size what follows (NVIDIA/Megatron-LM
+    token_dispatcher.py `_maybe_dtoh_and_synchronize`; deepseek-ai/DeepEP csrc/deep_ep.cpp `intranode_dispatch` polls)."""
     sms: float
     """Streaming multiprocessors that its kernels hold while they send, unless a recipe says so; 0 where it sends by a
     library whose share is the recipe's `overlap_contention`. On NVLink 5 the 16 of Hybrid-EP (--moe-hybridep-num-sms)
@@ -88,7 +91,8 @@ def _dispatcher(row: Mapping[str, str]) -> Dispatcher:
     buffers = {
         name: with_steps(_BUFFER_STEPS, row[name] or "0") for name in ("node_buffer", "network_buffer")
     }
-    return Dispatcher(**{**row, **numbers, **buffers, "router_kernels": kernels})  # type: ignore[arg-type]
+    flags = {"waits_for_counts": row["waits_for_counts"] == "yes"}
+    return Dispatcher(**{**row, **flags, **numbers, **buffers, "router_kernels": kernels})  # type: ignore[arg-type]
 
 
 DISPATCHERS: dict[str, Dispatcher] = {
