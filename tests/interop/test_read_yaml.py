@@ -199,6 +199,12 @@ def endless() -> Trainer.Config:
     return config
 
 
+def odd() -> Trainer.Config:
+    config = small()
+    config.parallelism.odd_parallel_size = 3
+    return config
+
+
 def helper(config: Trainer.Config) -> None:
     config.training.seq_len = 1
 """
@@ -227,11 +233,12 @@ def test_functions_of_a_registry(tmp_path):
     # A table put in place is the whole table: tensor parallelism is gone.
     has(job("large"), model="llama3-70b", tp=1, cp=4, seq_len=4096, recompute="none", precision="fp8-current")
     for name, words in {
-        "": "--env config=small: small, large, partly, patched, endless",
+        "": "--env config=small: small, large, partly, patched, endless, odd",
         "helper": "expected one of its configurations",
         "partly": "fqns='names()': low precision of some layers has no price",
         "patched": "is not followed: 'patch(config)'",
         "endless": "'endless' is not in the file",
+        "odd": "parallelism.odd_parallel_size: 3 is not understood",
     }.items():
         with pytest.raises(CostModelError) as caught:
             job(name)

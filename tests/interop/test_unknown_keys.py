@@ -77,6 +77,17 @@ def test_a_key_more_is_named_or_stops(kind, raw, given):
             print(way, read_as(kind, with_key(raw, way, "odd_parallel_size"), "job", **given))
 
 
+def test_a_key_more_of_a_model_is_named_or_stops():
+    """What a model's own file says of experts, of latent widths or of ranks changes its parameters."""
+    models = [base["content"] for base in BASES.values() if base["kind"] == "hf"]
+    assert len(models) > 3
+    for raw in models:
+        assert "odd_word" in read_as("hf", with_key(raw, (), "odd_word"), "config.json").ignored
+        for key in ("num_odd_experts", "odd_expert_width", "odd_latent_dim", "odd_lora_rank"):
+            with pytest.raises(CostModelError, match=key):
+                read_as("hf", with_key(raw, (), key), "config.json")
+
+
 SCRIPTS = {
     "--": "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --vocab-size 99 "
     "--max-position-embeddings 32 ",
