@@ -139,7 +139,7 @@ def matches(words: str, key: str) -> bool:
     """
     if not _any_pattern(words).fullmatch(key):
         return False
-    stops = {word for word in _stop_words(key) if _stop_topics()[word] != "lengths"}
+    stops = {word for word in _stop_words(key) if _stop_topics()[word] not in ("lengths", "sizes")}
     return any(
         _pattern(word).fullmatch(key) and (word.endswith("**") or stops <= {*_stop_words(word)})
         for word in words.split()
