@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
@@ -228,25 +228,22 @@ def step_period(job: RLJob, generation_s: float, training_s: float, spans: Spans
     tokens = job.answers * job.rollout_factor * job.lengths.mean / job.replicas
     longest = float(spans.steps.sum()) if spans.batch[0] < places(job) else job.lengths.longest
     context = job.prompt_len + job.lengths.mean_age
-    most = max(min(places(job), max(job.lag, 1.0) * tokens / job.lengths.mean), 1.0)
-
-    def step_s(batch: float) -> float:
-        return float(decode_step(job.served, job.split, batch, context).step_time_s())
-
+    low, high = 1.0, max(min(places(job), max(job.lag, 1.0) * tokens / job.lengths.mean), 1.0)
     beside = 1.0 + OVERHEADS[job.framework][0]
-    throughput_s = beside * tokens * step_s(most) / most
-    period = max(training_s, throughput_s)
-    for _ in range(40):
-        # Each side moves the other a little: halve the step to what balances both.
-        each = step_s(min(max(tokens / longest, 1.0), most))
-        for _ in range(8):
-            each = step_s(min(max(tokens * each / min(period, longest * each), 1.0), most))
+    full_s = float(decode_step(job.served, job.split, high, context).step_time_s())
+    throughput_s = beside * tokens * full_s / high
+    # The batch that Little's law asks for falls as the batch grows: they meet once.
+    for _ in range(3):
+        batch = np.geomspace(low, high, 65)
+        each = decode_step(job.served, job.split, batch, context).step_time_s()
         latency_s = beside * longest * each
-        period = max(
-            training_s, throughput_s, (latency_s + max(1.0 - job.lag, 0.0) * training_s) / max(job.lag, 1.0)
-        )
+        late = (latency_s + max(1.0 - job.lag, 0.0) * training_s) / max(job.lag, 1.0)
+        period = np.maximum(late, max(training_s, throughput_s))
+        meets = batch >= tokens * each / np.minimum(period, longest * each)
+        at = int(np.argmax(meets)) if np.any(meets) else len(batch) - 1
+        low, high = batch[max(at - 1, 0)], batch[at]
     return quantity(
-        PERIOD_APART, training_s=training_s, throughput_s=throughput_s, latency_s=latency_s, lag=job.lag
+        PERIOD_APART, training_s=training_s, throughput_s=throughput_s, latency_s=latency_s[at], lag=job.lag
     )
 
 
@@ -303,8 +300,14 @@ def _warnings(found: RLEstimate) -> list[str]:
 
 
 def estimate_rl_job(job: RLJob) -> RLEstimate:
-    """Price a checked job of reinforcement learning."""
+    """Price a checked job of reinforcement learning; of engine layouts that are left open, the one with the shortest step."""
     training = training_step(job)
+    found = (_priced(replace(job, split=split), training) for split in job.engine_layouts)
+    return min(found, key=lambda one: (not one.fits, one.step_time_s))
+
+
+def _priced(job: RLJob, training: Estimate) -> RLEstimate:
+    """Price a job whose engine has one layout."""
     spans = rollout(job)
     generation = [generation_phase(job, spans)] if job.generates else []
     trained = [*trainer_phases(job, training), *refit_phases(job, training)]

@@ -16,11 +16,12 @@ from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
-from costmodel.generation.deployment import Deployment, Split, deployment, parse_split, value_of
+from costmodel.generation.deployment import Deployment, Split, deployment, divides, parse_split, value_of
 from costmodel.generation.rollout import Lengths, exponential_lengths, quantile_lengths, read_lengths
 
 _ONE_ANSWER = {"ppo": 1, "distill": 1, "ssd": 1, "dpo": 2}
 _COMPARES = ("grpo", "ppo", "dpo")
+_ENGINE_TP = (1, 2, 4, 8, 16, 32)
 _QUANTILE = re.compile(r"p?(\d+(?:\.\d+)?)\s*[=:]\s*([\d.]+[kKmM]?)")
 
 
@@ -34,6 +35,8 @@ class RLJob:
     cluster: Cluster
     served: Deployment
     split: Split
+    engine_layouts: tuple[Split, ...]
+    """The one that is named, or every tensor parallelism that divides the model and the GPUs."""
     lengths: Lengths
     gpus: int
     algorithm: str
@@ -126,8 +129,7 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         )
     if (algorithm == "distill") != ("teacher" in given):
         raise CostModelError("teacher: goes with algorithm distill, which needs one")
-    layout = one("generation_layout", "tp1")
-    split = parse_split("generation_layout", layout, generation_gpus or gpus, model)
+    layouts = _engine_layouts(given.get("generation_layout"), generation_gpus or gpus, model)
     prompt_len, longest = one("prompt_len"), one("max_response_len")
     capacity = float(read("seq_len", given["seq_len"])) if "seq_len" in given else prompt_len + longest
     taken = {name for name in names(JOB_FIELDS) if not name.startswith(("packed_", "image"))}
@@ -145,7 +147,8 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
             cuda_graphs=one("cuda_graphs"),
             memory_fraction=one("memory_fraction", 0.8 if generation_gpus else 0.6),
         ),
-        split=split,
+        split=layouts[0],
+        engine_layouts=layouts,
         lengths=_lengths(given, longest),
         gpus=gpus,
         algorithm=algorithm,
@@ -167,6 +170,15 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         optimizer_swap=one("optimizer_swap", not generation_gpus),
         refit=one("refit", "bucketed" if generation_gpus else "ipc"),
         framework=one("rl_framework"),
+    )
+
+
+def _engine_layouts(named: Any, gpus: int, model: Model) -> tuple[Split, ...]:
+    """Return the layout of the engine that is named, or those to choose from."""
+    if named is not None:
+        return (parse_split("generation_layout", named, gpus, model),)
+    return tuple(
+        Split(tp=float(tp)) for tp in _ENGINE_TP if gpus % tp == 0 and divides(model, tp, 1.0, 1.0, 1.0)
     )
 
 

@@ -25,7 +25,6 @@ from costmodel.planning.entry import decided
 _PARTS = 16
 """Sequences of so many tokens, or multiples of them, divide among ranks of tensor and context parallelism. [-]"""
 _FINALISTS = 2
-_ENGINE_TP = (1, 2, 4, 8, 16, 32)
 _SPLITS = 24
 
 
@@ -142,42 +141,34 @@ def plan_rl(**job: Unpack[RLKeywords]) -> RLPlan:
         One line that names the field, the value and what is allowed.
     """
     asked: Mapping[str, Any] = job
-    lag, gpus, layout = (asked.get(name) for name in ("lag", "generation_gpus", "generation_layout"))
-    fixed = {
-        name: value
-        for name, value in asked.items()
-        if name not in ("lag", "generation_gpus", "generation_layout")
-    }
+    fixed = {name: value for name, value in asked.items() if name not in ("lag", "generation_gpus")}
     refusals: list[str] = []
 
-    def job_of(**more: Any) -> RLJob:
-        return rl_job_of({**fixed, **more}, who="plan_rl")
+    def job_of(count: int, **half: Any) -> RLJob:
+        lag = {"lag": asked["lag"]} if count and asked.get("lag") is not None else {}
+        return rl_job_of({**fixed, **half, **lag, "generation_gpus": count}, who="plan_rl")
 
-    def best_at(count: int, half: Mapping[str, Any]) -> RLEstimate | None:
-        """Return the best layout of the engine on so many GPUs that only generate."""
-        found = []
-        more = {**half, "generation_gpus": count, **({"lag": lag} if count and lag is not None else {})}
-        for engine in [layout] if layout else [f"tp{tp}" for tp in _ENGINE_TP]:
-            try:
-                made = estimate_rl_job(job_of(**more, generation_layout=engine))
-            except CostModelError as error:
-                refusals.append(str(error))
-                continue
-            if made.fits:
-                found.append(made)
-            else:
-                refusals.append("a half does not fit its memory")
-        return min(found, key=lambda each: each.step_time_s, default=None)
+    def step_at(count: int, half: Mapping[str, Any]) -> RLEstimate | None:
+        """Return the step with so many GPUs that only generate, none where it does not fit."""
+        try:
+            made = estimate_rl_job(job_of(count, **half))
+        except CostModelError as error:
+            refusals.append(str(error))
+            return None
+        if made.fits:
+            return made
+        refusals.append("a half does not fit its memory")
+        return None
 
-    first = job_of(generation_layout="tp1") if gpus is None else job_of(generation_gpus=gpus)
+    first = job_of(asked.get("generation_gpus") or 0)
     is_open = names_no_degree(asked)
     half = _planned_layout(first) if is_open else {}
-    found = [best for count in _splits(first, asked) if (best := best_at(count, half)) is not None]
+    found = [made for count in _splits(first, asked) if (made := step_at(count, half)) is not None]
     found.sort(key=lambda each: each.step_time_s)
     for number, before in enumerate(found[:_FINALISTS] if is_open else []):
         if before.job.train_gpus != first.train_gpus:
             count = before.job.generation_gpus
-            again = best_at(count, _planned_layout(job_of(generation_gpus=count)))
+            again = step_at(count, _planned_layout(job_of(count)))
             if again is not None and again.step_time_s < before.step_time_s:
                 found[number] = again
     if not found:
