@@ -41,7 +41,7 @@ _EXPERTS = (
     "busiest_touched = min(touched + deviations * sqrt(touched * (1 - touched) * ep / experts), 1); "
     "rank_tokens = tokens * top_k / ep; busiest = 1 + deviations / sqrt(max(rank_tokens, 1)); "
     "held = weights / shards; read_bytes = weight_bytes * busiest_touched * held; "
-    "math_s = 2 * busiest * tokens * top_k / experts * held / (expert_share * peak_fraction * peak_flops_per_s); "
+    "math_s = 2 * busiest * tokens * top_k / experts * held / (rate * peak_fraction * peak_flops_per_s); "
     "memory_s = read_bytes * passes / (memory_fraction * hbm_bytes_per_s); cbrt(math_s ** 3 + memory_s ** 3)"
 )
 _CACHE = (
@@ -52,6 +52,8 @@ _CACHE = (
 _ACTIVATIONS = "2 * tokens * (6 * hidden + 6 * inner / tp) / (memory_fraction * hbm_bytes_per_s)"
 _DECODED_ATTENTION_SHARE = 0.5
 """Share of the 16-bit peak that kernels of decoded attention reach where MLA's latent makes them compute. Assumed. [-]"""
+_CONVERTED = 0.5
+"""Rate of the experts' products where the chip has no units for their format and converts it on the way. Assumed. [-]"""
 _ONCE: Array = np.asarray(1.0)
 _KERNELS = {"attention": 6.0, "mla": 10.0, "mixer": 8.0, "mlp": 4.0, "experts": 10.0}
 """Kernels of a layer's parts, norms included: an engine's fused ones. Counted roughly; their time is fitted. [-]"""
@@ -230,7 +232,7 @@ def _linear_lines(
         # Quantised layers multiply in 16 bits where the chip has no units for the format.
         dtype = served.weights.matmul_dtype if element != 2.0 and served.has_units else "bf16"
         if part.name == "experts":
-            formats = served.weights
+            native = served.has_units or element == 2.0
             yield line(
                 part.name,
                 _EXPERTS,
@@ -244,7 +246,7 @@ def _linear_lines(
                 experts=float(model.num_experts),
                 ep=split.ep,
                 deviations=expected_maximum_normal(split.ep),
-                expert_share=formats.expert_share if served.has_units else formats.converted_share,
+                rate=1.0 if native else _CONVERTED,
             )
         else:
             yield line(

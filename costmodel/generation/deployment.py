@@ -36,10 +36,6 @@ class NumberFormat(NamedTuple):
     # All linear layers but the head are quantised; otherwise, in a mixture of experts, its MLPs alone
     everything: bool
     kernels: float  # Kernels a layer that quantise inputs of products. [-]
-    # Rate of the experts' products over that of the kernel constants, in the format and where the chip has no
-    # units for it, so that weights are converted to 16 bits on the way. [-]
-    expert_share: float
-    converted_share: float
 
 
 class Engine(NamedTuple):
@@ -70,8 +66,6 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
         matmul_dtype=row["matmul_dtype"],
         everything=row["everything"] == "true",
         kernels=float(row["kernels"]),
-        expert_share=float(row["expert_share"]),
-        converted_share=float(row["converted_share"]),
     )
     for row in read_rows(_HERE / "number_formats.csv")
 }
@@ -230,6 +224,15 @@ def deployment(
         cuda_graphs=cuda_graphs,
         memory_fraction=memory_fraction,
     )
+
+
+def beyond_context(model: Model, tokens: float) -> list[str]:
+    """Return what to say of sequences that are longer than the model's positions."""
+    if not 0 < model.context_length < tokens:
+        return []
+    return [
+        f"{tokens:,.0f} tokens are more than the {model.context_length:,} that {model.name} has positions for."
+    ]
 
 
 def value_of(given: Mapping[str, Any], name: str, default: Any = None) -> Any:

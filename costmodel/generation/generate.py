@@ -23,7 +23,15 @@ from costmodel.describe.hardware.prices import with_price
 from costmodel.describe.models.model import Model
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.decode import decode_step, line_rows, prefill_step
-from costmodel.generation.deployment import Deployment, Split, deployment, divides, parse_split, value_of
+from costmodel.generation.deployment import (
+    Deployment,
+    Split,
+    beyond_context,
+    deployment,
+    divides,
+    parse_split,
+    value_of,
+)
 from costmodel.generation.memory import cache_bytes, cache_room, largest_batch, weights_bytes
 
 Array = NDArray[np.float64]
@@ -145,7 +153,7 @@ class Generation(Answer):
     @property
     def warnings(self) -> list[str]:
         """Plain words about what was given and is not so."""
-        found = []
+        found = beyond_context(self.served.model, self.work.longest)
         if self.work.batch is not None and self.running < self.work.batch * (1.0 - 1e-9):
             found.append(
                 f"{self.running:,.0f} of {self.work.batch:,.0f} sequences run together; the others wait"

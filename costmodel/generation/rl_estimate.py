@@ -21,6 +21,7 @@ from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.decode import decode_step, line_rows
+from costmodel.generation.deployment import beyond_context
 from costmodel.generation.memory import cache_bytes, cache_room, weights_bytes
 from costmodel.generation.phases import (
     Phase,
@@ -48,6 +49,10 @@ OVERHEADS: dict[str, tuple[float, str]] = {
     for row in read_rows(Path(__file__).with_name("rl_overheads.csv"))
 }
 """Share of the phases' seconds that a framework takes beside them, by its name, with its source. [-]"""
+
+ERROR_FACTORS = {"dense": 1.40, "experts": 1.62}
+"""Four of five published steps lie within this factor of the estimate: 27 of dense models, 48 of mixtures of experts, each
+with its framework's share fitted without its model (tools/fit/score_rl.py --fit). [-]"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,6 +85,12 @@ class RLEstimate(Answer):
     def step_time_s(self) -> float:
         """Seconds from one step to the next. [s]"""
         return float(self.period.value)
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """Between which four of five published steps lie, as far off as those of like models. [s]"""
+        factor = ERROR_FACTORS["experts" if self.job.model.num_experts else "dense"]
+        return self.step_time_s / factor, self.step_time_s * factor
 
     @property
     def waiting_s(self) -> float:
@@ -173,7 +184,9 @@ class RLEstimate(Answer):
             "generation_gpus": job.generation_gpus,
             "lag": job.lag,
             "answers": job.answers,
+            "generation_layout": {name: float(degree) for name, degree in job.split._asdict().items()},
             "step_time_s": self.step_time_s,
+            "step_time_range_s": list(self.range_s),
             "waiting_s": self.waiting_s,
             "period": {
                 "formula": self.period.formula,
@@ -266,6 +279,7 @@ def _warnings(found: RLEstimate) -> list[str]:
             "optimizer that stays; optimizer_swap: true moves it, or lower memory_fraction."
         )
     whole = job.lengths.after(job.prompt_len)
+    warnings += beyond_context(job.model, whole.longest)
     if not job.packs and whole.longest / whole.mean > _PADDED:
         warnings.append(
             f"Answers are padded to {whole.longest:,.0f} tokens, {whole.longest / whole.mean:.1f} times their mean: training and "

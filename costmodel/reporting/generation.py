@@ -108,7 +108,12 @@ def rl_grids(found: RLEstimate) -> list[Grid]:
     if not job.colocated:
         rows += facts_of("rl waiting", found)
     if job.generates:
-        rows += facts_of("rl generating", found, places=max(found.places, 0.0))
+        degrees = " ".join(
+            f"{name}{degree:.0f}" for name, degree in job.split._asdict().items() if degree > 1
+        )
+        others = len(job.engine_layouts)
+        engine = f"{degrees or 'tp1'}{f' (the fastest of {others} that divide)' if others > 1 else ''}"
+        rows += facts_of("rl generating", found, places=max(found.places, 0.0), engine=engine)
     for part in ("critic", "swapped_optimizer"):
         if part in found.memory:
             rows += facts_of(f"rl {part}", found)

@@ -42,7 +42,7 @@ def test_a_file_of_each_program_has_a_price(tmp_path):
     by_hand = cm.estimate_rl(
         model="llama3-8b", gpus=16, pp=2, recompute="full", recipe="megatron-bridge", seq_len=4096, prompts=64,
         samples_per_prompt=32, optimizer_steps=4, max_response_len=3966, rl_framework="nemo-rl", micro_batch=1,
-        zero_stage=1, memory_fraction=0.6, **GIVEN,
+        zero_stage=1, memory_fraction=0.6, generation_layout="tp1", **GIVEN,
     )  # fmt: skip
     assert step.step_time_s == pytest.approx(by_hand.step_time_s, rel=0.03)
 

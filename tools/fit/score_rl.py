@@ -5,7 +5,8 @@
 Each row of the table holds keywords of `costmodel.estimate_rl` beside what was measured. The share that a framework takes
 beside the phases is the one constant fitted to whole steps: the median of what is left, by framework, shrunk by the
 number of models that it was measured with (one halves it on a log scale, three leave three quarters). With ``--fit`` it is
-fitted anew and printed; the figures `left out` are those with the share of all other sources of the framework, or none.
+fitted anew and printed, with the errors where a model is left out of its framework's share; its factors are those of
+``rl_errors.csv``. The engine of a row is the vLLM that its framework's release pins: ``vllm-sync`` before 0.14.
 ``--splits`` plans the split of every published job whose halves stand apart, its layout, lag and engine held.
 """
 
@@ -107,6 +108,50 @@ def splits(path: Path = ROWS) -> None:
     )
 
 
+def together_against_apart(rows: list[Scored]) -> None:
+    """Print GPU-seconds a step with all GPUs in turn over those with halves apart: pairs of one page, model and batch."""
+    same = ("url", "framework", "model", "cluster", "prompts", "samples_per_prompt", "precision")
+    off = []
+    for one in rows:
+        for other in rows:
+            pages = [{**each.row, "url": each.row["url"].split("#")[0]} for each in (one, other)]
+            if one.row["generation_gpus"] != "0" or float(other.row["lag"] or 0) != 1.0:
+                continue
+            longest = [float(page["max_response_len"]) for page in pages]
+            if any(pages[0][name] != pages[1][name] for name in same) or max(longest) > 1.2 * min(longest):
+                continue
+            ratio = one.ratio / other.ratio
+            off.append(abs(ratio - 1.0))
+            name = f"{one.row['id'][-20:-17]}{one.row['id'][-3:]} : {other.row['id'][-3:]}"
+            print(f"together : apart {one.row['model']:18s} {one.row['cluster']:18s} {name:12s} {ratio:5.2f}")
+    print(
+        f"{len(off)} pairs: off by {np.median(off):.1%} (median), {np.sum(np.array(off) < 0.15)} within 15 %"
+    )
+
+
+def share_of(rows: list[Scored]) -> float:
+    """Return the share beside the phases that rows priced without one leave, shrunk. [-]"""
+    models = len({one.row["model"] for one in rows})
+    middle = float(np.median([-np.log(one.ratio) for one in rows])) if rows else 0.0
+    return float(max(np.expm1(middle * models / (models + 1.0)), 0.0))
+
+
+def fit(rows: list[Scored]) -> None:
+    """Print the share of each framework, and the errors of every model with its own rows left out of it."""
+    left_out: dict[str, list[float]] = {"dense": [], "experts": []}
+    for framework in dict.fromkeys(one.row["framework"] for one in rows):
+        own = [one for one in rows if one.row["framework"] == framework]
+        print(f"{framework:12s} share {share_of(own):.3f}")
+        for model in dict.fromkeys(one.row["model"] for one in own):
+            share = share_of([one for one in own if one.row["model"] != model])
+            ratios = [(1.0 + share) * one.ratio for one in own if one.row["model"] == model]
+            left_out["experts" if cm.load_model(model).num_experts else "dense"] += ratios
+            print(f"{framework:12s} without {model:20s} share {share:.3f} {summary(ratios)}")
+    for kind, ratios in left_out.items():
+        print(f"{kind},{np.exp(np.quantile(np.abs(np.log(ratios)), 0.8)):.2f},{len(ratios)} steps")
+    print(f"left out: {summary([ratio for ratios in left_out.values() for ratio in ratios])}")
+
+
 def main(arguments: list[str]) -> None:
     """Print the tables."""
     paths = [Path(text) for text in arguments if not text.startswith("-")]
@@ -139,15 +184,9 @@ def main(arguments: list[str]) -> None:
     print(
         f"share of generation: off by {np.median(np.abs(shares)):.1%} (median), p90 {np.quantile(np.abs(shares), 0.9):.1%}"
     )
+    together_against_apart(rows)
     if "--fit" in arguments:
-        for framework in dict.fromkeys(one.row["framework"] for one in rows):
-            own = [one for one in rows if one.row["framework"] == framework]
-            for left_out in (None, *dict.fromkeys(one.source for one in own)):
-                kept = [one for one in own if one.source != left_out]
-                models = len({one.row["model"] for one in kept})
-                middle = float(np.median([-np.log(one.ratio) for one in kept])) if kept else 0.0
-                share = max(np.expm1(middle * models / (models + 1.0)), 0.0)
-                print(f"{framework:12s} without {left_out!s:28s} share {share:.3f}")
+        fit(rows)
     if "--rows" in arguments:
         for one in rows:
             row, parts = (
