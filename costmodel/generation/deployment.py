@@ -230,9 +230,7 @@ def beyond_context(model: Model, tokens: float) -> list[str]:
     """Return what to say of sequences that are longer than the model's positions."""
     if not 0 < model.context_length < tokens:
         return []
-    return [
-        f"{tokens:,.0f} tokens are more than the {model.context_length:,} that {model.name} has positions for."
-    ]
+    return [f"sequences of {tokens:,.0f} tokens are longer than the {model.context_length:,} of {model.name}"]
 
 
 def value_of(given: Mapping[str, Any], name: str, default: Any = None) -> Any:

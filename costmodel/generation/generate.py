@@ -158,11 +158,6 @@ class Generation(Answer):
             found.append(
                 f"{self.running:,.0f} of {self.work.batch:,.0f} sequences run together; the others wait"
             )
-        trained = self.served.model.context_length
-        if 0 < trained < self.work.longest:
-            found.append(
-                f"sequences of {self.work.longest:,.0f} tokens are longer than the {trained:,} of {self.served.model.name}"
-            )
         if not self.served.has_units:
             accelerator, weights = self.served.cluster.accelerator.name, self.served.weights.name
             found.append(
