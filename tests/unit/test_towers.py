@@ -11,6 +11,7 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.models.huggingface import read_hf_config
 from costmodel.describe.models.huggingface_formulas import rows_of
 from costmodel.describe.models.huggingface_wrappers import tower_of
+from costmodel.estimates.pipeline_run import simulated_step_s
 from costmodel.step.anatomy.params import params_by_component
 
 PUBLISHED = read_mapping(Path(__file__).with_name("towers.yaml"), example="tiny: {}")
@@ -114,6 +115,16 @@ def test_work_of_a_tower_by_hand():
         assert float(block.by_operator["attention.core"].operator.attention.heads) == 2 * heads
     odd = cm.estimate(model=read(TINY, num_heads=1), tp=2, images_per_sample=2, image_tokens=64, **JOB)
     assert not [line for line in odd.bill.time_lines if line.name.startswith("tp.vision")]
+
+
+def test_a_pipeline_with_a_tower_takes_what_its_simulation_takes():
+    job = {**JOB, "model": read(TINY), "gpus": 16, "images_per_sample": 2, "image_tokens": 256}
+    for more in (
+        *({"pp": 4}, {"pp": 4, "schedule": "zb-h1"}, {"pp": 2, "schedule": "dualpipe"}),
+        *({"pp": 2, "vp": 2}, {"pp": 2, "vp": 2, "schedule": "zb-v"}),
+    ):
+        est = cm.estimate(**job, **more)
+        assert simulated_step_s(est) == pytest.approx(float(est.step_time_s), rel=0.02), more
 
 
 def test_images_of_unlike_size_keep_ranks_waiting():

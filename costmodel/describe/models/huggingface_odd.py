@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from costmodel.describe.models.huggingface_keys import Keys
 from costmodel.describe.models.huggingface_layers import (
@@ -18,6 +18,7 @@ from costmodel.describe.models.huggingface_layers import (
     value_of,
     windows,
 )
+from costmodel.describe.models.mixers import OtherHeads
 
 _LETTERS = "abcdeghijklmopqrstuvxyz"
 """Letters that `attention_pattern` leaves to mixers."""
@@ -129,40 +130,25 @@ def llama4(keys: Keys) -> dict[str, Any]:
     }
 
 
-class _Heads(NamedTuple):
-    """Attention of one layer, and the width of its MLP where that is another than the others'."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    v_head_dim: int
-    window: int = 0
-    attention_sinks: bool = False
-    kv_projections: int = 2
-    ffn_size: int = 0
-
-
-def _by_layer(layers: Sequence[_Heads]) -> dict[str, Any]:
+def _by_layer(layers: Sequence[OtherHeads]) -> dict[str, Any]:
     """Return the most common heads as the model's, and the others as mixers."""
     counts = Counter(layers)
     usual = max(counts, key=lambda each: (each.kv_projections == 2 and not each.ffn_size, counts[each]))
     letters = {usual: "w" if usual.window else "f"}
     others = [each for each in counts if each != usual]
     letters |= dict(zip(others, _LETTERS, strict=False))
-    values = usual._asdict()
-    window = values.pop("window")
-    values.pop("ffn_size")
-    if not others and not window:
+    values = usual.model_dump(exclude={"kind", "beside_attention", "window", "ffn_size"})
+    if not others and not usual.window:
         return values
     return {
         **values,
-        "sliding_window": window,
+        "sliding_window": usual.window,
         "attention_pattern": "".join(letters[each] for each in layers),
-        "mixers": {letters[each]: {"kind": "other-heads", **each._asdict()} for each in others},
+        "mixers": {letters[each]: each for each in others},
     }
 
 
-def _gemma4_heads(keys: Keys, layers: int) -> list[_Heads]:
+def _gemma4_heads(keys: Keys, layers: int) -> list[OtherHeads]:
     """Return the heads of each layer of a Gemma 4."""
     heads, kv_heads = keys.need("num_attention_heads"), keys.need("num_key_value_heads")
     dim, window = keys.get("head_dim", default=256), keys.get("sliding_window", default=512)
@@ -183,12 +169,12 @@ def _gemma4_heads(keys: Keys, layers: int) -> list[_Heads]:
         wide = own.get("head_dim", dim if windowed or changed else global_dim)
         projections = 0 if number >= reuse else 1 if same and not windowed else 2
         made.append(
-            _Heads(
-                heads,
-                own.get("num_key_value_heads", kv_heads if windowed else global_heads),
-                wide,
-                wide,
-                window if windowed else 0,
+            OtherHeads(
+                num_heads=heads,
+                num_kv_heads=own.get("num_key_value_heads", kv_heads if windowed else global_heads),
+                head_dim=wide,
+                v_head_dim=wide,
+                window=window if windowed else 0,
                 kv_projections=projections,
                 ffn_size=2 * keys.need("intermediate_size") if double and number >= reuse else 0,
             )
@@ -237,19 +223,19 @@ def mimo_v2(keys: Keys) -> dict[str, Any]:
     heads, kv_heads = keys.need("num_attention_heads"), keys.need("num_key_value_heads")
     dim = keys.get("head_dim", default=keys.need("hidden_size") // heads)
     value = keys.get("v_head_dim", default=dim)
-    full = _Heads(
-        heads,
-        kv_heads,
-        dim,
-        value,
+    full = OtherHeads(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=dim,
+        v_head_dim=value,
         attention_sinks=keys.get("add_full_attention_sink_bias", default=False),
     )
-    windowed = _Heads(
-        keys.get("swa_num_attention_heads", default=heads),
-        keys.get("swa_num_key_value_heads", default=2 * kv_heads),
-        keys.get("swa_head_dim", default=dim),
-        keys.get("swa_v_head_dim", default=value),
-        keys.get("sliding_window", "sliding_window_size", default=129),
+    windowed = OtherHeads(
+        num_heads=keys.get("swa_num_attention_heads", default=heads),
+        num_kv_heads=keys.get("swa_num_key_value_heads", default=2 * kv_heads),
+        head_dim=keys.get("swa_head_dim", default=dim),
+        v_head_dim=keys.get("swa_v_head_dim", default=value),
+        window=keys.get("sliding_window", "sliding_window_size", default=129),
         attention_sinks=keys.get("add_swa_attention_sink_bias", default=True),
     )
     freq = keys.get("moe_layer_freq")
