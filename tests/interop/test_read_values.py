@@ -92,15 +92,13 @@ LLAMA = {
     "vocab_size": 100,
     "rms_norm_eps": 1e-5,
 }
-BERT = {
-    "model_type": "bert",
+BITNET = {
+    "model_type": "bitnet",
     "hidden_size": 4,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
-    "intermediate_size": 8,
+    "intermediate_size": 6,
     "vocab_size": 10,
-    "max_position_embeddings": 3,
-    "type_vocab_size": 2,
 }
 
 
@@ -117,16 +115,20 @@ def test_a_model_is_a_job_that_lacks_what_it_does_not_say(tmp_path):
 
 def test_a_model_without_a_price_has_its_size_and_says_why(tmp_path):
     found = read(
-        tmp_path, {**BERT, "speak": "up", "num_nextn_predict_layers": 1}, "config.json", gpus=8, vocab_size=9
+        tmp_path,
+        {**BITNET, "speak": "up", "num_nextn_predict_layers": 1},
+        "config.json",
+        gpus=8,
+        vocab_size=9,
     )
     assert found.job == {"gpus": 8}
-    # Tables 4 * (10 + 3 + 2), their norm 8; a layer's four projections 80, MLP 76, norms 16; head 20, its norm 8, biases 10.
-    assert found.shape["num_params"] == 60 + 8 + 2 * (80 + 76 + 16) + 38
-    assert found.unpriced.endswith("an encoder, not a decoder")
+    # Two tables of 4 * 10; a layer's four projections 64, MLP 72, norms 4 + 6 inside of it and two of 4; a last norm.
+    assert found.shape["num_params"] == 2 * 40 + 2 * (64 + 72 + 10 + 8) + 4
+    assert "bitnet" in found.unpriced
     assert found.ignored == ("speak",)
     assert found.warnings == ("num_nextn_predict_layers: these layers are not counted",)
     with pytest.raises(CostModelError, match="model_type"):
-        read(tmp_path, {**BERT, "model_type": "nobody's"}, "config.json")
+        read(tmp_path, {**BITNET, "model_type": "nobody's"}, "config.json")
 
 
 @pytest.mark.parametrize(
