@@ -23,7 +23,7 @@ from costmodel.describe.jobs.merge import read_job as read_job_file
 from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.reading import read as read_field
 from costmodel.describe.models.huggingface import read_hf_config
-from costmodel.describe.models.unpriced import size_of
+from costmodel.describe.models.sizes import size_of
 from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of
 from costmodel.interop.keys import KeyTable, key_table
 from costmodel.interop.nccl_tests import read_log_text

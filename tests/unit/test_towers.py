@@ -9,8 +9,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.models.huggingface import read_hf_config
-from costmodel.describe.models.huggingface_formulas import rows_of
-from costmodel.describe.models.huggingface_wrappers import tower_of
+from costmodel.describe.models.sizes import _rows, tower_of
 from costmodel.estimates.pipeline_run import simulated_step_s
 from costmodel.step.anatomy.params import params_by_component
 
@@ -48,8 +47,8 @@ def test_parameters_of_published_towers_are_exact():
         if "tokens" in row:
             assert (name, [tower.tokens, tower.merge]) == (name, row["tokens"])
     kinds = {row.get("vision_config", row.get("audio_config"))["model_type"] for row in PUBLISHED.values()}
-    assert kinds <= rows_of("towers.yaml").keys()
-    assert {row["model_type"] for row in PUBLISHED.values()} >= rows_of("towers.yaml")["_joined"].keys() - {
+    assert kinds <= _rows("towers.yaml").keys()
+    assert {row["model_type"] for row in PUBLISHED.values()} >= _rows("towers.yaml")["_joined"].keys() - {
         "internvl_chat"
     }
 

@@ -7,7 +7,7 @@ import pytest
 from costmodel.base.errors import ModelConfigError
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.models.huggingface_keys import by_name
-from costmodel.describe.models.unpriced import counted_types, size_of
+from costmodel.describe.models.sizes import counted_types, size_of
 
 SMALL = read_mapping(Path(__file__).with_name("small_unpriced.yaml"), example="tiny: {}")
 

@@ -20,8 +20,9 @@ from costmodel.base.files import refuse_endless
 from costmodel.describe.models import huggingface_layers, huggingface_odd
 from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, sizes_of, table
 from costmodel.describe.models.huggingface_layers import HIDDEN, common_values, routing_groups, value_of
-from costmodel.describe.models.huggingface_wrappers import language_model, tower_of
+from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import MOST, Model, make_model
+from costmodel.describe.models.sizes import tower_of
 
 _SHAPES = re.compile(r"(^|_)(experts?|moe|latent|rank)(_|$)")
 """Words in keys of layers' sizes, which a price needs."""

@@ -1,6 +1,6 @@
 """Where the language model of a multimodal config is, and what the config says beside it.
 
-Towers of a kind that ``towers.yaml`` knows are read, the others named as left out.
+Towers are named as left out; `sizes.tower_of` reads those that it knows.
 Keys follow transformers 5.23 and, for types that live on the hub, the ``config.json`` of their repositories.
 """
 
@@ -10,13 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from costmodel.base.errors import ModelConfigError, shown
-from costmodel.describe.models.huggingface_formulas import formulas_of, number_of, rows_of
-from costmodel.describe.models.huggingface_keys import Keys, by_name, table
+from costmodel.describe.models.huggingface_keys import by_name, table
 from costmodel.describe.models.model import MOST
-from costmodel.describe.models.towers import Tower
 
 _ENCODER_DECODERS = ("mt5", "t5", "umt5")
 _TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -136,68 +132,3 @@ def _tower(name: str, value: Mapping[str, Any]) -> str:
     width = value.get("hidden_size") or value.get("embed_dim")
     shape = f" ({layers} layers of width {width})" if layers and width else ""
     return f"{name}: the {name.removesuffix('_config')} model{shape} is left out; only the language model is priced"
-
-
-_MAPPINGS = {"vision_config": "vision", "audio_config": "audio"}
-_FIELDS = {
-    "num_layers": "layers",
-    "hidden_size": "hidden",
-    "num_heads": "heads",
-    "head_dim": "head_dim",
-    "ffn_size": "ffn",
-    "gated_mlp": "gated",
-    "qkv_bias": "qkv_bias",
-    "attention_out_bias": "out_bias",
-    "linear_bias": "mlp_bias",
-    "norm_bias": "norm_bias",
-    "window": "window",
-    "full_layers": "full",
-    "tokens": "tokens",
-    "merge": "merge",
-    "patch_params": "patch",
-    "projector_params": "projector",
-    "other_params": "rest",
-}
-"""Fields of a tower, and their formulas."""
-
-
-def tower_of(raw: Mapping[str, Any], hidden_size: int, origin: str) -> Tower | None:
-    """Return the tower of a multimodal config, by the width of its language model; None where no row counts it."""
-    kind = str(raw.get("model_type"))
-    for key, name in _MAPPINGS.items():
-        if not isinstance(raw.get(key), dict):
-            continue
-        keys, formulas = _tower_formulas(raw, kind, key, hidden_size, origin)
-        try:
-            with np.errstate(all="raise"):
-                numbers = {field: number_of(keys, formulas, word) for field, word in _FIELDS.items()}
-        except (ModelConfigError, ArithmeticError):
-            return None
-        made = {
-            field: bool(number) if Tower.model_fields[field].annotation is bool else round(number)
-            for field, number in numbers.items()
-        }
-        return Tower.model_validate({"name": name, **made})
-    return None
-
-
-def _tower_formulas(
-    raw: Mapping[str, Any], kind: str, key: str, hidden_size: int, origin: str
-) -> tuple[Keys, dict[str, str]]:
-    """Return the keys of a tower's part of a config, and its formulas: none of a kind without a row."""
-    part, rows = raw[key], rows_of("towers.yaml")
-    outer = {f"outer_{word}": value for word, value in raw.items() if not isinstance(value, dict)}
-    texts = {f"{word}_{value}": 1 for word, value in part.items() if isinstance(value, str)}
-    given = {**part, **texts, **outer, "text_hidden": hidden_size}
-    # Sides of a square, written twice.
-    square = {word: value[0] for word, value in part.items() if word.endswith("_size") and _is_pair(value)}
-    keys, own = Keys({**given, **square}, f"{origin}: {key}"), str(part.get("model_type") or kind)
-    if own.startswith("_") or own not in rows:
-        return keys, {}
-    joined = {word: str(formula) for word, formula in rows["_joined"].get(kind, {}).items()}
-    return keys, {**formulas_of("towers.yaml", own, "_tower"), **joined}
-
-
-def _is_pair(value: Any) -> bool:
-    """Tell whether a value is two equal numbers."""
-    return isinstance(value, list) and len(value) == 2 and value[0] == value[1]

@@ -1,0 +1,204 @@
+"""Sizes that a table gives as formulas over a HuggingFace config's keys: models without a price, and towers.
+
+``unpriced.yaml`` and ``towers.yaml`` are the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from costmodel.base.errors import ModelConfigError, shown
+from costmodel.base.yaml_files import read_mapping
+from costmodel.bill.formula import evaluate, inputs_of, names_of
+from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, sizes_of
+from costmodel.describe.models.huggingface_wrappers import language_model
+from costmodel.describe.models.towers import Tower
+
+_COUNTED = (
+    *("cross_attention_layers", "per_layer_config"),
+    *("deepstack_visual_indexes", "fullatt_block_indexes", "outer_vision_feature_layer"),
+)
+"""Keys of which a formula needs how many there are; another list is no number."""
+
+_PREDICTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Layers that predict further tokens, which transformers does not build."""
+
+
+class Size(NamedTuple):
+    """What is known of a model without a price."""
+
+    shape: dict[str, Any]
+    """Parameters, layers and widths, under the names of `Model`."""
+    ignored: tuple[str, ...]
+    """Keys that were not read and may matter."""
+    left_out: tuple[str, ...]
+    """Sentences: towers and layers that are not counted."""
+
+
+def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
+    """Return the size of the model that a config describes; without its parameters where no row counts its type.
+
+    None for a type that is not known to have no price.
+    """
+    text = language_model(raw, origin)
+    kind = str(text.raw.get("model_type"))
+    if kind not in counted_types():
+        known = {"name": name or kind, "model_type": kind, **sizes_of(text.raw)}
+        return Size(known, (), text.left_out) if kind in by_name("refused") else None
+    keys = Keys(text.raw, origin, text.defaults)
+    formulas = _formulas("unpriced.yaml", kind, "_decoder")
+    if keys.get("add_cross_attention"):
+        raise keys.refuse(f"add_cross_attention: a {kind!r} with it cannot be counted")
+    fields = {
+        "num_params": "parameters",
+        "num_layers": "layers",
+        "hidden_size": "hidden",
+        "num_heads": "heads",
+    }
+    fields |= {"num_kv_heads": "num_key_value_heads", "vocab_size": "vocab"}
+    try:
+        with np.errstate(all="raise"):
+            found = {field: _number(keys, formulas, each) for field, each in fields.items()}
+            tied = _number(keys, formulas, "tied")
+    except ArithmeticError:
+        raise keys.refuse(f"model_type {kind!r}: a size of 0 cannot be counted") from None
+    if strange := [field for field, value in found.items() if value < 0 or not value.is_integer()]:
+        raise keys.refuse(f"model_type {kind!r}: its sizes make {strange[0]} no whole number")
+    sizes = {field: int(value) for field, value in found.items() if value}
+    shape = {"name": name or kind, "model_type": kind, **sizes, "tied_embeddings": bool(tied)}
+    silent = [*_rows("unpriced.yaml")["_shapes_nothing"].split(), *_PREDICTING]
+    left = (key for key in keys.raw.keys() - keys.used if not shapes_nothing(key) and key not in silent)
+    ignored = tuple(sorted(key for key in left if keys.raw[key] not in (None, False, 0, [], {})))
+    predicting = [f"{key}: these layers are not counted" for key in _PREDICTING if keys.raw.get(key)]
+    return Size(shape, ignored, (*text.left_out, *predicting))
+
+
+def counted_types() -> tuple[str, ...]:
+    """Return every ``model_type`` whose parameters are counted."""
+    return tuple(kind for kind in _rows("unpriced.yaml") if not kind.startswith("_"))
+
+
+_MAPPINGS = {"vision_config": "vision", "audio_config": "audio"}
+_FIELDS = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "num_heads": "heads",
+    "head_dim": "head_dim",
+    "ffn_size": "ffn",
+    "gated_mlp": "gated",
+    "qkv_bias": "qkv_bias",
+    "attention_out_bias": "out_bias",
+    "linear_bias": "mlp_bias",
+    "norm_bias": "norm_bias",
+    "window": "window",
+    "full_layers": "full",
+    "tokens": "tokens",
+    "merge": "merge",
+    "patch_params": "patch",
+    "projector_params": "projector",
+    "other_params": "rest",
+}
+"""Fields of a tower, and their formulas."""
+
+
+def tower_of(raw: Mapping[str, Any], hidden_size: int, origin: str) -> Tower | None:
+    """Return the tower of a multimodal config, by the width of its language model; None where no row counts it."""
+    kind = str(raw.get("model_type"))
+    for key, name in _MAPPINGS.items():
+        if not isinstance(raw.get(key), dict):
+            continue
+        keys, formulas = _formulas_of_tower(raw, kind, key, hidden_size, origin)
+        try:
+            with np.errstate(all="raise"):
+                numbers = {field: _number(keys, formulas, word) for field, word in _FIELDS.items()}
+        except (ModelConfigError, ArithmeticError):
+            return None
+        made = {
+            field: bool(number) if Tower.model_fields[field].annotation is bool else round(number)
+            for field, number in numbers.items()
+        }
+        return Tower.model_validate({"name": name, **made})
+    return None
+
+
+def _formulas_of_tower(
+    raw: Mapping[str, Any], kind: str, key: str, hidden_size: int, origin: str
+) -> tuple[Keys, dict[str, str]]:
+    """Return the keys of a tower's part of a config, and its formulas: none of a kind without a row."""
+    part, rows = raw[key], _rows("towers.yaml")
+    outer = {f"outer_{word}": value for word, value in raw.items() if not isinstance(value, dict)}
+    texts = {f"{word}_{value}": 1 for word, value in part.items() if isinstance(value, str)}
+    given = {**part, **texts, **outer, "text_hidden": hidden_size}
+    # Sides of a square, written twice.
+    square = {word: value[0] for word, value in part.items() if word.endswith("_size") and _is_pair(value)}
+    keys, own = Keys({**given, **square}, f"{origin}: {key}"), str(part.get("model_type") or kind)
+    if own.startswith("_") or own not in rows:
+        return keys, {}
+    joined = {word: str(formula) for word, formula in rows["_joined"].get(kind, {}).items()}
+    return keys, {**_formulas("towers.yaml", own, "_tower"), **joined}
+
+
+def _is_pair(value: Any) -> bool:
+    """Tell whether a value is two equal numbers."""
+    return isinstance(value, list) and len(value) == 2 and value[0] == value[1]
+
+
+@cache
+def _rows(file: str) -> Mapping[str, Any]:
+    """Return a table's row of every type."""
+    path = files("costmodel") / "describe" / "data" / file
+    table = read_mapping(path, example="bitnet: {layer: attention}", error=ModelConfigError)
+    return {kind: row for kinds, row in table.items() for kind in kinds.split()}
+
+
+@cache
+def _formulas(file: str, kind: str, base: str) -> dict[str, str]:
+    """Return the formulas of a type by name, with those of the rows that it is like, `base` where it names none."""
+    row = {name: str(formula) for name, formula in _rows(file)[kind].items()}
+    like = row.pop("like", base)
+    return {**_formulas(file, like, base), **row} if like != kind else row
+
+
+def _number(keys: Keys, formulas: Mapping[str, str], name: str, asking: tuple[str, ...] = ()) -> float:
+    """Return what a name stands for: a key of the config, a part of its lists and mappings, or a formula."""
+    value = keys.get(name)
+    if value is None:
+        value = _part(keys, formulas, name)
+    if isinstance(value, (list, dict)) and name in _COUNTED:
+        return float(len(value))
+    if value is not None and not (value == "auto" and name in formulas):
+        if not isinstance(value, (int, float)):
+            raise keys.refuse(f"{name}: expected a number, got {shown(value)}")
+        return float(value)
+    if name not in formulas or name in asking:
+        keys.need(name)
+    terms = {each: _number(keys, formulas, each, (*asking, name)) for each in inputs_of(formulas[name])}
+    return float(evaluate(formulas[name], terms))
+
+
+def _part(keys: Keys, formulas: Mapping[str, str], name: str) -> Any:
+    """Return how many layers a list of the config calls so, or the value inside a mapping; None if it has neither."""
+    shared = (each for each in keys.raw if name.startswith(f"{each}_"))
+    key = next((each for each in shared if isinstance(keys.get(each), (list, dict))), None)
+    if key is None:
+        return None
+    found, wanted = keys.get(key), name.removeprefix(f"{key}_")
+    if isinstance(found, dict):
+        inner = [each for each in found.values() if isinstance(each, dict)]
+        values = [each.get(wanted) for each in inner] if inner else [found.get(wanted)]
+        if any(value != values[0] for value in values):
+            raise keys.refuse(f"{key}: layers of more than two {wanted} cannot be counted")
+        return values[0]
+    layers = int(_number(keys, formulas, "layers"))
+    listed = [str(kind) for kind in found[:layers]]
+    known = {other for formula in formulas.values() for other in names_of(formula)} | formulas.keys()
+    if strange := [kind for kind in listed if f"{key}_{kind}" not in known]:
+        raise keys.refuse(f"{key}: {strange[0]!r} cannot be counted")
+    if len(listed) < layers:
+        raise keys.refuse(f"{key}: has {len(listed)} layers, the model has {layers}")
+    return listed.count(wanted)
