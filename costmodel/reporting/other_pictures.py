@@ -58,7 +58,7 @@ def layout_in_short(est: Estimate) -> str:
 
 def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
     """Draw the best layouts and the front of step time against memory, with those to try or another job among them."""
-    kept, front = plan.columns(_MOST_KEPT), plan.pareto_columns()
+    kept, front = plan.columns_of(plan.shown(_MOST_KEPT)), plan.pareto_columns()
     memory, step = np.asarray(front["memory_bytes_per_gpu"]) / _GIB, np.asarray(front["step_time_s"])
     order = np.argsort(memory)
     memory, step, names = memory[order], step[order], [short_layout(front, int(row)) for row in order]
