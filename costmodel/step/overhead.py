@@ -25,6 +25,7 @@ from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
 
 _line = partial(time_line, axis="compute", category="overhead", phase="step")
+_GPUS = "GPUs of one type, by straggler_variation of the job (Sinha et al., SC '22, arXiv:2208.11035),"
 _LEVELS = ("tensor", "context", "expert", "pipeline", "job")
 
 
@@ -98,56 +99,40 @@ def image_lines(step: Step) -> list[TimeLine]:
 
 def time_lines(step: Step, bill: Bill) -> list[TimeLine]:
     """Return what is known and not overlapped, the share of it that is not explained, and the wait for data."""
-    waited = [*_slowest_gpu(step, bill), *_slowest_slice(step, bill)]
+    waited = _slowest(step, bill)
     made = [*waited, *_between_steps(step), *_unexplained(step, bill.plus(waited))]
     return [*made, *_input(step, bill.plus(made))]
 
 
-def _slowest_gpu(step: Step, bill: Bill) -> list[TimeLine]:
-    """Return what a step waits for the slowest of its GPUs in matrix products, which draw the most power.
+def _slowest(step: Step, bill: Bill) -> list[TimeLine]:
+    """Return what a step waits for the slowest of its GPUs, and of several slices of a torus, which only its network joins.
 
-    Silicon and cooling differ. Where a job says how step times of ranks are distributed, that has lines of its own.
+    GPUs differ in silicon and cooling, which shows where matrix products draw the most power. Where a job says how step
+    times of ranks are distributed, that has lines of its own.
     """
-    placed, health = step.placed, step.placed.health
-    several = any_nonzero(placed.layout.gpus > 1) and health.straggler_variation
-    if not (several and placed.accelerator.is_gpu and health.stragglers == "none"):
-        return []
+    placed, health, tiers = step.placed, step.placed.health, step.placed.cluster.tiers
+    of_gpus = health.straggler_variation if placed.accelerator.is_gpu and health.stragglers == "none" else 0.0
+    of_slices = max((tier.spread for tier in tiers[1:]), default=0.0) if tiers[0].shape else 0.0
+    products = [line for line in bill.time_lines if line.category == "math"]
+    slices = np.maximum(placed.layout.gpus / tiers[0].size, 1.0)
     return [
         _line(
-            "overhead.slowest_gpu",
-            cause="proportion",
-            formula="spread * slowest * products_s",
-            terms={
-                "spread": health.straggler_variation,
-                "slowest": expected_maximum_normal(placed.layout.gpus),
-                "products_s": sum_exposed([line for line in bill.time_lines if line.category == "math"]),
-            },
-            source=f"recipe {placed.recipe.name}: straggler_variation, of GPUs of one type (Sinha et al., arXiv:2208.11035); "
-            "expected maximum of as many (costmodel.physics.run.stragglers)",
-        )
-    ]
-
-
-def _slowest_slice(step: Step, bill: Bill) -> list[TimeLine]:
-    """Return what a step waits for the slowest of several slices of a torus, which only its network joins."""
-    placed = step.placed
-    slices = placed.layout.gpus / placed.cluster.tiers[0].size
-    spread = max((tier.spread for tier in placed.cluster.tiers[1:]), default=0.0)
-    if not (placed.cluster.tiers[0].shape and spread and any_nonzero(slices > 1)):
-        return []
-    return [
-        _line(
-            "overhead.slowest_slice",
-            axis="dp",
+            f"overhead.slowest_{name}",
+            axis=axis,
             cause="proportion",
             formula="spread * slowest * known_s",
             terms={
                 "spread": spread,
-                "slowest": expected_maximum_normal(np.maximum(slices, 1.0)),
-                "known_s": sum_exposed(bill.time_lines),
+                "slowest": expected_maximum_normal(count),
+                "known_s": sum_exposed(lines),
             },
-            source="slices differ as normal numbers: expected maximum of as many (costmodel.physics.run.stragglers)",
+            source=f"{what} differ as normal numbers: expected maximum of as many (costmodel.physics.run.stragglers)",
         )
+        for name, axis, spread, count, lines, what in (
+            ("gpu", "compute", of_gpus, placed.layout.gpus, products, _GPUS),
+            ("slice", "dp", of_slices, slices, bill.time_lines, "slices"),
+        )
+        if spread and any_nonzero(count > 1.0)
     ]
 
 

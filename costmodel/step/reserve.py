@@ -20,8 +20,6 @@ from costmodel.bill.lines import (
     without_constant_axes,
 )
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS
-from costmodel.step.anatomy.operators import weight_matrices
-from costmodel.step.anatomy.params import num_params
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import PlacedJob
 
@@ -112,27 +110,24 @@ def _slack_lines(placed: PlacedJob, bill: Bill) -> list[MemoryLine]:
 def _left_empty_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[MemoryLine]:
     """Return where parameters lay before they were copied into flat buffers, as far as nothing has come to lie there.
 
-    An allocator gives a tensor a chunk of its own, and one that is free to what fits: gradients, activations, and fp32
-    states of tensors that are at most half as large as the largest. It gives chunks back before memory runs out.
+    An allocator gives a tensor a chunk of its own, and one that is free to what fits: gradients and activations. It gives
+    chunks back before memory runs out.
     """
     on = placed.layout.zero_stage == 2
     if not placed.recipe.memory.flattens_parameters or not any_nonzero(on):
         return []
     fits = [line.bytes for line in lines if line.category == "activation" or line.part == "gradients"]
-    states = [line.bytes for line in lines if line.part == "optimizer"]
     return [
         _line(
             "reserve.left_by_flattening",
             seen="reserved",
             axis="dp",
-            formula="left = max(left_bytes - fitting_bytes - small_share * state_bytes, 0); "
+            formula="left = max(left_bytes - fitting_bytes, 0); "
             "on * min(left, max(memory_bytes - held_bytes, 0))",
             terms={
                 "on": 1.0 * on[..., None],
                 "left_bytes": broadcast_sum([line.bytes for line in lines if line.part == "parameters"]),
                 "fitting_bytes": broadcast_sum(fits),
-                "small_share": _share_of_small(placed),
-                "state_bytes": broadcast_sum(states),
                 "memory_bytes": placed.cluster.accelerator.memory_bytes,
                 "held_bytes": broadcast_sum([line.bytes for line in lines]),
             },
@@ -140,19 +135,6 @@ def _left_empty_lines(placed: PlacedJob, lines: Sequence[MemoryLine]) -> list[Me
             "auto_growth_best_fit_allocator.cc: FLAGS_free_idle_chunk is false, idle chunks go when an allocation fails",
         )
     ]
-
-
-def _share_of_small(placed: PlacedJob) -> float:
-    """Share of a model's weights in layers whose matrices are at most half as large as its largest. [-]"""
-    model = placed.model
-    found = [
-        matrix
-        for kind in model.kind_of_layer
-        for matrix in weight_matrices(placed.whole, model.layer_kinds()[kind])
-    ]
-    largest = max(one.elements / one.pieces for one in found)
-    small = sum(one.copies * one.elements for one in found if 2.0 * one.elements / one.pieces <= largest)
-    return small / num_params(model)
 
 
 # Products of a layer that gather through a user buffer, in what they compute in, and that scatter, in bf16.
