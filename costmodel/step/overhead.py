@@ -9,11 +9,21 @@ products wait for the slowest GPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial, reduce
 
 import numpy as np
 
-from costmodel.bill.lines import Array, Bill, TimeLine, any_nonzero, broadcast_sum, sum_exposed, time_line
+from costmodel.bill.lines import (
+    Array,
+    Axis,
+    Bill,
+    TimeLine,
+    any_nonzero,
+    broadcast_sum,
+    sum_exposed,
+    time_line,
+)
 from costmodel.describe.factors import classed
 from costmodel.physics.run.stragglers import (
     RankTimes,
@@ -115,6 +125,10 @@ def _slowest(step: Step, bill: Bill) -> list[TimeLine]:
     of_slices = max((tier.spread for tier in tiers[1:]), default=0.0) if tiers[0].shape else 0.0
     products = [line for line in bill.time_lines if line.category == "math"]
     slices = np.maximum(placed.layout.gpus / tiers[0].size, 1.0)
+    cases: tuple[tuple[str, Axis, float, Array, Iterable[TimeLine], str], ...] = (
+        ("gpu", "compute", of_gpus, placed.layout.gpus, products, _GPUS),
+        ("slice", "dp", of_slices, slices, bill.time_lines, "slices"),
+    )
     return [
         _line(
             f"overhead.slowest_{name}",
@@ -128,10 +142,7 @@ def _slowest(step: Step, bill: Bill) -> list[TimeLine]:
             },
             source=f"{what} differ as normal numbers: expected maximum of as many (costmodel.physics.run.stragglers)",
         )
-        for name, axis, spread, count, lines, what in (
-            ("gpu", "compute", of_gpus, placed.layout.gpus, products, _GPUS),
-            ("slice", "dp", of_slices, slices, bill.time_lines, "slices"),
-        )
+        for name, axis, spread, count, lines, what in cases
         if spread and any_nonzero(count > 1.0)
     ]
 
