@@ -37,7 +37,7 @@ from costmodel.reporting.charts import Chart, page_record
 from costmodel.reporting.html.page import warned
 from costmodel.reporting.other_pictures import layout_in_short, pareto_chart
 from costmodel.reporting.pictures import MOST_TASKS, memory_chart, pipeline_chart, step_panel
-from costmodel.reporting.plans import plan_grids
+from costmodel.reporting.plans import narrow, plan_grids
 from costmodel.reporting.series import job_title, memory_stacks
 from costmodel.reporting.training_runs import run_grids, run_remarks
 
@@ -61,8 +61,6 @@ _MINOR = frozenset(
 """Columns that a narrow page leaves to the opened line, and of a plan to the layout once it is the job's."""
 _NEEDS = {"pipeline": "pp", "communication-roofline": "gpus", "mesh": "gpus"}
 """By figure, the degree that has to be above one for a job to have it."""
-_POLICY = ("Micro-batch", "ZeRO", "Schedule", "Recompute")
-_SETTINGS = "Non-default settings"
 
 
 @cache
@@ -308,31 +306,13 @@ def plan(state: State, *, progress: Progress) -> Record:
     trials = [est for est, _ in found.trials()]
     return {
         "body": _piece("sentences", found.advice())
-        + bill_table(_narrow(tried), uses=("trial", 0))
-        + bill_table(_narrow(best), uses=("layout", len(trials)))
-        + "".join(_piece("folded", grid) for grid in (_narrow(front), *others)),
+        + bill_table(narrow(tried), uses=("trial", 0))
+        + bill_table(narrow(best), uses=("layout", len(trials)))
+        + "".join(_piece("folded", grid) for grid in (narrow(front), *others)),
         "layouts": [_taken(state, est) for est in (*trials, *found.top(_LAYOUTS))],
         "figure": page_record(pareto_chart(found)),
         "label": "Step time against memory of the best layouts",
     }
-
-
-def _narrow(grid: Grid) -> Grid:
-    """Return layouts with what they run under their degrees, and settings last, so that the numbers are in sight."""
-    at = {column.title: index for index, column in enumerate(grid.columns)}
-    moved = {"GPUs", "Layout", *_POLICY, _SETTINGS}
-    numbers = [index for title, index in at.items() if title not in moved]
-    order = [*numbers[:2], at["Layout"], *numbers[2:], *([at[_SETTINGS]] if _SETTINGS in at else [])]
-
-    def cell(row: Sequence[str], index: int) -> str:
-        if index != at["Layout"]:
-            return row[index].replace(" / ", " \u2013 ")
-        policy = {title: row[at[title]] for title in _POLICY if title in at}
-        runs = [f"{title.lower()} {text}" for title, text in policy.items() if text != "none"]
-        return ", ".join([row[index], *runs])
-
-    rows = [[cell(row, index) for index in order] for row in grid.rows]
-    return grid._replace(columns=[grid.columns[index] for index in order], rows=rows)
 
 
 def overview_plan(state: State, *, progress: Progress) -> Record:

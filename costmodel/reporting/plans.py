@@ -473,3 +473,25 @@ def sweep_grids(done: Sweep) -> list[Grid]:
     }
     note = "days, energy and dollars: nothing lost to failures" if known else ""
     return [table_of("sweep", done.rows, own, title=plural(len(done), "point"), note=note)]
+
+
+_SHOWN_BELOW = ("Micro-batch", "ZeRO", "Schedule", "Recompute")
+_NON_DEFAULT = "Non-default settings"
+
+
+def narrow(grid: Grid) -> Grid:
+    """Return layouts with what they run under their degrees, and settings last, so that the numbers are in sight."""
+    at = {column.title: index for index, column in enumerate(grid.columns)}
+    moved = {"GPUs", "Layout", *_SHOWN_BELOW, _NON_DEFAULT}
+    numbers = [index for title, index in at.items() if title not in moved]
+    order = [*numbers[:2], at["Layout"], *numbers[2:], *([at[_NON_DEFAULT]] if _NON_DEFAULT in at else [])]
+
+    def cell(row: Sequence[str], index: int) -> str:
+        if index != at["Layout"]:
+            return row[index].replace(" / ", " \u2013 ")
+        policy = {title: row[at[title]] for title in _SHOWN_BELOW if title in at}
+        runs = [f"{title.lower()} {text}" for title, text in policy.items() if text != "none"]
+        return ", ".join([row[index], *runs])
+
+    rows = [[cell(row, index) for index in order] for row in grid.rows]
+    return grid._replace(columns=[grid.columns[index] for index in order], rows=rows)

@@ -34,7 +34,7 @@ from costmodel.reporting.charts import FILLS, Chart, page_record
 from costmodel.reporting.lists import pairs
 from costmodel.reporting.mesh import mesh_grid
 from costmodel.reporting.other_pictures import pareto_chart
-from costmodel.reporting.plans import front_grid, rejected_grid, top_grid, try_grid
+from costmodel.reporting.plans import front_grid, narrow, rejected_grid, top_grid, try_grid
 from costmodel.reporting.sensitivity import sensitivity_grids, sensitivity_remarks
 from costmodel.reporting.series import job_title
 from costmodel.reporting.summaries import answer_text
@@ -152,8 +152,8 @@ def report(
         and {
             "advice": other.advice(),
             "try": try_grid(other),
-            "top": top_grid(other, 10),
-            "front": front_grid(other),
+            "top": narrow(top_grid(other, 10)),
+            "front": narrow(front_grid(other)),
             "rejected": rejected_grid(other),
         },
         moved=moved and {"remarks": sensitivity_remarks(moved), "grids": sensitivity_grids(moved)},
