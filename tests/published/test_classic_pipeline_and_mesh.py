@@ -14,8 +14,7 @@ from costmodel.describe.models.model import make_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.estimate import estimate
 from costmodel.estimates.mesh import mesh_rows
-from costmodel.physics.pipeline.engine import simulate
-from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code, task_orders
+from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code
 from costmodel.step.anatomy.params import num_params
 
 # Schedule, stages, micro-batches, virtual stages, printed bubble fraction (arXiv:2104.04473, section 2.2)
@@ -48,17 +47,6 @@ def test_bubble_fractions(schedule, p, m, v, printed):
     assert idle / (idle + m * (f + b + w)) == pytest.approx(printed, abs=0.002)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "ranks"), [("interleaved", [0, 1, 2, 3, 0, 1, 2, 3]), ("zb-v", [0, 1, 2, 3, 3, 2, 1, 0])]
-)
-def test_interleaving_loops_and_does_not_turn(schedule, ranks):
-    """The guide's figure prints 0 1 2 3 3 2 1 0 for interleaving, which is the V of ZB-V."""
-    orders = task_orders(schedule, 4, 4, 2)
-    timeline = simulate(orders, forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
-    first = [task for task in timeline.tasks if task.kind == "F" and task.micro_batch == 0]
-    assert [task.rank for task in sorted(first, key=lambda task: task.start_s)] == ranks
-
-
 def rows_of(layout, cluster, order="tp cp dp pp"):
     """Return the mesh table as dim: (factor, groups, link)."""
     rows = mesh_rows(layout, cluster, order.split(), load_recipe("torchtitan"))
@@ -83,13 +71,6 @@ def test_mesh_of_eight_gpus():
     assert said["tp"].startswith("all-reduce")
     assert said["shard"].startswith("all-gather + reduce-scatter")
     assert said["replica"].startswith("all-reduce of gradients")
-
-
-def test_pure_fsdp_is_one_group():
-    """The page: HSDP with one replica is FSDP, and then the heavy traffic leaves the node."""
-    two_nodes = compose_cluster("h100-sxm-80gb", 4, 4, 50e9, "ib", 8)
-    table = rows_of(make_layout(gpus=8, tp=2, zero_stage=3), two_nodes)
-    assert table["dp"] == (4, 2, two_nodes.tiers[1].name)
 
 
 def test_three_dimensional_mesh():
@@ -167,13 +148,3 @@ def test_a_trillion_parameters_on_4096_gpus():
         global_batch=2048,
         seq_len=4096,
     ).fits
-
-
-@pytest.mark.parametrize(("cluster", "at_most"), [("dgx-h100-ndr", 0.85), ("cloud-h100-100gbe", 0.35)])
-def test_tensor_parallelism_across_nodes(cluster, at_most):
-    """The first post: utilisation collapses; how much depends on the link."""
-    job = {"model": "llama3-70b", "cluster": cluster, "gpus": 64, "global_batch": 64, "seq_len": 8192}
-    inside, outside = (estimate(layout=text, **job) for text in ("tp8 pp2", "tp16 pp1"))
-    assert float(outside.mfu / inside.mfu) < at_most
-    for est, tier in ((inside, 0), (outside, 1)):
-        assert {float(line.tier) for line in est.bill.time_lines if line.axis == "tp"} == {float(tier)}

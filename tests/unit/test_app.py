@@ -12,7 +12,6 @@ from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 import pytest
-from famous_jobs import FSDP_8B
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,13 +29,12 @@ from costmodel.app.texts import (
     plan_keywords,
     read_upload,
     run_keywords,
-    texts_of,
 )
 from costmodel.base.errors import one_line
 from costmodel.base.units import format_bytes
 from costmodel.cli import main
 from costmodel.cli.output import with_flags
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, names
+from costmodel.describe.jobs.fields import JOB_FIELDS, names
 from costmodel.interop.answer import model_yaml
 
 JOB = {
@@ -117,12 +115,6 @@ def test_a_wrong_text_is_the_error_of_the_command_line_at_its_field(changed, bla
     assert field_of(str(caught.value)) == blamed
 
 
-def test_texts_of_values_read_back():
-    given = {key: value for key, value in FSDP_8B.items() if key in FIELD}
-    again = job_keywords(Texts(texts_of(given)))
-    assert float(cm.estimate(**again).step_time_s) == float(cm.estimate(**FSDP_8B).step_time_s)
-
-
 # --- links ---------------------------------------------------------------------------------------
 
 _TEXT = st.text(min_size=1, max_size=20).filter(lambda text: text.strip() == text)
@@ -171,16 +163,6 @@ def test_the_first_view_draws_all_of_the_step_and_of_the_memory_of_each_stage():
     assert all(part["label"] in by_stage for part in parts)
 
 
-def test_an_empty_address_shows_a_job_that_can_be_priced():
-    shown = view(state_of(""))
-    assert shown["point"]["y"] > 0
-    assert 'class="refused"' not in shown["head"]
-
-
-def test_degrees_of_a_layout_text_have_their_inputs():
-    assert state_of("layout=tp8+pp4&gpus=64").job.fields == {"tp": "8", "pp": "4", "gpus": "64"}
-
-
 def test_a_wrong_link_is_one_line():
     for query, message in {
         "view=bil": "link: view='bil' is unknown; did you mean 'bill'",
@@ -215,29 +197,11 @@ def test_every_line_of_both_bills_is_a_button_and_opens():
     assert html in opened
 
 
-def test_an_unknown_line_opens_nothing_and_says_so_when_asked():
-    assert (
-        'aria-expanded="true"' not in view(State((Texts(JOB), Texts()), view="bill", line="<script>"))["body"]
-    )
-    with pytest.raises(cm.CostModelError, match="line: '<script>' is not on this bill"):
-        explained(Texts(JOB), "<script>")
-
-
 def test_every_figure_is_drawn():
     for name in FIGURES:
         shown = view(State((Texts(JOB), Texts()), view="figures", figure=name))
         assert shown["figure"]["panels"]
         assert shown["label"] == FIGURES[name]
-
-
-def test_figures_and_views_are_the_ones_there_are():
-    assert set(FIGURES) == {n.replace("_", "-") for n in cm.estimate(**FSDP_8B).plot.names()}
-
-
-def test_what_a_job_does_not_have_is_said():
-    shown = view(State((Texts({**JOB, "pp": "1", "vp": "1"}), Texts()), view="figures", figure="pipeline"))
-    assert shown["figure"] is None
-    assert "this job has none" in shown["body"]
 
 
 def test_names_from_outside_stay_texts():
@@ -279,17 +243,6 @@ def test_an_exported_job_is_the_job(tmp_path, capsys):
     (tmp_path / "a.yaml").write_text(job_yaml(Texts(JOB)))
     assert main(["estimate", str(tmp_path / "a.yaml"), "--csv", str(tmp_path / "bill.csv"), "-q"]) == 0
     assert (tmp_path / "bill.csv").read_text() == bill_csv(Texts(JOB))
-
-
-def test_a_job_with_a_model_of_its_own_is_exported_beside_its_model(tmp_path, capsys):
-    model = model_yaml(cm.load_model("llama3-8b").model_copy(update={"name": "mine", "num_layers": 30}))
-    job = Texts({"gpus": "8", "tp": "4", "global_batch": "64", "seq_len": "8k"}, model)
-    (tmp_path / "model.yaml").write_text(model)
-    (tmp_path / "a.yaml").write_text(job_yaml(job))
-    est = cm.estimate(**job_keywords(job))
-    assert main(["estimate", str(tmp_path / "a.yaml"), "--format", "json"]) == 0
-    assert f'"step_time_s": {float(est.step_time_s)!r}' in capsys.readouterr().out
-    assert command("estimate", job).startswith("costmodel estimate -m model.yaml -n 8")
 
 
 # --- files that are dropped ----------------------------------------------------------------------
@@ -460,12 +413,6 @@ def test_a_dropped_file_comes_back_as_a_state(ask):
     assert "at most" in json.loads(ask("read?name=a.yaml", b"a: 1\n" * 300_000)[2])["error"]
 
 
-def test_a_bug_is_said_and_left_in_the_terminal(ask, monkeypatch, capsys):
-    monkeypatch.setitem(serve._QUESTIONS, "warnings", lambda state: 1 / 0)
-    assert "bug of the program" in json.loads(ask(f"warnings?{urlencode(JOB)}")[2])["error"]
-    assert "ZeroDivisionError" in capsys.readouterr().err
-
-
 def test_other_names_and_other_pages_are_refused(ask):
     assert ask("", Host="evil.example")[0] == 403
     assert ask("read?name=a.yaml", b"gpus: 8", Origin="http://evil.example")[0] == 403
@@ -512,8 +459,3 @@ def test_a_connection_that_says_no_more_is_given_up(begun):
             # The end of the stream: no answer, and no error by the time that this side would wait.
             assert line.makefile("rb").read() == b""
         server.shutdown()
-
-
-def test_without_a_free_port_it_says_so(address, capsys):
-    assert main(["serve", "--port", address.rpartition(":")[2].strip("/")]) == 2
-    assert "--port 0 takes a free one" in capsys.readouterr().err

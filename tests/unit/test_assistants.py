@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import costmodel as cm
-from costmodel.app.tools import TOOLS, estimate, list_names, run
+from costmodel.app.tools import TOOLS, estimate, run
 from costmodel.cli import main
 from costmodel.describe.jobs.fields import JOB_FIELDS, PLAN_FIELDS, names
 
@@ -83,19 +83,6 @@ def test_the_tools_are_listed_in_schemas_that_are_cheap_to_send(talk):
     known = {*names(JOB_FIELDS), *names(PLAN_FIELDS), "days", "dollars", "file", "file_name", "line"}
     for name in ("estimate", "plan", "run", "explain"):
         assert set(tools[name].input_schema["properties"]) <= known
-
-
-def test_answers_are_short(talk):
-    for answer in talk[0][1:]:
-        assert len(text(answer)) + len(json.dumps(answer.structured_content)) <= 2_000
-
-
-def test_names_of_what_may_be_asked_about():
-    assert "llama3-8b" in list_names({"what": "models"}).record["models"]
-    assert "dgx-h100-ndr" in list_names({"what": "machines"}).record["machines"]
-    assert set(names(JOB_FIELDS)) == set(list_names({"what": "fields"}).record["fields"])
-    with pytest.raises(cm.CostModelError, match="what: 'chips' is no list"):
-        list_names({"what": "chips"})
 
 
 def test_estimate_answers_as_estimate(talk, capsys):
@@ -208,18 +195,3 @@ def test_a_search_that_is_given_up_makes_room_for_others():
     searches = [("plan", {**long, "framework": "any"})] * 3
     answers, _ = asked(*searches, ("estimate", JOB), stop_after=2.0)
     assert not answers[-1].is_error
-
-
-def test_a_layout_text_and_a_degree_on_top_of_it():
-    said = estimate(
-        {"file": "layout: tp4\nmodel: llama3-8b\ngpus: 8\nglobal_batch: 64\nseq_len: 8192\n", "tp": 2}
-    )
-    assert said.record["step_time_s"] == float(cm.estimate(**{**PRICED, "layout": "tp2"}).step_time_s)
-
-
-def test_without_the_extra_it_says_how_to_get_it(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    assert main(["serve", "--mcp"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("Error: tools for assistants need the MCP SDK: ")
-    assert "[mcp]" in error

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.base import files
-from costmodel.base.answer import Answer, Listing, Renderers, Views, to_json
+from costmodel.base.answer import Answer, Listing, Renderers, Views
 from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import (
     CostModelError,
@@ -22,10 +22,10 @@ from costmodel.base.errors import (
     one_line,
     shown,
 )
-from costmodel.base.files import is_there, refuse_endless, write_whole
+from costmodel.base.files import refuse_endless, write_whole
 from costmodel.base.grid import Column, Grid, columns, grid_called, html_table
 from costmodel.base.numbers import distinct, divisors
-from costmodel.base.words import called, common_device, errors_called, plural
+from costmodel.base.words import called, common_device, errors_called
 from costmodel.reporting import renderers
 
 
@@ -89,12 +89,6 @@ def test_different_numbers_and_divisors():
     assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
     assert divisors(36, 12) == (1, 2, 3, 4, 6, 9, 12)
     assert (divisors(7), divisors(1)) == ((1, 7), (1,))
-
-
-def test_numbers_in_sentences():
-    assert plural(2, "leaf", several="leaves") == "2 leaves"
-    assert plural(1, "leaf", several="leaves") == "1 leaf"
-    assert plural(1.5, "day", form=".1f") == "1.5 days"
 
 
 def test_words_for_devices():
@@ -184,23 +178,6 @@ def test_what_every_answer_can(monkeypatch):
     assert Listing("models", {}).device_word == "GPU"
 
 
-def test_listings():
-    listing = Listing("models", {"name": ("a", "b"), "size": (1, 2)})
-    assert listing.to_dict() == {
-        "schema_version": 1,
-        "models": [{"name": "a", "size": 1}, {"name": "b", "size": 2}],
-    }
-    assert listing.columns() == {"name": ["a", "b"], "size": [1, 2]}
-    with pytest.raises(ValueError, match="zip"):
-        Listing("x", {"a": (1,), "b": ()}).to_dict()
-
-
-def test_json_is_indented_and_plain():
-    assert to_json({"ü": [1]}) == '{\n  "ü": [\n    1\n  ]\n}'
-    with pytest.raises(ValueError, match="JSON"):
-        to_json([math.nan])
-
-
 def test_what_may_never_end_is_refused(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -210,16 +187,6 @@ def test_what_may_never_end_is_refused(tmp_path):
             refuse_endless(path, DataError)
     for path in (tmp_path, tmp_path / "file", tmp_path / "none", "/dev/stdin", "/dev/fd/0", None, 3, "a\0b"):
         refuse_endless(path)
-
-
-def test_what_is_there(tmp_path):
-    (tmp_path / "file").touch()
-    assert is_there(tmp_path / "file")
-    assert not is_there(tmp_path / "file", folder=True)
-    assert is_there(tmp_path, folder=True)
-    assert not is_there(tmp_path)
-    assert not is_there(Path("a\0b"))
-    assert not is_there(Path("x" * 5000), folder=True)
 
 
 def test_a_file_is_written_whole(tmp_path):

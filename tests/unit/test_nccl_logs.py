@@ -74,20 +74,6 @@ def test_a_log_with_both_columns_is_read(tmp_path):
     np.testing.assert_allclose(sweep.in_place_time_s, sweep.time_s)
 
 
-def test_noise_of_launchers_and_libraries_is_ignored(tmp_path):
-    noisy = "Loading module cuda/12.4\n2026-11-20 12:00:01 starting\n" + log()
-    noisy = noisy.replace(
-        "#\n#    ",
-        "node1:81:99 [0] NCCL INFO Channel 00/16 : 0 1 2 3\nNCCL version 2.27.3+cuda12.9\n#\n#    ",
-    )
-    prefixed = "".join(f"[1,0]<stdout>:{line}\n" for line in noisy.splitlines())
-    for text in (noisy, prefixed):
-        read = read_log(write(tmp_path, text))
-        assert not read.problems
-        assert len(read.sweeps[0].size_bytes) == len(SIZES)
-        assert read.sweeps[0].version == "2.27.3+cuda12.9"
-
-
 def test_rows_alone_tell_the_number_of_ranks(tmp_path):
     bare = "".join(good_rows(ranks=12))
     read = read_log(write(tmp_path, bare))
@@ -237,34 +223,10 @@ def test_a_broken_log_is_refused_with_its_own_message_and_nothing_is_written(kin
     assert not list(tmp_path.glob("*.yaml"))
 
 
-def test_binary_and_missing_files(tmp_path):
-    binary = tmp_path / "a.log"
-    binary.write_bytes(bytes(range(256)))
-    assert "is not text" in str(read_log(binary).problems[0])
-    assert "cannot be read (No such file" in str(read_log(tmp_path / "b.log").problems[0])
-
-
 def test_bad_lines_can_be_skipped_on_request(tmp_path, capsys):
     path = write(tmp_path, BROKEN["zero time"][0])
     assert main(["observed", "calibrate", "fabric", str(path), "--skip-bad-lines", "--format", "json"]) == 0
     assert f"Warning: all_reduce.log:{LINE}: time" in capsys.readouterr().err
-
-
-def test_a_log_that_cannot_say_what_it_is(tmp_path):
-    rows = [row(size, times(size), primitive="all_gather", redop="none") for size in SIZES]
-    read = read_log(write(tmp_path, log(rows), "run7.log"))
-    assert "which collective this is cannot be told" in str(read.problems[0])
-    assert not read_log(write(tmp_path, log(rows), "run7.log"), collective="all_gather").problems
-
-
-def test_a_log_cut_off_anywhere_is_read_or_refused_but_never_a_crash(tmp_path):
-    text = log()
-    refused = 0
-    for end in range(0, len(text), 41):
-        read = read_log(write(tmp_path, text[:end]))
-        assert read.problems or read.sweeps
-        refused += bool(read.problems)
-    assert refused > 20
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ from costmodel.base.errors import CostModelError, DataError
 from costmodel.cli import main
 from costmodel.describe.factors import Factors, classed, factors
 from costmodel.describe.site import load_site, make_belief, site_text
-from costmodel.reporting.calibration import moved_text, runs_remarks
-from costmodel.reporting.tables import band_text
+from costmodel.reporting.calibration import moved_text
 from costmodel.trust import site_fit
 from costmodel.trust.own_runs import read_runs
-from costmodel.trust.published_runs import seen_by_kind, shipped_runs
-from costmodel.trust.site_fit import fit_site, row_scale, site_scale
+from costmodel.trust.published_runs import seen_by_kind
+from costmodel.trust.site_fit import fit_site, row_scale
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 128, "seq_len": 8192}
 LAYOUTS = ("tp2", "tp4", "tp2 pp2", "pp4", "tp8", "cp2")
@@ -100,26 +99,6 @@ def test_bands_narrow_only_where_the_runs_speak():
     )
 
 
-def test_the_page_says_how_far_one_row_moves_an_estimate_and_what_holds_it_back(tmp_path, capsys):
-    est = cm.estimate(**JOB, layout="tp2")
-    shipped_s = float(est.step_time_s)
-    found = cm.calibrate.runs({"one": (est, 1.06 * shipped_s)})
-    moved_by = found.moved
-
-    assert moved_by.asked == pytest.approx(0.06)
-    told = cm.estimate(**JOB, layout="tp2", site=found.site)
-    assert moved_by.taken == pytest.approx(float(told.step_time_s) / shipped_s - 1, abs=2e-3)
-    # p90 of Student's t of three degrees of freedom is 1.638 of its scales.
-    assert moved_by.row == pytest.approx(np.expm1(1.6377 * row_scale(est)), rel=1e-3)
-    assert moved_by.site == pytest.approx(np.expm1(1.6377 * site_scale(est)), rel=1e-3)
-    (said,) = moved_text(found)
-    assert f"move by {moved_by.taken:+.1%} of the +6.0% that your runs ask for" in said
-    assert said.endswith("more runs that agree move it further.")
-    band = band_text(told)
-    assert f"; they move it by {moved_by.taken:+.1%} from " in band
-    assert found.to_dict()["moved"] == moved_by._asdict()
-
-
 def test_runs_that_are_as_predicted_move_nothing_and_no_constant_gets_less_sure():
     """A site is expected where the price says."""
     job = {"model": "deepseek-v3-671b", "cluster": "hgx-b200-ndr", "gpus": 256, "layout": "tp1 pp4 ep64"}
@@ -152,28 +131,6 @@ def test_memory_is_learned_by_how_it_was_measured(tmp_path):
     assert all(abs(fit.after / fit.measured - 1) < 0.06 for fit in found.fits if fit.what == "memory")
 
 
-def test_what_memories_do_is_said_beside_step_times(tmp_path):
-    """Three memories nine per cent above: the bytes of the allocator take most of it, no part of the states a fifth."""
-    rows = ["layout,step_time,memory,memory_kind"]
-    for layout in ("tp2", "tp4", "tp8"):
-        one = cm.estimate(**JOB, layout=layout)
-        rows.append(
-            f"{layout},{float(one.step_time_s)}s,{1.09 * float(one.memory_bytes_per_gpu) / 2**30} GiB,nvidia-smi"
-        )
-    (tmp_path / "mine.csv").write_text("\n".join(rows))
-    found = cm.calibrate.runs(tmp_path / "mine.csv", job=JOB)
-    (said,) = [text for text in runs_remarks(found) if text.startswith("Memory predicted")]
-    assert "-8.3% as shipped" in said
-    ratios = sorted(fit.after / fit.measured - 1 for fit in found.fits if fit.what == "memory")
-    assert f"{ratios[1]:+.1%} with all" in said
-    assert "look at memory_kind first" in said
-    assert abs(ratios[1]) < 0.03
-    assert max(abs(move.center) for move in found.moves) < np.log(1.12)
-    one = cm.estimate(**JOB, layout="tp2")
-    only_times = cm.calibrate.runs({"one": (one, float(one.step_time_s))})
-    assert not any(text.startswith("Memory") for text in runs_remarks(only_times))
-
-
 def table(tmp_path, *rows, name="mine.csv", head="name,layout,step_time,gpus"):
     file = tmp_path / name
     file.write_text("\n".join((head, *rows)) + "\n")
@@ -189,20 +146,6 @@ def test_rows_of_a_table_with_flags_units_and_a_base_job(tmp_path):
     assert [run.time_s for run in runs] == [2.5, 2.5, 2.5]
     assert [float(run.est.job.layout.gpus) for run in runs] == [64, 64, 32]
     assert all(np.isnan(run.memory_bytes) for run in runs)
-
-
-def test_cells_of_spaces_are_empty(tmp_path):
-    file = tmp_path / "mine.csv"
-    file.write_text("name,layout,step_time,gpus,recompute\na,tp2,2.5s,  ,   \n")
-    (run,) = read_runs([file], JOB)
-    assert float(run.est.job.layout.gpus) == 64
-    assert float(run.est.step_time_s) == float(cm.estimate(**JOB, layout="tp2").step_time_s)
-
-
-def test_a_table_in_the_columns_of_published_runs():
-    runs = read_runs([shipped_runs()])
-    assert len(runs) > 200
-    assert all(np.isfinite(run.time_s) or np.isfinite(run.memory_bytes) for run in runs)
 
 
 def test_job_files_say_what_was_measured_and_are_jobs_all_the_same(tmp_path):
@@ -385,25 +328,6 @@ def test_runs_far_off_their_predictions_are_told_to_look_at_the_job(tmp_path, ca
         assert "mine.csv:2" in out  # a row without a name is its line
         assert main(["observed", "calibrate", "steps", f"{job}={factor * step_s}s"]) == 0
         assert (said in capsys.readouterr().out) == told, factor
-
-
-def test_where_no_part_alone_explains_a_step_the_job_is_doubted(tmp_path, capsys):
-    job, step_s = tmp_path / "job.yaml", float(cm.estimate(**JOB, layout="tp2").step_time_s)
-    job.write_text(json.dumps({**JOB, "layout": "tp2"}))
-    assert main(["observed", "calibrate", "steps", f"{job}={4 * step_s}s"]) == 0
-    assert "no part explains it alone" in " ".join(capsys.readouterr().out.split())
-    assert main(["observed", "calibrate", "steps", f"{job}={1.1 * step_s}s"]) == 0
-    assert "One step: every part can explain it" in " ".join(capsys.readouterr().out.split())
-
-
-def test_logs_that_are_called_alike_are_told_apart_by_their_folders(tmp_path):
-    files = []
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        files.append(tmp_path / folder / "job.yaml")
-        files[-1].write_text(json.dumps({**JOB, "layout": "tp2", "measured": {"step_time": "2s"}}))
-    assert [one.name for one in read_runs(files)] == [str(file) for file in files]
-    assert [one.name for one in read_runs(files[:1])] == ["job"]
 
 
 def test_a_measured_memory_is_in_the_unit_of_its_column(tmp_path):

@@ -9,7 +9,6 @@ from famous_jobs import DEEPSEEK_V3, LLAMA3_405B
 
 import costmodel as cm
 from costmodel.base.answer import Views
-from costmodel.base.errors import CostModelError
 from costmodel.base.version import install_command
 from costmodel.cli import main
 from costmodel.cli.streams import _SPELT
@@ -18,11 +17,10 @@ from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.estimates.roofline import axis_rows
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting import charts as figures
-from costmodel.reporting.charts import FILLS, Bars, Chart, Curve, Dots, Panel, rows_of, save
-from costmodel.reporting.pictures import group_numbers, mesh_chart, operator_points
+from costmodel.reporting.charts import Bars, Chart, Curve, Dots, Panel, rows_of, save
+from costmodel.reporting.pictures import group_numbers, operator_points
 from costmodel.reporting.series import memory_stacks, time_parts
 from costmodel.reporting.terminal import terminal_text
-from costmodel.trust.validation import validate
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -76,28 +74,6 @@ def test_every_figure_names_the_job_and_its_units(est, name, tmp_path):
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_same_figure_is_the_same_file(tmp_path):
-    for name in ("one.svg", "two.svg"):
-        save(cm.estimate(**SMALL).plot.memory(), tmp_path / name)
-
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-
-
-def test_fills_can_be_told_apart_without_colour():
-    def grey(colour):
-        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-    for together in (
-        ["math", "hbm", "overhead", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer", "resilience"],
-        ["parameters", "gradients", "optimizer", "activation", "buffer", "reserve"],
-    ):
-        looks = [FILLS[name] for name in together]
-        for index, (colour, hatch) in enumerate(looks):
-            for other, other_hatch in looks[index + 1 :]:
-                assert hatch != other_hatch or abs(grey(colour) - grey(other)) > 0.1
-
-
 def test_the_pipeline_lasts_as_long_as_the_bill_says(est):
     run = run_pipeline(est)
 
@@ -118,23 +94,6 @@ def test_every_schedule_has_a_gantt_chart(schedule):
     assert total == pytest.approx(run.micro_batches * sum(spent), rel=1e-9), twice
     assert run.timeline.makespan_s() + run.after_s == pytest.approx(float(est.step_time_s), rel=0.1)
     assert est.plot.pipeline().axes
-
-
-def test_groups_that_a_rack_holds_are_drawn_in_one_rack():
-    racks = {"cluster": "gb200-nvl72-ndr", "gpus": 256, "global_batch": 2048, "seq_len": 4096}
-    est = cm.estimate(model="deepseek-v3", layout="pp4 ep64", **racks)
-    drawn = next(panel for panel in mesh_chart(est).panels if panel.title.startswith("ep = 64"))
-
-    # 64 of the 72 GPUs of each rack are used, as the price has it: a row a rack, all of one group.
-    assert drawn.marks[0].numbers.tolist() == [[row] * 64 for row in (0.0, 1.0, 2.0)]
-
-
-def test_a_long_pipeline_is_cut_and_says_so():
-    est = cm.estimate(**{**SMALL, "global_batch": 8192})
-    run = run_pipeline(est, most_tasks=2000)
-
-    assert not run.is_whole
-    assert run.simulated < run.micro_batches
 
 
 def test_groups_of_the_map_are_those_of_the_mesh(est):
@@ -183,13 +142,6 @@ def test_figures_of_a_plan():
     assert "fit" in plan.plot.pareto().get_suptitle()
 
 
-def test_scaling_of_a_single_job_is_refused():
-    plan = cm.plan(model="llama3-8b", gpus=8, global_batch=32, seq_len=4096, fix={"pp": 1, "micro_batch": 1})
-
-    with pytest.raises(CostModelError, match="several GPU counts"):
-        plan.plot.scaling()
-
-
 def test_bars_of_a_comparison_are_the_bills():
     jobs = cm.vary(["zero=0,1,3"], model="llama3-8b", gpus=64, global_batch=64, seq_len=4096)
     found = cm.compare(*jobs.values(), labels=list(jobs))
@@ -210,11 +162,6 @@ def test_bars_of_a_comparison_are_the_bills():
     assert ["fit" in text.get_text() for text in right.texts] == [not est.fits for est in jobs.values()]
 
 
-def test_figure_of_a_validation_needs_runs():
-    with pytest.raises(CostModelError, match="no run"):
-        validate([]).plot.predicted()
-
-
 def test_regions_of_a_collective_are_its_choices():
     for size in ("1 GB", [1e6, 1e9], prices.SEARCHED_SIZES[24::8]):
         found = cm.collective("all-reduce", size, ranks=64, cluster="dgx-h100-ndr")
@@ -227,15 +174,6 @@ def test_regions_of_a_collective_are_its_choices():
 def job_flags(job):
     names = {"layout": "--layout", "global_batch": "--global-batch", "seq_len": "--seq-len"}
     return [part for key, value in job.items() for part in (names.get(key, f"--{key}"), str(value))]
-
-
-@pytest.mark.parametrize("ending", ["svg", "png"])
-def test_estimate_draws(capsys, tmp_path, ending):
-    path = tmp_path / f"bill.{ending}"
-
-    assert main(["estimate", *job_flags(SMALL), "--plot", str(path), "--figure", "compute-roofline"]) == 0
-    assert f"wrote {path}" in capsys.readouterr().err
-    assert path.stat().st_size > 5000
 
 
 def test_plan_validate_and_collective_draw(tmp_path):

@@ -1,12 +1,10 @@
 """What a GPU-hour costs: profiles with date and range, what the user says, and who pays for spare nodes."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 import costmodel as cm
-from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_cluster, profile_numbers
 from costmodel.describe.hardware.prices import given_price, price_note, price_text, with_price
 from costmodel.describe.jobs.reading import read
@@ -94,20 +92,6 @@ def test_a_given_price_stays_with_the_job():
     assert "price_usd_per_gpu_hour" not in short_form(cm.estimate(**JOB).job)
 
 
-def test_the_price_of_the_profile_given_as_a_price_changes_no_dollar():
-    changes = {"failures_per_node_day": 1.0}
-    listed = cm.run(**JOB, changes=changes)
-    given = cm.run(**JOB, price=listed.price_usd_per_gpu_hour, changes=changes)
-    assert listed.spare_nodes > 0
-    assert given.dollars == listed.dollars == pytest.approx(2.95 * listed.gpu_hours)
-    said = dict(given.grids()[0].rows)["GPU-hours"]
-    assert said.endswith("not billed at cloud prices (--spare-nodes bills them))")
-    # Who asks for spare nodes pays for them, at any price.
-    for price in (None, 2.95):
-        asked = cm.run(**JOB, price=price, changes=changes, spare_nodes=2)
-        assert asked.dollars == pytest.approx(2.95 * (asked.gpu_hours + asked.spare_gpu_hours))
-
-
 def test_dollars_say_what_the_ends_of_the_lists_would_cost():
     run = cm.run(**JOB)
     low, high = run.dollars_at_list_prices
@@ -150,13 +134,3 @@ def test_a_plan_searches_clusters_at_the_prices_given_for_them():
     by_recipe = {job.recipe.name: found.question.values(job)["schedule"] for job in found.question.jobs}
     assert by_recipe["maxtext-tpu"] == (0.0,)
     assert len(by_recipe["megatron-core"]) > 1
-
-
-def test_prices_from_the_command_line(capsys):
-    words = "run -m llama3-8b -c p4d -n 8 --global-batch 64 --seq-len 8k -l tp8 --tokens 1T --format json"
-    assert main([*words.split(), "--price", "p4d-efa=2,tpu-v6e=9"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["price_usd_per_gpu_hour"] == 2.0
-    assert record["dollars"] == pytest.approx(2.0 * record["gpu_hours"])
-    assert main([*words.split(), "--price", "p4x=2"]) == 2
-    assert capsys.readouterr().err.startswith("Error: price_usd_per_gpu_hour: unknown cluster 'p4x'")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import costmodel as cm
-from costmodel.describe.hardware.kernels import KernelBlocks
 from costmodel.reporting.pictures import pipeline_chart
 from costmodel.reporting.series import bubble_text
 from costmodel.what_if.changes import choice_changes
@@ -46,29 +45,6 @@ def test_ranks_are_idle_on_average():
     said = bubble_text(0.2, np.asarray([0.2, 0.4, 0.6, 0.8]), 10.0)
     assert said.startswith("bubble 2.0% of the step")
     assert "ranks idle 5.0% of it on average" in said
-
-
-def test_every_kernel_constant_of_a_profile_is_shown():
-    for name in ["h100-sxm-80gb", "a100-sxm-40gb"]:
-        shown = {number.key: number for number in cm.hardware_profile(name).numbers}
-        blocks = cm.load_accelerator(name).kernels.blocks
-        assert isinstance(blocks, KernelBlocks)
-        for dtype, block in blocks.matmul.items():
-            for key in block.model_fields_set - {"basis", "source", "points", "held_out_error"}:
-                number = shown[f"kernels.matmul.{dtype}.{key}"]
-                assert number.source == block.basis
-                assert block.source in number.title
-        for kernel, both in blocks.attention.items():
-            for dim in both.forward.peak_fractions:
-                assert f"kernels.attention.{kernel}.forward.peak_fractions.{dim}" in shown
-        assert shown["kernels.memory.bandwidth_fraction"].value == f"{blocks.memory.bandwidth_fraction:g}"
-        assert "held_out_error" not in " ".join(shown)
-
-
-def test_constants_of_a_link_are_shown_with_points_and_error():
-    number = next(n for n in cm.hardware_profile("nvlink4").numbers if n.key == "fabric.nvls_latency")
-    assert number.value == "19.77 us"
-    assert re.search(r"\d+ points; error \d+\.\d%", number.title)
 
 
 def test_nobody_is_proposed_gradients_in_four_bits(est):

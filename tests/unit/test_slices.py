@@ -1,7 +1,6 @@
 """Slices of a torus, from the profile to the bill: shapes, where axes come to lie, and what is refused."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -156,11 +155,6 @@ def test_several_slices_wait_for_the_slowest(profiles):
     assert "overhead.slowest_slice" not in alone
 
 
-def test_nodes_of_a_torus_of_which_no_spread_is_known_wait_for_nothing():
-    est = cm.estimate(model="llama2-7b", cluster="trn2-efa", gpus=64, global_batch=64, seq_len=2048)
-    assert "overhead.slowest_slice" not in {line.name for line in est.bill.time_lines}
-
-
 def test_every_axis_is_priced_and_arrays_as_each_of_their_layouts():
     layouts = {
         "tp": [1, 2, 8, 8, 4],
@@ -312,31 +306,6 @@ def test_shapes_are_read_as_people_write_them():
     assert sliced(load_cluster("chips"), 12, (2, 2, 3)).tiers[0].wraps == (False, False, False)
 
 
-PODS = {
-    # name: chips of a pod, links of a chip, GB/s of a link one way, chips a host: scaling book, tpus.md, and for v6e
-    # and v7x what published collectives reach (psum at 235.8 GB/s of 400, a gather at 59.6 of 100)
-    "tpu-v4": (4096, 6, 45, 4),
-    "tpu-v5e": (256, 4, 45, 8),
-    "tpu-v5p": (8960, 6, 90, 4),
-    "tpu-v6e": (256, 4, 59, 8),
-    "tpu-v7x": (9216, 6, 60, 4),
-}
-
-
-@pytest.mark.parametrize("name", list(PODS))
-def test_pods_of_tpus_are_what_their_pages_say(name):
-    chips, links, link_gb_per_s, host = PODS[name]
-    cluster = load_cluster(name)
-    pod = cluster.tiers[0]
-    assert (pod.size, 2 * len(pod.shape), cluster.gpus_per_node) == (chips, links, host)
-    assert pod.achieved_bandwidth_bytes_per_s / links == pytest.approx(link_gb_per_s * 1e9)
-    assert all(sliced(cluster, chips, pod.shape).tiers[0].wraps)
-    bases = {block.basis for block in cluster.accelerator.kernels.blocks.matmul.values()}
-    assert bases == {"estimated"}
-    for both in cluster.accelerator.kernels.blocks.attention.values():
-        assert {both.forward.basis, both.backward.basis} == {"estimated"}
-
-
 @pytest.mark.parametrize(
     ("shape", "joined"),
     [
@@ -405,28 +374,3 @@ def test_of_a_job_file_a_mesh_reads_what_places_the_ranks(tmp_path, capsys):
     of_file = json.loads(capsys.readouterr().out)
     assert main(["mesh", "-c", "dgx-h100-ndr", "-n", "16", "-l", "tp8", "--format", "json"]) == 0
     assert of_file == json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "shape", "said"),
-    [
-        ("tpu-v5e", (4, 4, 4), "expected 2 sides"),
-        ("tpu-v5e", (32, 16), ""),
-        ("tpu-v5p", (8, 8), "expected 3 sides"),
-        ("tpu-v5p", (64, 4, 4), ""),
-    ],
-)
-def test_a_shape_of_other_sides_than_the_pod_is_told_how_many(cluster, shape, said):
-    pod = load_cluster(cluster)
-    with pytest.raises(LayoutError) as raised:
-        sliced(pod, math.prod(shape), shape)
-    assert str(raised.value).endswith(f": {said}") == bool(said)
-    assert ("sides" in str(raised.value)) == bool(said)
-
-
-def test_one_chip_of_a_torus_has_no_neighbours():
-    est = cm.estimate(
-        model="llama3-8b", cluster="tpu-v5e", gpus=1, global_batch=1, seq_len=2048, recipe="maxtext-tpu"
-    )
-    # It does not fit; what would make it fit is priced on more chips than there are.
-    assert any("too much" in warning for warning in est.warnings)

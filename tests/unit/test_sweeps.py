@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -19,7 +18,6 @@ from costmodel.planning.sweep import (
     COLUMNS,
     KeptPoints,
     KeptPointsError,
-    SweepError,
     points_of,
     scaled_cluster,
     sweep,
@@ -55,13 +53,6 @@ def test_process_pool_and_threads_give_identical_rows(serial):
     with ProcessPoolExecutor(2) as pool:
         assert sweep(**ASKED, executor=pool).rows == serial.rows
     assert sweep(**ASKED, executor=partial(ThreadPoolExecutor, 2)).rows == serial.rows
-
-
-def test_a_local_dask_cluster_gives_identical_rows(serial):
-    distributed = pytest.importorskip("distributed")
-    local = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
-    with local as cluster, distributed.Client(cluster) as client:
-        assert sweep(**ASKED, executor=client.get_executor()).rows == serial.rows
 
 
 def die_once(marker, pid, real, point, *sampled):
@@ -154,28 +145,6 @@ def test_a_point_is_that_of_another_sweep_only_if_it_is_the_same(tmp_path):
         assert len(KeptPoints(kept).done) == count
         alone = sweep(**{**asked, "gpus": 8, **more}).rows[-1]
         assert {**row} == {**alone}
-
-
-def test_two_sweeps_with_one_file(tmp_path):
-    kept = tmp_path / "kept.sqlite"
-    points = points_of(dict(model="llama3-8b", gpus=[8, 16, 32], global_batch=32, seq_len=1024, layout="tp2"))
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda _: sweep(points, resume=kept).rows, range(2)))
-    assert found[0] == found[1] == sweep(points, resume=kept).rows
-
-
-class Gone(Executor):
-    """An executor whose workers are all lost."""
-
-    def submit(self, *args, **more):
-        future = Future()
-        future.set_exception(BrokenProcessPool("all workers died"))
-        return future
-
-
-def test_an_executor_that_is_gone(tmp_path):
-    with pytest.raises(SweepError, match="pass a function that makes one"):
-        sweep(**{**ASKED, "gpus": [8]}, executor=Gone())
 
 
 def test_problems_are_rows():

@@ -281,11 +281,6 @@ def test_nsight_database(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "r.sqlite"]
 
 
-def test_nsight_graphs_are_a_line(tmp_path):
-    found = profile(nsight(tmp_path / "r.sqlite", [(ADD, 0, 10, 7, 1)], graphs=[(5, 20, 90, 7)]))
-    assert {one.name: one.count for one in found.classes} == {"elementwise": 1, "graph": 1}
-
-
 NAMES = {
     "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NTN": "matmul",
     "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn": "matmul",
@@ -469,32 +464,6 @@ def test_products_on_two_streams_are_said_to_slow_each_other(tmp_path):
     why = {one.group: one.why for one in groups}
     assert why["matmul"].endswith("; 50% of it ran beside other kernels that compute, which slows both")
     assert "ran beside" not in why["attention.forward"]
-
-
-def test_parts_of_steps_with_and_without_experts(tmp_path):
-    """Two layers with experts and one without, of DeepSeek's 58 and 3."""
-    grouped = "void deep_gemm::sm90_fp8_gemm_1d2d_impl<4096u, (deep_gemm::GemmType)1>(int*)"
-    est = cm.estimate(
-        **{
-            **JOBS["deepseek-v3"],
-            "layout": "tp1 pp1 ep64",
-            "schedule": "none",
-            "gpus": 64,
-            "global_batch": 64,
-        }
-    )
-    events = [annotation("forward", 0, 100)] + [launch(call, 50) for call in range(7)]
-    events += [kernel(ATTENTION, 200 + 10 * call, 10, call=call) for call in range(3)]
-    events += [kernel(grouped, 300 + 10 * call, 10, call=call) for call in range(3, 7)]
-    window = profile(write_trace(tmp_path / "t.json", events), est).against_bill.window
-    assert window.layers == 3
-    by_name = {line.name: window.share(line) * float(line.count) for line in est.bill.time_lines}
-    assert by_name["compute.moe.moe.experts.fc1.forward"] == pytest.approx(2)
-    assert by_name["compute.dense.mlp.fc1.forward"] == pytest.approx(1)
-    assert by_name["compute.dense.attention.core.forward"] + by_name[
-        "compute.moe.attention.core.forward"
-    ] == pytest.approx(3)
-    assert by_name["compute.head.logits.forward"] == 0
 
 
 def test_a_profile_teaches_the_factors_of_its_kernels(tmp_path):
