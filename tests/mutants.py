@@ -52,6 +52,7 @@ HEAVY = (
 )
 """Imported once, before each test run is forked: they take longer than most of the tests."""
 LIMIT_S = 90
+"""Of the processor: a machine that is busy with other things has not caught a bug."""
 NEAREST = 6
 """Test files a bug is shown to."""
 NEVER = ("browser/", "contributing/", "cli/test_notebooks")
@@ -283,7 +284,7 @@ def passes(copy: Path, tests: list[str], limit_s: int) -> bool:
     """Run tests on the copy in a forked process; too slow counts as not passed."""
     child = os.fork()
     if child == 0:
-        signal.alarm(limit_s)
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
         os.chdir(copy)
         sys.path.insert(0, str(copy))
         os.environ["PYTHONPATH"] = str(copy)

@@ -10,7 +10,6 @@ import costmodel as cm
 from costmodel.base.yaml_files import read_mapping
 from costmodel.interop.emit import emit
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.megatron_mixers import layer_pattern
 from costmodel.interop.nemo import import_nemo
 
 JOBS = read_mapping(Path(__file__).with_name("framework_jobs.yaml"), example="megatron:")
@@ -149,46 +148,6 @@ def test_megatron_script_with_comments_and_defaults():
     assert back.job["switches"]["dropout"] is True
 
 
-def test_texts_that_are_none_of_a_framework_are_refused():
-    for reader, text, words in (
-        (read_flags, "", "no arguments found"),
-        (read_flags, "--num-layers 2", "--hidden-size is missing"),
-        (read_flags, "--num-layers '2", "cannot read the arguments"),
-        (partial(read_as, "torchtitan"), "= nothing", "neither TOML nor JSON"),
-        (partial(read_as, "torchtitan"), "a = 1", "neither [parallelism] nor [training]"),
-        (partial(read_as, "deepspeed"), "{", "not JSON"),
-        (partial(read_as, "deepspeed"), '{"train_batch_size": 8, # note\n}', "not JSON"),
-        (partial(read_as, "deepspeed"), '{"vocab": {"a": 1}}', "no key of a DeepSpeed configuration"),
-    ):
-        with pytest.raises(FrameworkConfigError) as caught:
-            reader(text)
-        assert words in str(caught.value)
-        assert "\n" not in str(caught.value)
-
-
-def test_layer_pattern():
-    assert layer_pattern("[0,1]*2", 4) == [0, 1, 0, 1]
-    with pytest.raises(FrameworkConfigError, match="has 3 layers"):
-        layer_pattern("[1]*3", 4)
-    with pytest.raises(FrameworkConfigError, match="expected a number or a list"):
-        layer_pattern("__import__('os')", 4)
-
-
-def test_what_would_not_start_is_refused_with_file_and_line():
-    job = {**DEEPSPEED_JOBS["pipeline"], "zero_stage": 2}
-    with pytest.raises(
-        FrameworkConfigError, match=r"^emit: DeepSpeed: zero_stage = 2 .*pipe/engine\.py:76, deepspeed"
-    ):
-        emit(cm.estimate(**job), "deepspeed")
-    text = emit(cm.estimate(**MEGATRON_JOBS["gpt3"]), "megatron")
-    for said in (
-        "export CUDA_DEVICE_MAX_CONNECTIONS=1\n",
-        "--max-position-embeddings 2048",
-        "--num-layers 96",
-    ):
-        assert said in text
-
-
 def test_what_no_price_depends_on_is_written_where_it_is_known():
     """Llama 3 turns by 500,000; the rotation of another model is left to its user, in words."""
     asked = {"gpus": 8, "layout": "tp2", "global_batch": 8, "seq_len": 4096}
@@ -236,19 +195,6 @@ def test_hierarchical_context_parallelism_says_its_sizes():
     text = " ".join(emit(cm.estimate(**job), "megatron").replace("\\", " ").split())
     assert "--cp-comm-type a2a+p2p" in text
     assert "--hierarchical-context-parallel-sizes 4 2" in text
-
-
-def test_several_nodes_have_to_find_each_other():
-    job = {
-        "model": "llama3-8b",
-        "global_batch": 32,
-        "seq_len": 2048,
-        "layout": "tp2",
-        "recipe": "megatron-core",
-    }
-    one, two = (emit(cm.estimate(**job, gpus=gpus), "megatron") for gpus in (8, 16))
-    assert "left to you: nodes: torchrun --rdzv-backend c10d --rdzv-endpoint HOST:PORT" in two
-    assert "rdzv" not in one
 
 
 def test_megatron_names_the_backend_that_dispatches():

@@ -58,16 +58,6 @@ def test_words_that_may_hold_flags_are_said(tmp_path):
     )
 
 
-def test_a_program_is_never_run_for_a_number(tmp_path):
-    with pytest.raises(
-        Exception, match=r"--global-batch-size: its value is not in the script: it is the output"
-    ):
-        read(
-            tmp_path,
-            f"torchrun t.py {SHAPE} {BATCH} --global-batch-size $(python3 -c 'print(__import__(\"os\").getpid())')\n",
-        )
-
-
 def test_several_trainings_are_said(tmp_path):
     found = read(
         tmp_path,
@@ -101,7 +91,3 @@ def test_gpus_by_launcher(tmp_path):
         assert found.job["gpus"] == gpus, script
         # What stands before the command is no flag of the training.
         assert found.ignored == (), script
-
-
-def test_a_host_file_leaves_the_nodes_open(tmp_path):
-    assert "gpus" in read(tmp_path, f"deepspeed --hostfile hosts --num_gpus 8 {TRAIN}\n").missing

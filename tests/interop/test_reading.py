@@ -1,15 +1,11 @@
 """The command and the registry: kinds told from their content, forms of the answer, wrong files in one line."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from costmodel.base.errors import CostModelError
 from costmodel.cli import main
 from costmodel.interop.reading import READERS, kind_of
-from costmodel.interop.reading import read as read_file
 from costmodel.interop.text_file import TextFile
 
 CONFIG = {
@@ -38,20 +34,6 @@ def folder(tmp_path):
         "model: llama3-8b\ngpus: 8\nlayout: tp2\nglobal_batch: 16\nseq_len: 8192\n"
     )
     return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("file", "kind"),
-    [
-        ("config.json", "hf"),
-        ("", "hf"),
-        ("train.sh", "megatron"),
-        ("ds.json", "deepspeed"),
-        ("job.yaml", "job"),
-    ],
-)
-def test_content_tells_the_kind(folder, file, kind):
-    assert read_file(folder / file).kind == kind
 
 
 def test_json_has_every_part(folder, capsys):
@@ -90,15 +72,6 @@ def test_a_job_file_comes_out_and_prices(folder, capsys):
 
     assert main(["estimate", str(job), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["inputs"]["tp"] == 2
-
-
-def test_tables_say_what_is_missing(folder, capsys):
-    assert main(["read", str(folder / "config.json")]) == 0
-    said = capsys.readouterr()
-
-    assert "num_params" in said.out
-    assert "gpus, global_batch, seq_len" in said.out
-    assert said.err == "Warning: not known here, and not read: sparse_thing\n"
 
 
 def test_flags_of_the_same_names_complete_a_file(folder, capsys):
@@ -168,38 +141,6 @@ def test_wrong_files_are_one_line_and_code_2(name, tmp_path, capsys):
     assert words in said.err
     assert said.err.count("\n") == 1
     assert not any((ord(char) < 32 and char != "\n") or char in "\x1b\u202e" for char in said.err)
-
-
-def test_files_that_are_not_there(tmp_path, capsys):
-    assert main(["read", str(tmp_path / "none.sh")]) == 2
-    assert "no such file" in capsys.readouterr().err
-    assert main(["read", str(tmp_path)]) == 2
-    assert "is a folder without a config.json" in capsys.readouterr().err
-
-
-def test_a_kind_that_is_not_there_is_refused(folder):
-    with pytest.raises(CostModelError, match="--from: 'megaton' is unknown; did you mean 'megatron'"):
-        read_file(folder / "train.sh", "megaton")
-
-
-def test_a_kind_can_be_said(folder):
-    flags = folder / "notes.txt"
-    flags.write_text(FLAGS)
-
-    assert read_file(flags, "megatron").job["tp"] == 2
-
-
-def test_every_reader_names_its_source():
-    for reader in READERS.values():
-        assert reader.source
-        assert reader.framework
-
-
-def test_help_of_the_command_imports_no_numpy():
-    code = "import sys; from costmodel.cli import main; main(['read', '--help']); sys.exit('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-
-    assert done.returncode == 0
 
 
 def test_a_script_or_a_model_wherever_a_job_is_expected(folder, capsys):

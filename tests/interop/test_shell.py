@@ -101,12 +101,6 @@ def test_flags_that_a_condition_in_doubt_sets_are_noted():
     assert note == "line 2: $L: set under a condition that only running the script tells, and not read"
 
 
-def test_a_launch_in_doubt_is_found_but_not_certain():
-    found = follow("if nvidia-smi; then run a; elif [ a = a ]; then run b; else run c; fi")
-    launches = [(launch.words[-1], launch.certain) for launch in found.launches[1:]]
-    assert launches == [("a", False), ("b", True)]
-
-
 def test_shells_inside_are_followed():
     script = """
     export ARGS="--num-layers 4 --hidden-size 8"
@@ -322,19 +316,3 @@ def test_long_words_of_the_shell_do_not_take_the_square_of_their_length():
     for script in (f"Y=$(({LONG}))", "function a" + " " * 900_000 + "b", "run " + "bash " * 100_000):
         assert calls(script + "\nrun x")[-1] == ["x"]
     assert time.process_time() - before < 10
-
-
-def test_numbers_that_are_none_for_the_shell_are_not_known():
-    digits = "9" * 5000
-    script = f"[ - -eq 1 ] && run a; [ {digits} -gt 1 ] && run b\nrun $((True)) ${{{digits}-c}}"
-    assert calls(script) == [["$True is not set", "c"]]
-    with pytest.raises(CostModelError, match="line 2: a 'for' without a variable"):
-        follow("run\nfor; do :; done")
-
-
-def test_conditions_with_blanks_in_quotes_and_without_an_end():
-    assert calls('x="a b"\nif [[ "$x" == "a b" ]]; then run 1; fi\nif [[ $x != "a b" ]]; then run 2; fi') == [
-        ["1"]
-    ]
-    with pytest.raises(CostModelError, match=r"line 1: nothing ends the '\[\['"):
-        follow("[[ a == b\nrun x\n")

@@ -1,6 +1,6 @@
 """What the guide says to choose, and its case studies, against plans and bills; where it is wrong, both values.
 
-The guide is the one of `test_classic_volumes`: its decision tree and targets (12.5), its rules for ZeRO and hybrid
+A widely read guide to distributed training: its decision tree and targets (12.5), its rules for ZeRO and hybrid
 sharding (8.5, 8.6), buckets (7.2), and the runs that it retells (12.1, 12.3, 12.4).
 """
 

@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-from round_jobs import CLUSTER, LATENT, MOE, SMALL, model_file
+from round_jobs import CLUSTER, MOE, SMALL, model_file
 
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError
 from costmodel.describe.factors import PRIOR
-from costmodel.describe.jobs.fields import known_words
 from costmodel.describe.jobs.job import job_of, make_job, precision_on, spelled_out
 from costmodel.describe.jobs.layout import Layout, first_of, make_layout, parse_layout
 from costmodel.describe.jobs.merge import read_job, read_job_text
-from costmodel.describe.jobs.recipe_page import recipe, recipes_table
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 
 BASE = {"cluster": str(CLUSTER), "recipe": "megatron-core", "gpus": 16, "global_batch": 64, "seq_len": 1024}
@@ -307,32 +305,6 @@ def test_files_that_are_no_job(tmp_path):
     with pytest.raises(CostModelError, match="unknown cluster"):
         job(cluster="nowhere")
     assert issubclass(ProfileError, CostModelError)
-
-
-def test_words_that_are_offered_and_the_page_of_a_recipe():
-    assert {"cp_method=ulysses", "fused_norm="} <= {*known_words("switches")}
-    assert known_words("precision")[0] == "fp8"
-    assert known_words("recompute") == ("none", "selective", "full")
-    assert known_words("gpus") == ()
-    page = recipe("megatron-core", switches={"fused_norm": False, "gradient_compression": "int8"})
-    rows = {row["switch"]: row for row in page.to_dict()["switches"]}
-    held = {"group": "kernels", "value": False, "default": True, "choices": "true or false"}
-    assert {key: rows["fused_norm"][key] for key in held} == held
-    assert (rows["gradient_compression"]["group"], rows["gradient_compression"]["value"]) == ("job", "int8")
-    for name, choices in (
-        ("compression_rank", "whole number"),
-        ("compression_density", "number"),
-        ("overhead_fraction", "number, or null"),
-        ("moe_balance", "random, balanced"),
-    ):
-        assert rows[name]["choices"] == choices
-    assert page.columns()["value"][page.columns()["switch"].index("fused_norm")] == "false"
-    assert "llama3" in recipes_table().columns()["name"]
-
-
-def test_heads_of_a_latent_model():
-    """All 8 heads of queries have keys of their own: tp 8 divides them."""
-    assert float(job(LATENT, tp=8).layout.tp) == 8
 
 
 def test_more_gpus_than_there_are():
