@@ -13,7 +13,6 @@ from costmodel.app.state import FIGURES, VIEWS
 from costmodel.app.texts import Texts, job_keywords
 from costmodel.base.units import format_seconds
 from costmodel.cli import main
-from costmodel.interop.answer import model_yaml
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
@@ -96,12 +95,6 @@ def query(page):
     return {name: texts[0] for name, texts in parse_qs(urlsplit(page.url).query).items()}
 
 
-def drop(page, name, content):
-    page.locator("input[type=file]").set_input_files(
-        {"name": name, "mimeType": "text/plain", "buffer": content}
-    )
-
-
 def focused(page):
     return page.evaluate(
         "(document.activeElement.getAttribute('aria-label') || document.activeElement.dataset.line"
@@ -148,15 +141,6 @@ def test_the_first_view_is_drawn_and_finds_layouts_by_itself(visit):
     answered(page, "llama3-70b on 16")
 
 
-def test_the_theme_stays(visit):
-    page = visit(JOB)
-    page.get_by_role("button", name="Dark or light").click()
-    turn(page, "Memory")
-    page.reload()
-    answered(page, "llama3-70b on 64")
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-
-
 def test_nothing_is_wider_than_the_window_or_too_pale(visit):
     for width, scheme in ((400, "light"), (1400, "dark")):
         page = visit({**JOB, **OTHER, "tokens": "1T"}, width, scheme)
@@ -200,20 +184,6 @@ def test_each_view_names_a_command_that_answers_the_same(visit, tmp_path, monkey
     assert main(shlex.split(told.inner_text())[1:]) == 0
     sentence = page.locator("#body p", has_text="a step than").inner_text()
     assert re.sub(r"\b[AB]\b", "", sentence).split(":")[1] in capsys.readouterr().out
-
-
-def test_exports_are_what_the_command_line_writes(visit, tmp_path):
-    page = visit({**JOB, "view": "export"})
-    answered(page, "llama3-70b on 64")
-    for name, file in (("Job (YAML)", "a.yaml"), ("Bill (CSV)", "bill.csv"), ("Report", "report.html")):
-        with page.expect_download(timeout=120_000) as got:
-            page.get_by_role("button", name=name).click()
-        got.value.save_as(tmp_path / file)
-        assert got.value.suggested_filename == file
-    assert main(["estimate", str(tmp_path / "a.yaml"), "--out", str(tmp_path / "own.csv"), "-q"]) == 0
-    assert (tmp_path / "own.csv").read_bytes() == (tmp_path / "bill.csv").read_bytes()
-    est = cm.estimate(**job_keywords(Texts(JOB)))
-    assert step_of(est) in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_whole_run_follows_tokens_and_says_what_is_missing(visit):
@@ -272,73 +242,6 @@ def test_every_input_has_a_name_and_its_help(visit):
     assert title.startswith("What data parallelism shards: 0 nothing")
     offered = page.locator("#model-words option").evaluate_all("(all) => all.map((one) => one.value)")
     assert "llama3-70b" in offered
-
-
-def test_wrong_input_is_one_line_at_its_field(visit):
-    page = visit(JOB)
-    answered(page, "llama3-70b on 64")
-    for name, label, text in (
-        ("gpus", "gpus", "63x"),
-        ("cluster", "cluster", "/etc/passwd"),
-        ("seq_len", "seq len", "<img src=x onerror=alert(1)>"),
-        ("gpus", "gpus", ""),
-    ):
-        field(page, label).fill(text)
-        expect(page.locator("#error")).not_to_be_empty()
-        said = page.locator("#error").inner_text()
-        assert len(said) <= 300
-        expect(page.locator("label", has=field(page, label))).to_contain_text(said)
-        expect(field(page, label)).to_have_attribute("aria-invalid", "true")
-        field(page, label).fill(JOB[name])
-        expect(page.locator("#error")).to_be_empty()
-        expect(field(page, label)).to_have_attribute("aria-invalid", "false")
-
-
-EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
-
-
-def test_good_files_fill_the_form_and_wrong_ones_are_one_line(visit):
-    page = visit(JOB)
-    answered(page, "llama3-70b on 64")
-    for name, content, message in (
-        (f"{EVIL}.yaml", b"x", "expected keys with values"),
-        ("a.yaml", b"model: /etc/passwd.json\ngpus: 8\nglobal_batch: 8\nseq_len: 8", "is not read here"),
-        ("b.yaml", f"model: '{EVIL}'\ngpus: 8\nglobal_batch: 8\nseq_len: 8".encode(), "is unknown"),
-    ):
-        drop(page, name, content)
-        expect(page.locator("#error")).to_contain_text(message)
-    drop(page, "job.yaml", b"model: llama3-8b\ngpus: 32\nlayout: tp2\nglobal_batch: 128\nseq_len: 8k")
-    answered(page, "llama3-8b on 32")
-    expect(page.locator("#error")).to_be_empty()
-    assert [field(page, name).input_value() for name in ("tp", "pp", "global batch")] == ["2", "", "128"]
-    own = model_yaml(cm.load_model("llama3-8b").model_copy(update={"name": EVIL, "num_layers": 30}))
-    drop(page, "model.yaml", own.encode())
-    answered(page, f"{EVIL} on 32")
-    expect(page.locator("#command")).to_contain_text("-m model.yaml")
-    again = visit(query(page))
-    answered(again, f"{EVIL} on 32")
-    assert shown_step(again).inner_text() == shown_step(page).inner_text()
-    field(page, "model").fill("llama3-8b")
-    answered(page, "llama3-8b on 32")
-    assert "model_file" not in query(page)
-
-
-def test_a_link_restores_what_was_looked_at(visit):
-    page = visit({**JOB, **OTHER, "view": "bill"})
-    answered(page, "llama3-70b on 64")
-    page.get_by_role("button", name="Job B").click()
-    expect(field(page, "tp")).to_have_value("8")
-    field(page, "micro batch").fill("2")
-    turn(page, "Memory")
-    expect(page.locator("#body")).to_contain_text("Memory bill")
-    page.locator("[data-line]").first.click()
-    expect(page.locator("tr.opened")).to_be_visible()
-    assert query(page)["b.micro_batch"] == "2"
-    again = visit(query(page))
-    expect(again.locator("tr.opened")).to_be_visible()
-    assert again.locator("tr.opened").inner_text() == page.locator("tr.opened").inner_text()
-    expect(again.get_by_role("button", name="Job B")).to_have_attribute("aria-pressed", "true")
-    expect(field(again, "tp")).to_have_value("8")
 
 
 def test_a_job_is_copied_to_the_other_and_compared(visit):

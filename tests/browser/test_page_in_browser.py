@@ -6,7 +6,6 @@ import shlex
 
 import pytest
 
-import costmodel as cm
 from costmodel.cli import main
 
 JOB = """\
@@ -122,20 +121,6 @@ def test_nothing_is_wider_than_the_window(page):
     assert smallest >= 12
 
 
-def test_begins_with_the_job(page):
-    est = cm.estimate(**{line.split(": ")[0]: number(line.split(": ")[1]) for line in JOB.splitlines()})
-    step, memory = shown(page)
-
-    assert step == pytest.approx(float(est.step_time_s), rel=1e-6)
-    assert memory == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-6)
-    assert f"{float(est.step_time_s):.4g}" in page.locator("#slider-step").inner_text()
-    assert f"{float(est.memory_bytes_per_gpu) / 2**30:.1f} GiB" in page.locator("#slider-memory").inner_text()
-
-
-def number(text):
-    return float(text) if re.fullmatch(r"[0-9.e]+", text) else text
-
-
 def test_a_moved_slider_says_what_estimate_says(page, capsys):
     before = shown(page)
     move(page, "tp", 2)
@@ -167,15 +152,6 @@ def test_sliders_move_by_keyboard(page, capsys):
     page.locator("#slider-reset").focus()
     page.keyboard.press("Enter")
     assert page.locator("#value-pp").inner_text() == "16"
-
-
-def test_what_cannot_run_says_why(page):
-    move(page, "gpus", 512)
-    move(page, "ep", 256)
-
-    assert page.locator("#slider-step").inner_text() == "cannot run"
-    assert "does not divide" in page.locator("#slider-compare").inner_text()
-    assert shown(page) == [None, None]
 
 
 def test_figures_answer_the_pointer(page):

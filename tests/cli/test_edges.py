@@ -7,7 +7,6 @@ import pytest
 
 import costmodel as cm
 from costmodel.cli import main
-from costmodel.estimates.collective import size_text
 
 SMALL = {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 8, "seq_len": 2048}
 DENSE = "-m llama3-8b -n 8 --global-batch 8 --seq-len 2048"
@@ -129,21 +128,3 @@ def test_the_textbooks_bubble_stands_beside_the_bills():
     (line,) = cm.estimate(**job, layout="tp8 pp4", schedule="zb-h1").explain("pp.bubble")
     assert line.textbook == ""  # no textbook has one for it
     assert all(one.textbook == "" for one in cm.estimate(**job, layout="tp8 pp4").explain("pp.send"))
-
-
-def test_csv_of_several_runs_has_what_is_left_of_limits():
-    run = cm.run(**MOE, dollars=1e9, samples=200)
-    plain = cm.run(**MOE, samples=200)
-    table = cm.runs(run, plain).columns()
-    assert table["dollars_limit"] == [1e9, None]
-    assert table["dollars_margin"] == [1e9 - run.dollars, None]
-    assert table["dollars_kept_probability"] == [1.0, None]
-    assert table["days_limit"] == [None, None]
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(1000, "1.00 kB"), (128e3, "128 kB"), (1.024e6, "1.02 MB"), (2**20, "1 MiB"), (96 * 2**10, "96 KiB")],
-)
-def test_sizes_that_are_doubled_from_a_thousand_stay_decimal(size, text):
-    assert size_text(size) == text

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.nccl_rows import lines_of_json
 from costmodel.interop.reading import read as read_file
 
 HEAD = "# nThread 1 nGpus 1 minBytes 1048576 maxBytes 67108864 step: 4(factor) warmup iters: 5 iters: 20\n"
@@ -115,11 +114,6 @@ def test_the_file_names_the_collective(tmp_path, name, primitive, factor):
     assert sweeps(tmp_path, lines, name)[0]["primitive"] == primitive
 
 
-def test_other_encodings(tmp_path):
-    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"):
-        assert facts(sweeps(tmp_path, log(), encoding=encoding)[0]) == ("all_reduce", 16, 2, 4)
-
-
 def test_tests_that_ran_beside_each_other(tmp_path):
     first, second = log(8, speed=2e11), log(8, program="all_gather_perf", factor=1.0, redop="none")
     mixed = [
@@ -162,11 +156,6 @@ def test_what_a_log_does_not_say_can_be_given(tmp_path):
         2,
         4,
     )
-
-
-def test_other_json_is_none_of_theirs():
-    for text in ("[1]", "{}", '{"results": 3}', "no json", "[" * 100_000):
-        assert lines_of_json(text) is None
 
 
 def test_what_is_wrong_is_a_warning_and_no_note(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from costmodel.base.errors import CostModelError
 from costmodel.interop.interpolation import resolved
 from costmodel.interop.reading import read as read_file
-from costmodel.interop.text_file import TextFile, decoded, encoding_of, read_text, shown
+from costmodel.interop.text_file import TextFile, decoded, encoding_of, read_text
 from costmodel.step.anatomy.params import num_params
 
 NEOX = """
@@ -253,22 +253,6 @@ def test_functions_of_a_registry(tmp_path):
             job(text=text)
 
 
-def test_json_may_begin_with_lines_of_nothing(tmp_path):
-    text = '\n  {"model": {"name": "llama3", "flavor": "8B"}, "training": {"seq_len": 2048}, "parallelism": {}}\n'
-    assert read_file(written(tmp_path, text, "job.json"), gpus=8).job["seq_len"] == 2048
-
-
-@pytest.mark.parametrize(
-    ("raw", "fine"), [(b"a\x00b\x00c\x00", True), (b"\x00a\x00b", True), (b"ab\x00cdefgh", False)]
-)
-def test_zero_bytes_are_utf_16_where_every_second_is_one(raw, fine):
-    if fine:
-        assert encoding_of(raw, "f").startswith("utf-16")
-    else:
-        with pytest.raises(CostModelError, match=r"^f: is not a text"):
-            encoding_of(raw, "f")
-
-
 @pytest.mark.parametrize(
     ("encoding", "mark", "found"),
     [
@@ -289,11 +273,6 @@ def test_marks_of_encodings_stand_at_the_beginning(encoding, mark, found):
         assert encoding_of(text.encode() + mark, "f") == "utf-8"
 
 
-def test_what_is_no_text_is_told_by_its_byte():
-    with pytest.raises(CostModelError, match=r"^f: is not a text in UTF-8 or UTF-16 \(byte 3\)$"):
-        decoded(b"abc\xff", "f")
-
-
 def test_files_that_are_no_texts(tmp_path):
     empty = written(tmp_path, " \n")
     with pytest.raises(CostModelError, match=r"is empty$"):
@@ -310,10 +289,3 @@ def test_files_that_are_no_texts(tmp_path):
     assert read_text(tmp_path).text == "b: 2"
     written(tmp_path, "{}", "config.json")
     assert read_text(tmp_path).text == "{}"
-
-
-def test_what_may_be_printed():
-    assert shown("a\tb  c\u202ed\x1b[31me") == "a b cde"
-    assert shown("x" * 300) == "x" * 300
-    assert shown("x" * 301) == "x" * 299 + "…"
-    assert shown("abcdef", most=4) == "abc…"

@@ -171,36 +171,3 @@ def test_a_job_of_a_config_json_comes_back_whole(framework, tmp_path):
         "of its config.json",
     ):
         assert gone not in text
-
-
-def test_megatron_is_told_what_the_config_says(tmp_path):
-    config = tmp_path / "config.json"
-    config.write_text(
-        json.dumps({**CONFIG, "partial_rotary_factor": 0.5, "rope_theta": 25000}), encoding="utf-8"
-    )
-    asked = {"cluster": H100, "gpus": 8, "global_batch": 64, "seq_len": 65536}
-    text = cm.emit(cm.estimate(model=str(config), recompute="full", cp=8, **asked), "megatron")
-    words = text.split()
-    said = {
-        name: words[words.index(name) + 1] for name in words if name.startswith("--rotary") or "-e" in name
-    }
-    assert said["--rotary-base"] == "25000"
-    assert said["--rotary-percent"] == "0.5"
-    assert said["--norm-epsilon"] == "1e-06"
-    # Made longer for the sequence; without an end, steps are left to the user.
-    assert said["--max-position-embeddings"] == "65536"
-    assert "--train-iters," in text
-
-
-def test_what_a_config_leaves_out_is_left_to_the_user(tmp_path):
-    config = tmp_path / "config.json"
-    bare = {key: value for key, value in CONFIG.items() if not key.startswith(("rope", "rms", "max"))}
-    config.write_text(json.dumps(bare), encoding="utf-8")
-    asked = {"cluster": H100, "gpus": 8, "global_batch": 64, "seq_len": 4096}
-    text = cm.emit(cm.estimate(model=str(config), **asked), "megatron")
-    assert (
-        "# left to you: model: --rotary-base (else 10000), --norm-epsilon (else 1e-5), as its config.json has"
-        in text
-    )
-    assert "\n    --rotary-base" not in text
-    assert "--max-position-embeddings 131072" in text

@@ -1,7 +1,6 @@
 """`costmodel observed calibrate kernels` and `steps`: constants found again, bad rows named, nothing half done."""
 
 import json
-import sys
 from functools import partial
 
 import numpy as np
@@ -15,7 +14,7 @@ from costmodel.estimates.estimate import estimate
 from costmodel.physics.kernels.roofline import AttentionPassConstants, MatmulConstants, matmul_time
 from costmodel.trust.calibrate import part_factors
 from costmodel.trust.calibration.kernel_csv import table_of
-from costmodel.trust.calibration.kernel_fits import constants_block, fit_held_out, matmul_bounds
+from costmodel.trust.calibration.kernel_fits import constants_block, fit_held_out
 from costmodel.trust.own_runs import OwnRun
 
 H200 = load_accelerator("h200")
@@ -143,16 +142,6 @@ def test_what_was_changed_is_named_first():
         assert best.error_left < 1e-9
 
 
-def test_a_constant_is_found():
-    jobs = [estimate(**JOB), estimate(**OTHER)]
-    steps = [OwnRun("job", one, float(one.step_time_s) + 0.25) for one in jobs]
-    constant = next(one for one in part_factors(steps) if one.part == "constant")
-    assert (constant.factor, constant.error_left) == pytest.approx((0.25, 0.0))
-    assert constant.plausible
-    much = [OwnRun("job", one, 1.5 * float(one.step_time_s)) for one in jobs[:1]]
-    assert not next(one for one in part_factors(much) if one.part == "constant").plausible
-
-
 def test_steps_by_command(tmp_path, capsys):
     job = tmp_path / "job.yaml"
     job.write_text("model: llama3-8b\ngpus: 64\nlayout: tp2\nglobal_batch: 512\nseq_len: 8192\n")
@@ -208,21 +197,6 @@ def test_constants_of_products_are_read_as_they_were_written():
         assert getattr(read, name) == pytest.approx(value, rel=4e-3), name
 
 
-@pytest.mark.parametrize(
-    ("column", "constants"),
-    [("groups", {"fixed_per_group_s"}), ("cast", {"cast_bytes_per_element", "cast_fixed_s"})],
-)
-def test_one_row_is_enough_to_ask_for_a_constant(column, constants):
-    """What one row of two shows is fitted; what none shows is not."""
-    columns = ("groups", "cast", "sustained")
-    asked = []
-    for last in ({}, {column: 4.0}):
-        plain = {"groups": 1.0, "cast": 0.0, "sustained": 0.0}
-        rows = [list(plain.values()), list({**plain, **last}.values())]
-        asked.append(set(matmul_bounds(table_of(columns, rows), "hopper")))
-    assert asked[1] - asked[0] == constants
-
-
 def test_errors_are_those_of_rows_that_the_fit_did_not_see():
     """A fit that knows its own rows by heart, and misses all others by a factor of two."""
     rows = table_of(("size_bytes", "time_s"), [[size, 1.0] for size in range(1, 13)])
@@ -232,12 +206,3 @@ def test_errors_are_those_of_rows_that_the_fit_did_not_see():
 
     found = fit_held_out(rows, lambda part: part.size_bytes, recalled, (0, 1))
     assert (found.points, found.held_out_error, len(found.constants)) == (12, 1.0, 12)
-
-
-def test_without_scipy_a_fit_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    (tmp_path / "m.csv").write_text(memory_csv())
-    assert main(["observed", "calibrate", "kernels", str(tmp_path / "m.csv"), "-a", "h200"]) == 2
-    said = capsys.readouterr().err
-    assert "fitting constants needs SciPy" in said
-    assert said.strip().count("\n") == 0

@@ -1,15 +1,12 @@
 """`costmodel collective`: every algorithm, sizes, groups that share ports, and crossovers."""
 
-import csv
-import io
 import json
 
 import numpy as np
 import pytest
 
-from costmodel.base.errors import CostModelError, LayoutError
+from costmodel.base.errors import LayoutError
 from costmodel.cli import main
-from costmodel.cli.collective import parse_size, parse_sizes
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.estimates.collective import SEARCHED_SIZES, _crossover, choices, place, price_collective
 
@@ -92,53 +89,12 @@ def test_a_strided_group_reaches_outer_tiers_sooner():
     assert [float(m) for m in group.members] == [1, 32, 64]  # a leaf of 256 GPUs holds 32 of stride 8
 
 
-def test_a_range_as_csv_has_stable_columns(capsys):
-    code, out, _ = run(capsys, "all-reduce", "--sizes", "8B:16GB", "--ranks", "16", "--format", "csv")
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert code == 0
-    assert list(rows[0])[:6] == ["collective", "ranks", "size_bytes", "family", "algorithm", "chosen"]
-    sizes = sorted({float(row["size_bytes"]) for row in rows})
-    assert (sizes[0], sizes[-1]) == (8.0, 16e9)
-    assert len(rows) % len(sizes) == 0
-
-
-def test_a_range_as_a_table_and_a_figure(capsys, tmp_path):
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "sweep.png"
-    code, out, _ = run(capsys, "reduce-scatter", "--sizes", "1KiB:1GiB:4", "-n", "8", "--plot", str(picture))
-    assert code == 0
-    assert out.count("\n") > 10
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_crossovers_of_the_guide_by_command(capsys):
-    """Guide 5.3, calculate_crossover.py: alpha, bandwidth and the n* that it prints."""
-    line = "send-recv --size 1MB --ranks 2 --alpha 1.5us --bandwidth 200GB/s --format json"
-    code, out, _ = run(capsys, *line.split())
-    assert code == 0
-    (price,) = json.loads(out)["prices"]
-    assert price["crossover_bytes"] == pytest.approx(300e3, rel=1e-9)
-
-
 def test_token_exchanges_send_a_token_once_a_node(capsys):
     arguments = "moe-dispatch --size 28MiB --ranks 32 --top-k 8 -c h800-cx7 --format json"
     code, out, _ = run(capsys, *arguments.split())
     times = {row["algorithm"]: row["time_s"] for row in json.loads(out)["prices"]}
     assert code == 0
     assert times["once-per-node"] < 0.6 * times["once-per-expert"]
-
-
-def test_sizes_as_people_type_them():
-    assert [parse_size(text) for text in ("1GB", "64 MiB", "512kB", "512KB", "8")] == [
-        1e9,
-        2**26,
-        512e3,
-        512e3,
-        8.0,
-    ]
-    assert parse_sizes("8B:64B") == [8.0, 16.0, 32.0, 64.0]
-    with pytest.raises(CostModelError, match="factor above 1"):
-        parse_sizes("8B:64B:1")
 
 
 def test_a_rack_scale_domain_holds_what_divides():

@@ -82,21 +82,6 @@ def test_the_table_and_the_record_have_them_side_by_side(found):
     assert (record["a800-roce"]["dollars"], record["a800-roce"]["price_usd_per_gpu_hour"]) == (None, None)
 
 
-def test_a_machine_on_which_nothing_fits_says_so():
-    plan = cm.plan(
-        model="llama3-70b",
-        cluster=["dgx-h200-ndr", "tpu-v5e"],
-        gpus=16,
-        global_batch=16,
-        seq_len=8192,
-        fix={"recompute": "full"},
-    )
-    worst = plan.machines[-1]
-    assert worst.est is None
-    assert worst.problem.startswith("plan: no layout fits: the leanest (tp16 dp1, ZeRO-0, full recompute)")
-    assert rows_of(plan.grids()[0])["layout"][-1] == "no layout fits"
-
-
 def test_a_cluster_flag_may_be_repeated(capsys):
     words = "plan -m llama3-8b -c dgx-h100-ndr -c tpu-v6e -n 64 --global-batch 128 --seq-len 8k --fix tp=1"
     assert main([*words.split(), "--top", "1", "--format", "json"]) == 0

@@ -1,7 +1,6 @@
 """Figures show the bill: their parts add up, their files are pictures, and what is missing is said."""
 
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -9,14 +8,11 @@ from famous_jobs import DEEPSEEK_V3, LLAMA3_405B
 
 import costmodel as cm
 from costmodel.base.answer import Views
-from costmodel.base.version import install_command
 from costmodel.cli import main
 from costmodel.cli.streams import _SPELT
 from costmodel.estimates import collective as prices
 from costmodel.estimates.pipeline_run import durations, run_pipeline
-from costmodel.estimates.roofline import axis_rows
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
-from costmodel.reporting import charts as figures
 from costmodel.reporting.charts import Bars, Chart, Curve, Dots, Panel, rows_of, save
 from costmodel.reporting.pictures import group_numbers, operator_points
 from costmodel.reporting.series import memory_stacks, time_parts
@@ -120,15 +116,6 @@ def test_no_operator_is_above_its_roof(est):
     assert sum(point.share for point in points) < 1
 
 
-def test_axis_rows_divide_flops_by_bytes():
-    est = cm.estimate(**LLAMA3_405B)
-    point = {point.axis: point for point in axis_rows(est)}["tp"]
-    sent = sum(float(line.bytes) for line in est.bill.time_lines if line.axis == "tp")
-
-    assert point.tier == "nvlink"
-    assert point.intensity == pytest.approx(float(est.model_flops(causal=True)) / 16384 / sent)
-
-
 def test_figures_of_a_plan():
     plan = cm.plan(
         model="llama3-8b", gpus=[8, 16], global_batch=32, seq_len=4096, fix={"pp": 1, "micro_batch": 1}
@@ -195,16 +182,6 @@ def test_plan_validate_and_collective_draw(tmp_path):
         (tmp_path / name).read_text().rstrip().endswith("</svg>")
         for name in ("plan.svg", "runs.svg", "c.svg")
     )
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch, capsys, tmp_path):
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    figures._figure_class.cache_clear()
-
-    assert main(["estimate", *job_flags(SMALL), "--plot", str(tmp_path / "bill.svg")]) == 2
-    assert install_command("plot") in capsys.readouterr().err
 
 
 def cells(chart, width=80):

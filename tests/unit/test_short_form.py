@@ -3,14 +3,13 @@
 import pytest
 
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError
-from costmodel.describe.jobs.changes import Change, with_layout, with_switch
+from costmodel.describe.jobs.changes import Change, with_switch
 from costmodel.describe.jobs.layout_text import (
     difference_text,
     layout_text,
 )
 from costmodel.describe.jobs.merge import (
     merge_jobs,
-    names_no_degree,
     placement,
     read_job,
     usual_batch,
@@ -127,13 +126,6 @@ def test_the_command_line_word_by_word():
     ]
 
 
-def test_the_file_that_is_kept_says_what_it_assumes():
-    lines = job_file_text(job(**PLAIN, switches={"selective_modules": ("core_attn", "mlp")})).splitlines()
-    assert lines[:4] == ["model: llama3-8b", "cluster: dgx-h100-ndr", "recipe: megatron-core", "gpus: 8"]
-    assert lines[-4:] == ["switches:", "  selective_modules:", "    - core_attn", "    - mlp"]
-    assert "switches" not in job_file_text(job(**PLAIN))
-
-
 def test_the_short_form_is_the_job(tmp_path):
     for asked in [PLAIN, TURNED, ADAPTED, SLICED]:
         whole = estimate(**asked)
@@ -186,14 +178,6 @@ def test_one_switch_changed():
     ]
 
 
-def test_one_degree_changed():
-    found = with_layout(job(**PLAIN), "zero", "1", "3", zero_stage=3)
-    assert (found.name, found.before, found.after, found.kind) == ("zero", "1", "3", "layout")
-    assert float(found.job.layout.zero_stage) == 3
-    assert float(found.job.layout.dp) == 8
-    assert str(found) == "zero 3"
-
-
 def test_paths_of_a_file_count_from_its_folder(tmp_path):
     (tmp_path / "job.yaml").write_text(
         "model: own.json\ncluster: /else/where.yml\nsite: near/site.yaml\ngpus: 8\n"
@@ -223,13 +207,6 @@ def test_what_is_above_wins_and_switches_are_joined():
     assert with_stragglers(None, None) is None
     assert with_stragglers(None, False) == {"stragglers": "none"}
     assert with_stragglers({"stragglers": "none"}, True) == {"stragglers": "none"}
-
-
-def test_whether_degrees_and_a_recipe_are_named():
-    assert names_no_degree({"gpus": 8, "tp": None, "zero": 3})
-    assert not names_no_degree({"ep": 2})
-    assert not names_no_degree({"layout": "tp2"})
-    assert not names_no_degree({"pipeline_layout": "balanced"})
 
 
 def test_a_usual_batch_has_four_million_tokens_or_a_sequence_for_eight_gpus():

@@ -1,7 +1,6 @@
 """The sliders of a report move through estimates: each position is one, or says why there is none."""
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +13,8 @@ from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.planning.space import REASONS
 from costmodel.what_if.slider_grid import (
     MOST_POINTS,
-    PARTS,
     SLIDERS,
     _doublings,
-    _part_of,
     slider_grid,
     slider_values,
 )
@@ -123,12 +120,6 @@ def test_values_are_halves_and_doubles_that_are_whole_and_in_range():
     assert {bounds: _doublings(*bounds) for bounds in known} == known
 
 
-def test_an_eighth_of_the_gpus_is_rounded_down():
-    """Of twelve one, though one and a half is an eighth."""
-    job = cm.estimate(model="llama3-8b", cluster="dgx-h100-ndr", gpus=12, global_batch=12, seq_len=4096).job
-    assert slider_values(job)["gpus"] == (1, 3, 6, 12, 24, 48)
-
-
 def test_values_of_every_slider_by_hand():
     """An eighth of the GPUs to four times; tp within a node; pp to the layers or 32; cp down to 512 tokens; no experts."""
     job = {
@@ -168,18 +159,6 @@ def test_groups_that_shard_together_divide_the_ranks():
     assert (grid.reason == said).any()
     assert (grid.reason[parted] != 0).all()
     assert parted[grid.reason == said].all()
-
-
-def test_a_group_of_what_is_not_sharded_divides_nothing():
-    """Without ZeRO an estimate is priced whatever the group is, and so is where its sliders stand."""
-    grid = slider_grid(cm.estimate(**{**GROUPED, "zero_stage": 0, "shard_group": 7}))
-    assert grid.reason[tuple(grid.start[knob] for knob in SLIDERS)] == 0
-
-
-def test_lines_belong_to_parts():
-    known = {("pp", "bubble"): "bubble", ("pp", "communication"): "pp", ("grad", "communication"): "dp"}
-    for (axis, category), part in {**known, ("tp", "compute"): "tp"}.items():
-        assert _part_of(SimpleNamespace(axis=axis, category=category)) == part in PARTS
 
 
 def test_micro_batches_of_a_position_decide_whether_its_schedule_runs():

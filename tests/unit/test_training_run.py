@@ -1,6 +1,5 @@
 """A run is its bill times its steps; losses are lines; wrong input is one line."""
 
-import dataclasses
 import json
 
 import pytest
@@ -88,20 +87,6 @@ def test_formulas_of_the_loss_lines_give_their_values():
             assert float(evaluate(line.formula, terms)) == pytest.approx(
                 float(line.exposed_each_s), rel=1e-12
             ), line.name
-
-
-def test_no_price_is_said_and_not_guessed():
-    bare = dataclasses.replace(cm.load_cluster("dgx-h100-ndr"), price_usd_per_gpu_hour=None)
-    run = price(cluster=bare)
-    assert run.dollars is None
-    assert "dollars" not in run.spread()
-    assert "--price" in run._repr_html_()
-    assert price(cluster=bare, price_usd_per_gpu_hour=2.0).dollars > 0
-
-
-def test_a_slow_tier_of_storage_is_named():
-    with pytest.raises(cm.CostModelError, match="has none; give what it takes with --storage-bandwidth"):
-        price(cluster=dataclasses.replace(cm.load_cluster("dgx-h100-ndr"), storage=None))
 
 
 def test_command(capsys):

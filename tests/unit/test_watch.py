@@ -156,19 +156,6 @@ def test_exit_codes_for_schedulers(files, capsys, factor, code):
     assert ("off the" in capsys.readouterr().out) == (code != 0)
 
 
-def test_it_is_quiet_in_the_band_and_ends_with_the_run(files, capsys):
-    job, log = files
-    log.write_text(log_of([1.0] * 40, of=40))
-
-    assert run_watch(log, "--job", job, "--interval", "1ms") == 0
-    assert capsys.readouterr().out == ""
-    log.write_text(log_of([1.0] * 20 + [2.0] * 20, of=40))
-    assert run_watch(log, "--job", job, "--interval", "1ms") == 4
-    assert "since step 21 (2026-01-29 10:00:21)" in capsys.readouterr().out
-    log.write_text(log_of([1.0] * 20 + [2.0] * 20))
-    assert run_watch(log, "--job", job, "--interval", "1ms", "--stop") == 4
-
-
 def test_a_watcher_sees_every_state_of_a_growing_log(files):
     _, log = files
     log.write_text("starting\n")
@@ -202,17 +189,6 @@ def test_wrong_input_is_one_line(files, capsys, change, message):
     assert error.count("\n") == 1
 
 
-def test_a_log_or_a_job_that_is_missing(files, capsys):
-    job, log = files
-    assert run_watch(log, "--job", job) == 2
-    assert "train.log: cannot be read" in capsys.readouterr().err
-    log.write_text("no steps\n")
-    assert run_watch(log, "--job", job, "--once") == 2
-    assert "no line of 1 tells how long a step took" in capsys.readouterr().err
-    assert run_watch(log) == 2
-    assert "gpus" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("factors", "now"),
     [
@@ -227,15 +203,3 @@ def test_a_step_now_is_that_of_the_last_level(tmp_path, factors, now):
     assert (seen.state, seen.since_step) == ("slower", 31)
     assert seen.step_time_s == pytest.approx(now * STEP_S, rel=1e-6)
     assert seen.off == pytest.approx(now - 1.0, rel=1e-5)
-
-
-def test_spare_nodes_cost_where_they_are_owned_and_then_it_is_said(tmp_path):
-    text = log_of([1.0] * 50 + [1.5] * 50)
-    owned = look(tmp_path, text, price=2.0, spare_nodes=2)
-    cloud = look(tmp_path, text, price=2.0, cluster="p5-efa")
-    assert owned.paid_spare_nodes == 2
-    assert "(2 spare nodes paid too)" in owned.remarks()[0]
-    assert cloud.run.spare_nodes > 0
-    assert cloud.paid_spare_nodes == 0
-    assert "spare" not in cloud.remarks()[0]
-    assert cloud.extra_dollars == pytest.approx(cloud.extra_days * 24 * 64 * 2.0)

@@ -1,59 +1,12 @@
 """Parts that many answers share, by hand: progress that ends, faster links, spreads of fitted constants, the list of models."""
 
 import pytest
-from round_jobs import QUIET, SMALL, cluster_file, model_file, price
+from round_jobs import price
 
 import costmodel as cm
 from costmodel.describe.hardware.changed import at_rate
 from costmodel.describe.hardware.hardware import load_link
 from costmodel.what_if.changes import _with_latency
-
-JOB = {
-    **{"model": model_file(SMALL), "cluster": cluster_file(), "gpus": 8, "global_batch": 16, "seq_len": 1024},
-    **{"recipe": "megatron-core", "switches": QUIET},
-}
-
-
-class Told:
-    """Keeps what a progress bar would be told."""
-
-    def __init__(self):
-        self.at = []
-
-    def __call__(self, done, total):
-        self.at.append((done, total))
-
-    def check(self):
-        done = [at for at, _ in self.at]
-        assert done
-        assert done == sorted(done)
-        assert done[0] <= done[-1] == self.at[-1][1]
-        assert all(at <= total for at, total in self.at)
-        return self.at
-
-
-def test_a_plan_tells_how_far_it_is():
-    told = Told()
-    found = cm.plan(**JOB, choose=False, progress=told)
-    assert told.check()[-1] == (found.num_priced, found.num_priced)
-
-
-def test_a_sweep_tells_its_points():
-    told = Told()
-    cm.sweep(**{**JOB, "global_batch": [16, 32, 64]}, layout="tp2", progress=told)
-    assert told.check()[-1] == (3, 3)
-
-
-def test_a_sensitivity_tells_its_changes():
-    told = Told()
-    cm.sensitivity(cm.estimate(**JOB, layout="tp2"), progress=told)
-    assert [done for done, _ in told.check()] == list(range(1, told.at[-1][1] + 1))
-
-
-def test_a_report_tells_its_parts():
-    told = Told()
-    cm.report(cm.estimate(**JOB, layout="tp2"), plan=False, progress=told)
-    assert len({total for _, total in told.check()}) == 1
 
 
 @pytest.mark.parametrize("name", ["nvlink4", "ib-ndr"])
