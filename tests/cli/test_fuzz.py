@@ -1,6 +1,7 @@
 """Malformed input at every door is one short line: no traceback, no second line, no infinite number, no endless wait.
 
-`FUZZ=10000 pytest tests/cli/test_fuzz.py` tries as many of each kind as wanted; a failure names its number.
+`FUZZ=10000 pytest tests/cli/test_fuzz.py` tries as many of each kind as wanted, `FUZZ_FILES=FOLDER` real files besides
+those of `tests/data`; a failure names its number.
 """
 
 import contextlib
@@ -85,6 +86,12 @@ KERNEL = {
 }
 
 
+def real_files():
+    folders = (TESTS / "data", *map(Path, filter(None, [os.environ.get("FUZZ_FILES")])))
+    found = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [path for path in found if 0 < path.stat().st_size <= 100_000]
+
+
 @cache
 def good_files():
     """Good files by kind, each with its name and the commands that read it."""
@@ -106,7 +113,7 @@ def good_files():
         "script": [("train.sh", SCRIPT, reads), ("f.toml", TITAN, reads), ("ds.json", DEEPSPEED, reads)],
         "table": [("f.csv", runs, ("validate FILE",)), ("f.csv", STEPS, ("observed calibrate runs FILE",))],
         "trace": [("f.json", json.dumps({"traceEvents": [KERNEL] * 3}), ("profile FILE",))],
-        "real": [(path.name, path.read_text(), ("read FILE",)) for path in sorted(TESTS.glob("data/**/*.*"))],
+        "real": [(path.name, path.read_text(errors="replace"), ("read FILE",)) for path in real_files()],
     }
 
 

@@ -216,6 +216,11 @@ def test_experts_are_matrices_of_their_own():
         iterated(7 / 12, dense)
     )
     assert "optimizer.gather.expert.edp" not in each_us(est, "optimizer.gather")
+    # Experts in two halves on ranks that hold the rest whole: 8 · 1.5 Mi of elements a layer, gathered over etp alone.
+    halves = price(MOE, optimizer="muon", gpus=2, etp=2, global_batch=2)
+    assert each_us(halves, "optimizer.gather.expert") == near(
+        {"optimizer.gather.expert.etp": ring_us(2 * 4 * 8 * 1.5 * MIB)}
+    )
 
 
 def test_the_host_issues_the_products():
