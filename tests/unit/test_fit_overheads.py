@@ -91,7 +91,7 @@ def test_a_large_source_weighs_as_sixty_runs():
 
 
 def test_a_generation_of_one_source_is_half_way_to_all_generations_of_its_kind_where_each_source_has_one_vote():
-    votes = (("a", 0.05, 10, A100), ("b", 0.15, 400, H100), ("c", 0.35, 20, H100))
+    votes = (("a", 0.05, 10, A100), ("b", 0.15, 20, H100), ("c", 0.35, 400, H100))
     found = fit_shares(runs(*[("core", *vote) for vote in votes]))
     assert found["any", "gpu"].share == pytest.approx(0.15)
     ampere = found["any", "ampere"]
