@@ -414,10 +414,15 @@ def test_products_of_experts_that_activate_and_quantise():
 
 def test_static_graphs_leave_the_experts_out():
     est = price(MOE, switches={"launch_s": 9e-4, "cuda_graphs": True, "cuda_graph_scope": "static"}, **FOUR)
-    layer = ("compute.attention.", "compute.mlp.", "compute.moe.", "ep.")
+    # What runs before the host has counted the tokens hides no launch.
+    behind = (
+        "compute.mlp.residual",
+        "ep.",
+        *(f"compute.moe.{x}" for x in ("permute", "exp", "unpermute", "br")),
+    )
     # Permute and unpermute 2 each, three kernels of experts, dispatch and combine.
     assert each_us(est, "compute.layer.host.forward") == near(
-        {"compute.layer.host.forward": 900 * (2 + 2 + 3 + 2) - total_us(est, "forward", *layer)}
+        {"compute.layer.host.forward": 900 * (2 + 2 + 3 + 2) - total_us(est, "forward", *behind)}
     )
 
 
