@@ -80,7 +80,7 @@ def test_prefixes_of_launchers(tmp_path):
 
 @pytest.mark.parametrize(
     ("ranks", "listed", "nodes"),
-    [(16, [0, 7, 8, 15], 2), (72, [71], 9), (96, [0, 1, 95], 12), (16, None, 2)],
+    [(16, [0, 7, 8, 15], 2), (72, [71], 9), (96, [0, 1, 95], 12), (16, None, 2), (12, [0, 7, 8, 11], 2)],
 )
 def test_a_list_that_its_author_abridged(tmp_path, ranks, listed, nodes):
     found = sweeps(tmp_path, log(ranks, listed=listed))
