@@ -280,7 +280,7 @@ def resolved_for(recipe: Recipe, accelerator: Accelerator, precision: str) -> Re
     if kernel in kernels:
         recipe = recipe.replaced("attention_kernel", kernels[kernel])
     if recipe.overlap.collectives_on == "auto":
-        recipe = recipe.replaced("collectives_on", accelerator.collectives_on)
+        recipe = recipe.replaced("collectives_on", accelerator.software.collectives_on)
     if recipe.host.overhead_fraction is None:
         recipe = recipe.replaced("overhead_fraction", usual_overhead(accelerator, recipe.name))
     if recipe.dtypes.fp16_gradients and precision == "fp16":

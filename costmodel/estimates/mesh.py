@@ -12,12 +12,13 @@ from costmodel.base.words import DEVICE, errors_called
 from costmodel.describe.jobs.fields import PLACE_FIELDS
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.keywords import JobKeywords
+from costmodel.describe.jobs.layout import place_groups
 from costmodel.describe.jobs.merge import placement
 from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
-from costmodel.physics.network.mesh import Group, build_mesh, slowest_tier, split_group
+from costmodel.physics.network.mesh import Group, slowest_tier, split_group
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Cluster
@@ -71,18 +72,7 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
         raise LayoutError(
             f"gpus: {gpus:.0f} is more than cluster {cluster.name} can hold ({cluster.max_gpus})"
         )
-    mesh = build_mesh(
-        tp=layout.tp,
-        cp=layout.cp,
-        pp=layout.pp,
-        dp=layout.dp,
-        ep=layout.ep,
-        etp=layout.etp,
-        tier_sizes=[float(tier.size) for tier in cluster.tiers],
-        ends=[tier.ends for tier in cluster.tiers],
-        order=order,
-        shape=cluster.tiers[0].shape,
-    )
+    mesh = place_groups(layout, cluster, order)
     sequence = float(layout.sequence_parallel) > 0
     tp_comm = "all-gather + reduce-scatter of activations" if sequence else "all-reduce of activations"
     dense = {

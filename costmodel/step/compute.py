@@ -71,14 +71,12 @@ def _memory_kernels(operator: Operator, placed: PlacedJob) -> tuple[Quantity, ..
         cast_slowdown = _cast_slowdown(placed) * placed.recipe.kernels.cast_slowdown
     if operator.role == "norm" and sm_share < 1.0:
         waves = math.ceil(1.0 / sm_share) * sm_share
-    sizes, launches = (
-        (operator.forward_bytes, operator.backward_bytes),
-        (operator.kernels_forward, operator.kernels_backward),
+    passes = (
+        (operator.forward_bytes, operator.kernels_forward, operator.scalar_forward),
+        (operator.backward_bytes, operator.kernels_backward, operator.scalar_backward),
     )
-    scalars = operator.scalar_forward, operator.scalar_backward
     return tuple(
-        placed.memory_bound(size, kernels, cast_slowdown, scalar, waves)
-        for size, kernels, scalar in zip(sizes, launches, scalars, strict=True)
+        placed.memory_bound(size, kernels, cast_slowdown, scalar, waves) for size, kernels, scalar in passes
     )
 
 
@@ -96,8 +94,7 @@ def _cast_slowdown(placed: PlacedJob) -> float:
 
 def _unreserved_share(placed: PlacedJob) -> float:
     """Share of the SMs that are not reserved for communication kernels. [-]"""
-    reserved: float = placed.recipe.overlap.reserved_sm_share
-    return 1.0 - reserved
+    return 1.0 - float(placed.recipe.overlap.reserved_sm_share)
 
 
 def _unquantised_dtype(precision: Precision) -> str:
@@ -615,18 +612,14 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         for name, stub in (("layers", layer_stubs), ("head", head_stub))
         if any_nonzero(stub)
     ]
-    sizes = _backward_sizes(step, head_stub)
+    recomputed, gradients, head = _backward_sizes(step, head_stub)
     transient = memory_line(
         "activation.backward_pass",
         part="activation",
         lasts="pass",
         axis="compute",
         formula="max(recomputed_bytes + gradient_bytes - head_bytes, 0)",
-        terms={
-            "recomputed_bytes": sizes.recomputed,
-            "gradient_bytes": sizes.gradients,
-            "head_bytes": sizes.head,
-        },
+        terms={"recomputed_bytes": recomputed, "gradient_bytes": gradients, "head_bytes": head},
         source="one layer's recomputed activations and gradients are alive at a time, after the head's",
     )
     saved = [line for block in step.blocks for line in _saved_lines(step.placed.of(block), block)]
@@ -717,16 +710,8 @@ def _weight_stubs(step: Step) -> tuple[Array, Array]:
     return np.asarray(on * sum(shapes.values(), np.asarray(0.0))), np.asarray(on * head)
 
 
-class _BackwardSizes(NamedTuple):
-    """Transient memory of one layer's backward pass on each stage (last dimension), and that of the head. [B]"""
-
-    recomputed: Array
-    gradients: Array
-    head: Array
-
-
-def _backward_sizes(step: Step, head_stub: Array) -> _BackwardSizes:
-    """Return the largest recomputed activations and gradients of a layer, and logits with the head's dummy gradient."""
+def _backward_sizes(step: Step, head_stub: Array) -> tuple[Array, Array, Array]:
+    """Return the largest recomputed activations and gradients of a layer, and what the head has alive, by stage. [B]"""
     recomputed: Array = np.asarray(0.0)
     gradients: Array = np.asarray(0.0)
     head: Array = head_stub
@@ -740,7 +725,7 @@ def _backward_sizes(step: Step, head_stub: Array) -> _BackwardSizes:
                 recomputed, np.maximum(saved - block.kept_bytes, 0.0)[..., None] * on_stage
             )
             gradients = np.maximum(gradients, block.peak_gradient_bytes[..., None] * on_stage)
-    return _BackwardSizes(recomputed, gradients, head)
+    return recomputed, gradients, head
 
 
 def head_bytes_beyond_layers(step: Step) -> Array:
@@ -748,5 +733,5 @@ def head_bytes_beyond_layers(step: Step) -> Array:
 
     Other transient buffers of layers raise the peak only beyond this: the logits are freed by then.
     """
-    sizes = _backward_sizes(step, _weight_stubs(step)[1])
-    return np.asarray(np.maximum(sizes.head - sizes.recomputed - sizes.gradients, 0.0))
+    recomputed, gradients, head = _backward_sizes(step, _weight_stubs(step)[1])
+    return np.asarray(np.maximum(head - recomputed - gradients, 0.0))

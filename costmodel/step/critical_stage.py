@@ -272,31 +272,19 @@ def _of_pipeline(
     def summed(times: Sequence[Array], some: Iterable[int]) -> Array:
         return broadcast_sum([np.asarray(blocks[at].runs_in_model * times[at]) for at in some])
 
-    def total(
-        times: Sequence[Array], inner_sent: Array | float = 0.0, ends_sent: Array | float = 0.0
-    ) -> Array:
-        spent = summed(times, range(len(blocks)))
-        return np.asarray(spent + blocking_s * ((stages - 2.0) * inner_sent + ends_sent))
-
-    def fullest(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
-        on_stages = broadcast_sum([blocks[at].runs_on_stage * times[at][..., None] for at in layers])
-        return np.asarray(highest_on_stages(on_stages) + blocking_s * sent)
-
-    def mean(times: Sequence[Array], sent: Array | float = 0.0) -> Array:
-        return np.asarray(summed(times, layers) / stages + blocking_s * sent)
-
-    ends = schedules.Sent(*(np.asarray(one + other) for one, other in zip(first, last, strict=True)))
     found: dict[str, Array] = {}
     for name, times, between, at_ends in (
-        ("forward", forward, inner.forward[..., 0], ends.forward[..., 0]),
-        ("backward", back, inner.backward[..., 0], ends.backward[..., 0]),
-        ("backward_weight", weight, 0.0, 0.0),
+        ("forward", forward, inner.forward[..., 0], (first.forward + last.forward)[..., 0]),
+        ("backward", back, inner.backward[..., 0], (first.backward + last.backward)[..., 0]),
+        ("backward_weight", weight, np.asarray(0.0), np.asarray(0.0)),
     ):
+        on_stages = broadcast_sum([blocks[at].runs_on_stage * times[at][..., None] for at in layers])
         # Of two ranks both are ends.
-        each_sent = np.where(stages > 2, between, 0.5 * at_ends) if name != "backward_weight" else 0.0
-        found[f"sum_{name}_s"] = total(times, between, at_ends)
-        found[f"plain_{name}_s"] = fullest(times, each_sent)
-        found[f"mean_{name}_s"] = mean(times, each_sent)
+        sent_s = blocking_s * np.where(stages > 2, between, 0.5 * at_ends)
+        all_sent_s = blocking_s * ((stages - 2.0) * between + at_ends)
+        found[f"sum_{name}_s"] = np.asarray(summed(times, range(len(blocks))) + all_sent_s)
+        found[f"plain_{name}_s"] = np.asarray(highest_on_stages(on_stages) + sent_s)
+        found[f"mean_{name}_s"] = np.asarray(summed(times, layers) / stages + sent_s)
     return found | _wait_cycle_times(placed, blocks, layers, each, blocking_s)
 
 

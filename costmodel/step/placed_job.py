@@ -25,12 +25,12 @@ from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.jobs.layout import place_groups
 from costmodel.describe.models.model import LayerKind, tower_layers
 from costmodel.describe.recipe import require_cores
 from costmodel.physics.kernels.roofline import ScalarRate, memory_time
 from costmodel.physics.network.fabric import GroupCost
-from costmodel.physics.network.mesh import Group, Mesh, build_mesh, split_group
+from costmodel.physics.network.mesh import Group, Mesh, split_group
 from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.chunks import Chunk
@@ -215,7 +215,7 @@ class PlacedJob(Job):
             tokens_sp=np.asarray(count * tokens / np.where(sp > 0, tp, 1.0)),
             **{"tp": tp, "cp": one, "etp": one, "swaps": one},
         )
-        mesh, layers = _mesh(self, layout), tower_layers(own)
+        mesh, layers = place_groups(layout, self.cluster, self.axis_order), tower_layers(own)
         return replace(self, model=layers, layout=layout, shard=shard, mesh=mesh, kinds=layers.layer_kinds())
 
     def of(self, block: Block) -> PlacedJob:
@@ -500,7 +500,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     tokens = np.asarray(layout.micro_batch * job.seq_len / layout.cp)
     tokens_sp = np.asarray(np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens))
     imbalance = _expert_imbalance(job, tokens_sp)
-    mesh = _mesh(job, layout)
+    mesh = place_groups(layout, job.cluster, job.axis_order)
     shard = Shard(
         micro_batch=layout.micro_batch,
         seq_len=job.seq_len,
@@ -523,22 +523,6 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
         shard=shard,
         kinds=kinds,
         imbalance=imbalance,
-    )
-
-
-def _mesh(job: Job, layout: Layout) -> Mesh:
-    """Return the process groups of a layout on a job's machine."""
-    return build_mesh(
-        tp=layout.tp,
-        cp=layout.cp,
-        pp=layout.pp,
-        dp=layout.dp,
-        ep=layout.ep,
-        etp=layout.etp,
-        tier_sizes=[float(tier.size) for tier in job.cluster.tiers],
-        ends=[tier.ends for tier in job.cluster.tiers],
-        order=job.axis_order,
-        shape=job.cluster.tiers[0].shape,
     )
 
 

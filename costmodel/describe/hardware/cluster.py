@@ -103,11 +103,6 @@ class Accelerator:
     """What people call one of it in sentences: GPU, chip, core."""
 
     @property
-    def collectives_on(self) -> str:
-        """Which cores published recipes give collectives to."""
-        return self.software.collectives_on
-
-    @property
     def is_gpu(self) -> bool:
         """Whether a host issues its kernels one by one; TPUs and Trainium run steps that are compiled whole."""
         return not self.software.compiled_steps

@@ -24,7 +24,7 @@ from costmodel.describe.hardware.slices import slice_text
 from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS
 from costmodel.describe.jobs.keywords import LayoutKeywords
 from costmodel.describe.jobs.reading import keywords, read, read_array
-from costmodel.physics.network.mesh import build_mesh, lies_in_boxes, split_group
+from costmodel.physics.network.mesh import Mesh, build_mesh, lies_in_boxes, split_group
 from costmodel.physics.pipeline.schedules import schedule_code
 
 if TYPE_CHECKING:
@@ -177,6 +177,22 @@ def layout_problems(
     ]
 
 
+def place_groups(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Mesh:
+    """Return the process groups of a layout on a cluster, by its axes from the innermost one out."""
+    return build_mesh(
+        tp=layout.tp,
+        cp=layout.cp,
+        pp=layout.pp,
+        dp=layout.dp,
+        ep=layout.ep,
+        etp=layout.etp,
+        tier_sizes=[float(tier.size) for tier in cluster.tiers],
+        ends=[tier.ends for tier in cluster.tiers],
+        order=order,
+        shape=cluster.tiers[0].shape,
+    )
+
+
 def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Problem:
     """Return the mask of layouts with a group that is no box of chips on the cluster's torus."""
     pod = cluster.tiers[0]
@@ -186,23 +202,11 @@ def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Pro
     )
     if not pod.shape:
         return Problem("not_along_the_torus", np.asarray(False), stated)
-    degrees = (layout.tp, layout.cp, layout.pp, layout.dp, layout.ep, layout.etp)
-    tp, cp, pp, dp, ep, etp = np.broadcast_arrays(*degrees)
-    fits = tp * cp * pp * dp % pod.size == 0
+    fits = layout.tp * layout.cp * layout.pp * layout.dp % pod.size == 0
     if tuple(order).index("pp") < tuple(order).index("dp"):
         # Experts are dealt to the ranks of one stage, which then are no box.
-        fits = fits & (ep * etp == 1)
-    mesh = build_mesh(
-        tp=tp,
-        cp=cp,
-        pp=pp,
-        dp=dp,
-        ep=ep,
-        etp=etp,
-        tier_sizes=[float(tier.size) for tier in cluster.tiers],
-        order=order,
-        shape=pod.shape,
-    )
+        fits = fits & (layout.ep * layout.etp == 1)
+    mesh = place_groups(layout, cluster, order)
     shards, replicas = split_group(mesh.grad, np.where(layout.shard_group > 0, layout.shard_group, np.inf))
     fits = fits & lies_in_boxes(mesh.groups().values()) & lies_in_boxes((shards, replicas))
     return Problem("not_along_the_torus", ~fits, stated)

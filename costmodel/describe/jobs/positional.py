@@ -11,20 +11,10 @@ from costmodel.base.errors import CostModelError, shown
 
 _COUNTED = re.compile(r"(?P<gpus>[0-9]+[kK]?)(\s*[x×*]\s*(?P<cluster>\S.*))?")
 _NEARLY_COUNTED = re.compile(r"-?\d|[A-Za-z]\w*[x×*]\d+$")
-_FILES = {
-    ".yaml",
-    ".yml",
-    ".json",
-    ".toml",
-    ".sh",
-    ".bash",
-    ".slurm",
-    ".sbatch",
-    ".py",
-    ".log",
-    ".txt",
-    ".cfg",
-}
+_FILES = (
+    *(".yaml", ".yml", ".json", ".toml", ".py", ".log"),
+    *(".txt", ".cfg", ".sh", ".bash", ".slurm", ".sbatch"),
+)
 
 
 def parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
@@ -64,7 +54,7 @@ def is_file_name(word: str) -> bool:
 
 
 def file_and_keywords(
-    job: object, machine: object, asked: Mapping[str, Any], *, who: str
+    job: object, machine: object, keywords: Mapping[str, Any], *, who: str
 ) -> tuple[str, dict[str, Any]]:
     """Return the file among what a call was given without a name, and its keywords with the rest."""
     from costmodel.describe.hardware.cluster import Cluster
@@ -81,8 +71,8 @@ def file_and_keywords(
     if isinstance(machine, Cluster):
         words["cluster"] = machine
     for name, value in words.items():
-        if asked.get(name) is not None:
+        if keywords.get(name) is not None:
             raise CostModelError(
-                f"{who}: {name} is given twice, as {shown(value)} and as {shown(asked[name])}"
+                f"{who}: {name} is given twice, as {shown(value)} and as {shown(keywords[name])}"
             )
-    return file, {**asked, **words}
+    return file, {**keywords, **words}

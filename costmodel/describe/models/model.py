@@ -18,7 +18,6 @@ from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.bill.formula import evaluate
 from costmodel.describe.models.mixers import AnyMixer, OtherHeads
-from costmodel.describe.models.towers import Tower
 
 Attention = Literal["mha", "gqa", "mqa", "mla"]
 Norm = Literal["rmsnorm", "layernorm"]
@@ -71,6 +70,39 @@ class LayerKind(NamedTuple):
     def reach(self) -> int:
         """Tokens that its attention meets at most, in a window or chosen, 0 for all. [-]"""
         return self.selects or self.window
+
+
+class Tower(BaseModel):
+    """An encoder of images or audio, with what joins it to the language model. Sizes count elements."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    """``vision`` or ``audio``."""
+    num_layers: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    num_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    ffn_size: int = Field(gt=0)
+    gated_mlp: bool
+    qkv_bias: bool
+    attention_out_bias: bool
+    linear_bias: bool
+    norm_bias: bool
+    window: int = Field(ge=0)
+    """Tokens that see one another in layers that do not see all."""
+    full_layers: int = Field(ge=0)
+    """Layers that see all."""
+    tokens: int = Field(ge=0)
+    """Of an image or a clip in its layers; 0 where images are of any size."""
+    merge: int = Field(gt=0)
+    """Its tokens that become one of the language model's."""
+    patch_params: int = Field(gt=0)
+    """Weights of the matrix that makes its tokens."""
+    projector_params: int = Field(ge=0)
+    """Weights of the matrices that each token for the language model goes through."""
+    other_params: int = Field(ge=0)
+    """Positions, norms outside of layers, biases."""
 
 
 class Model(BaseModel):

@@ -17,7 +17,7 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.bill.formula import evaluate, inputs_of, names_of
 from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, sizes_of
 from costmodel.describe.models.huggingface_wrappers import language_model
-from costmodel.describe.models.towers import Tower
+from costmodel.describe.models.model import Tower
 
 _COUNTED = (
     *("cross_attention_layers", "per_layer_config"),
@@ -84,26 +84,11 @@ def counted_types() -> tuple[str, ...]:
 
 
 _MAPPINGS = {"vision_config": "vision", "audio_config": "audio"}
-_FIELDS = {
-    "num_layers": "layers",
-    "hidden_size": "hidden",
-    "num_heads": "heads",
-    "head_dim": "head_dim",
-    "ffn_size": "ffn",
-    "gated_mlp": "gated",
-    "qkv_bias": "qkv_bias",
-    "attention_out_bias": "out_bias",
-    "linear_bias": "mlp_bias",
-    "norm_bias": "norm_bias",
-    "window": "window",
-    "full_layers": "full",
-    "tokens": "tokens",
-    "merge": "merge",
-    "patch_params": "patch",
-    "projector_params": "projector",
-    "other_params": "rest",
-}
-"""Fields of a tower, and their formulas."""
+_TOWER = (
+    *("layers", "hidden", "heads", "head_dim", "ffn", "gated", "qkv_bias", "out_bias", "mlp_bias"),
+    *("norm_bias", "window", "full", "tokens", "merge", "patch", "projector", "rest"),
+)
+"""Formulas of the fields of a `Tower` behind its name, in their order."""
 
 
 def tower_of(raw: Mapping[str, Any], hidden_size: int, origin: str) -> Tower | None:
@@ -115,14 +100,15 @@ def tower_of(raw: Mapping[str, Any], hidden_size: int, origin: str) -> Tower | N
         keys, formulas = _formulas_of_tower(raw, kind, key, hidden_size, origin)
         try:
             with np.errstate(all="raise"):
-                numbers = {field: _number(keys, formulas, word) for field, word in _FIELDS.items()}
+                numbers = [_number(keys, formulas, word) for word in _TOWER]
         except (ModelConfigError, ArithmeticError):
             return None
-        made = {
-            field: bool(number) if Tower.model_fields[field].annotation is bool else round(number)
-            for field, number in numbers.items()
+        _, *fields = Tower.model_fields.items()
+        sizes = {
+            field: bool(number) if info.annotation is bool else round(number)
+            for (field, info), number in zip(fields, numbers, strict=True)
         }
-        return Tower.model_validate({"name": name, **made})
+        return Tower.model_validate({"name": name, **sizes})
     return None
 
 

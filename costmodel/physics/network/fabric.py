@@ -13,18 +13,8 @@ from costmodel.bill.quantity import Quantity
 Array = NDArray[np.float64]
 
 NCCL_ALGORITHMS = (
-    "none",
-    "ll",
-    "ring",
-    "tree",
-    "nvls",
-    "nvls-tree",
-    "direct",
-    "sides-in-turn",
-    "sides-at-once",
-    "pat",
-    "nvls-sharp",
-    "collnet-chain",
+    *("none", "ll", "ring", "tree", "nvls", "nvls-tree", "direct"),
+    *("sides-in-turn", "sides-at-once", "pat", "nvls-sharp", "collnet-chain"),
 )
 """Names of the codes in `GroupCost.algorithm`."""
 

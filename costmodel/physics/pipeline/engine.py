@@ -182,24 +182,15 @@ class _Linked(NamedTuple):
     is_sent: bool
 
 
-_Way = tuple[bool, int, int, int]
-"""Passes of a chunk: whether they are backward, the path of their micro-batches, rank and chunk."""
-
-
-def _ways(orders: Orders) -> dict[_Way, tuple[tuple[int, int] | None, bool]]:
-    """Return which rank and chunk the inputs of passes come from, and whether what they make goes to another rank."""
-    found: dict[_Way, tuple[tuple[int, int] | None, bool]] = {}
-    for way, path in enumerate(orders.paths):
-        for back, passed in ((False, path), (True, path[::-1])):
-            for before, here, after in zip((None, *passed), passed, (*passed[1:], None), strict=False):
-                found[back, way, *here] = before, after is not None and after[0] != here[0]
-    return found
-
-
 @lru_cache(maxsize=32)
 def _linked(orders: Orders) -> tuple[tuple[_Linked, ...], ...]:
     """Return the order of every rank with where its inputs come from."""
-    ways = _ways(orders)
+    # Of passes by direction, path, rank and chunk: rank and chunk that their inputs come from, and whether they send.
+    ways: dict[_Key, tuple[tuple[int, int] | None, bool]] = {}
+    for way, path in enumerate(orders.paths):
+        for back, passed in ((False, path), (True, path[::-1])):
+            for before, here, after in zip((None, *passed), passed, (*passed[1:], None), strict=False):
+                ways[back, way, *here] = before, after is not None and after[0] != here[0]
 
     def linked(rank: int, step: Step) -> _Linked:
         if step.kind == "W":
@@ -239,29 +230,16 @@ class _Sequence(NamedTuple):
 @lru_cache(maxsize=32)
 def _sequence(orders: Orders) -> _Sequence:
     """Return an order in which everything can be run."""
-    ways, num_ways = _ways(orders), len(orders.paths)
     position, moved = [0] * len(orders.ranks), True
     made: dict[_Key, int] = {}
     found = _Sequence([], [], *([[] for _ in orders.ranks] for _ in range(2)))
     while moved:
         moved = False
-        for rank, order in enumerate(orders.ranks):
+        for rank, order in enumerate(_linked(orders)):
             at, steps_of, passes = position[rank], found.steps_of[rank], found.passes[rank]
             while at < len(order):
-                together = order[at : at + 1 + order[at].joined]
-                needs, sent, makes = [], [], []
-                for kind, chunk, micro_batch, _ in together:
-                    if kind == "W":
-                        sent.append(False)
-                        continue
-                    back = kind != "F"
-                    source, is_sent = ways[back, micro_batch % num_ways, rank, chunk]
-                    sent.append(is_sent)
-                    makes.append((back, rank, chunk, micro_batch))
-                    if source is not None:
-                        needs.append((back, *source, micro_batch))
-                    if back and (False, rank, chunk, micro_batch) not in made:
-                        needs.append((False, rank, chunk, micro_batch))
+                together = order[at : at + 1 + order[at].step.joined]
+                needs = [key for task in together for key, _ in task.waits]
                 if not all(key in made for key in needs):
                     break
                 others = [made[key] for key in needs if key[1] != rank]
@@ -271,11 +249,10 @@ def _sequence(orders: Orders) -> _Sequence:
                 found.waits.extend(entries)
                 end = len(found.ranks)
                 steps_of.extend(range(end - len(together), end))
-                passes.extend(
-                    (_KINDS.index(step.kind), step.chunk, is_sent)
-                    for step, is_sent in zip(together, sent, strict=True)
-                )
-                made.update(dict.fromkeys(makes, end - 1))
+                for step, _, is_sent in together:
+                    passes.append((_KINDS.index(step.kind), step.chunk, is_sent))
+                    if step.kind != "W":
+                        made[step.kind != "F", rank, step.chunk, step.micro_batch] = end - 1
                 at += len(together)
                 moved = True
             position[rank] = at

@@ -66,6 +66,9 @@ class Split:
     """Contents of each chunk, in the order of the model; empty where layers are split evenly."""
 
 
+_EVEN = Split()
+
+
 class _Stack(NamedTuple):
     """The kind of every layer, and the parts of the split that are the same for all layouts."""
 
@@ -83,7 +86,7 @@ def plan_stages(
     kind_of_layer: Sequence[int],
     num_kinds: int,
     pp: ArrayLike,
-    split: Split | None = None,
+    split: Split = _EVEN,
     *,
     fold: ArrayLike = Fold.LINEAR,
     every_stage: bool = False,
@@ -107,9 +110,8 @@ def plan_stages(
     With virtual stages the counts are those of one contiguous run of layers per rank. For models that mix layer kinds
     that is exact where kinds alternate, where the odd kind comes only first, or where `split.chunks` is given.
     """
-    rule = split or Split()
-    stack = _stack(kind_of_layer, num_kinds, rule)
-    cases, which = _distinct(pp, fold, rule.embedding, rule.head)
+    stack = _stack(kind_of_layer, num_kinds, split)
+    cases, which = _distinct(pp, fold, split.embedding, split.head)
     index, behind, *layers, first, last, mtp = _by_layout(
         [_stage_rows(stack, every_stage, *case) for case in cases], which
     )
@@ -219,12 +221,11 @@ class WaitCycles(NamedTuple):
 
 
 def plan_wait_cycles(
-    kind_of_layer: Sequence[int], num_kinds: int, pp: ArrayLike, split: Split | None = None
+    kind_of_layer: Sequence[int], num_kinds: int, pp: ArrayLike, split: Split = _EVEN
 ) -> WaitCycles:
     """Return the wait cycles where `pp` ranks hold two chunks each in a V; zeros with fewer than four ranks."""
-    rule = split or Split()
-    stack = _stack(kind_of_layer, num_kinds, rule)
-    cases, which = _distinct(pp, rule.embedding, rule.head)
+    stack = _stack(kind_of_layer, num_kinds, split)
+    cases, which = _distinct(pp, split.embedding, split.head)
     found = [_wait_cycle_rows(stack, *case) for case in cases]
     pairs, threes, turn = (_by_layout(rows, which) for rows in zip(*found, strict=True))
     of_turn = tuple(row[..., 0] for row in turn)
@@ -308,19 +309,16 @@ def _best_offsets(
     return best_embedding, best_offset - best_embedding
 
 
-def chunks_on_ranks(
-    plan: StagePlan, vp: int, mtp_layers: int, split: Split | None = None
-) -> tuple[Chunk, ...]:
+def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int, split: Split = _EVEN) -> tuple[Chunk, ...]:
     """Return the contents of every chunk of one layout, in the order of the model: chunk i on rank i mod pp, `vp` per rank.
 
     Each rank splits its layers over its chunks evenly, the first chunks taking what does not divide, so that no rank
     waits for a chunk larger than those of the fullest rank. Layers that embedding and head count for are left out of
     the first and the last chunks.
     """
-    rule = split or Split()
     layers_of_rank = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
     return _listed_chunks(
-        layers_of_rank, vp, mtp_layers, float(np.asarray(rule.embedding)), float(np.asarray(rule.head))
+        layers_of_rank, vp, mtp_layers, float(np.asarray(split.embedding)), float(np.asarray(split.head))
     )
 
 
@@ -375,16 +373,15 @@ class ChunkWaits(NamedTuple):
 
 
 def plan_chunk_waits(
-    kind_of_layer: Sequence[int], num_kinds: int, pp: ArrayLike, vp: ArrayLike, split: Split | None = None
+    kind_of_layer: Sequence[int], num_kinds: int, pp: ArrayLike, vp: ArrayLike, split: Split = _EVEN
 ) -> ChunkWaits:
     """Return where the last rank waits for larger chunks of other ranks, with `vp` chunks each.
 
     The rank k before the last is k passes ahead: of p micro-batches it runs the same chunk in p - k and the next chunk
     in k. Of ranks with the same contents only the nearest to the last one, on either side, are considered.
     """
-    rule = split or Split()
-    stack = _stack(kind_of_layer, num_kinds, rule)
-    cases, which = _distinct(pp, vp, rule.embedding, rule.head)
+    stack = _stack(kind_of_layer, num_kinds, split)
+    cases, which = _distinct(pp, vp, split.embedding, split.head)
     columns, first = zip(*(_chunk_wait_rows(stack, *case) for case in cases), strict=True)
     *more, share, rank, hops, next_group = _by_layout(columns, which, repeats=False)
     firsts = tuple(row[..., 0] for row in _by_layout(first, which))

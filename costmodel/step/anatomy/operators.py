@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.describe.models.model import LayerKind
-from costmodel.describe.models.towers import Tower
+from costmodel.describe.models.model import LayerKind, Tower
 from costmodel.step.anatomy.attention import attention_operators
 from costmodel.step.anatomy.feed_forward import mlp_operators, moe_operators
 from costmodel.step.anatomy.mixers import mixer_operators
