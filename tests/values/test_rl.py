@@ -214,6 +214,20 @@ def test_a_step_is_the_sum_of_its_lines_and_training_is_the_training_bill():
     assert trained == pytest.approx(512 * 1130, rel=0.03)
 
 
+def test_the_engine_that_nobody_names_is_the_fastest_and_the_range_is_a_factor():
+    found = cm.estimate_rl(**OPEN)
+    times = {tp: cm.estimate_rl(**OPEN, generation_layout=f"tp{tp}").step_time_s for tp in (1, 2, 4, 8, 16)}
+    assert found.step_time_s == min(times.values()) == times[int(found.job.split.tp)]
+    # One GPU does not hold 70B, so that its shortest step is not to be had.
+    large = cm.estimate_rl(**{**OPEN, "model": "llama3-70b", "gpus": 64, "layout": "tp8"})
+    assert large.places >= 1.0 < large.job.split.tp
+    assert np.array(found.range_s) * [1.4, 1 / 1.4] == pytest.approx(found.step_time_s)
+    long = {**SMALL, "response_len": 9000, "max_response_len": 131_000}
+    assert any(
+        "131,130 tokens are longer than the 131,072" in said for said in cm.estimate_rl(**long).warnings
+    )
+
+
 def test_a_forward_pass_is_a_third_of_a_step_without_recomputation():
     est = cm.estimate(model="llama3-8b", gpus=8, global_batch=64, seq_len=4096, layout="tp2 pp2")
     forward = sum(float(line.exposed_seconds) for line in forward_lines(est))
