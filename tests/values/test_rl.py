@@ -409,10 +409,9 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
         "response_len",
         "max_response_len",
         "optimizer_steps",
-        "generation_layout",
     )
-    lines = [f"{key}: {value}" for key, value in SMALL.items() if key not in rl]
-    text = "\n".join([*lines, "rl:", *(f"  {key}: {SMALL[key]}" for key in rl)])
+    lines = [f"{key}: {value}" for key, value in OPEN.items() if key not in rl]
+    text = "\n".join([*lines, "rl:", *(f"  {key}: {OPEN[key]}" for key in rl)])
     path = tmp_path / "rl.yaml"
     path.write_text(text)
     for command, said in (
@@ -427,8 +426,8 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
         assert command[0] != "estimate" or "--format" in command or len(out.splitlines()) <= 25
         if command == ["estimate", str(path)]:
             # What nobody named is said, with the plan's best on the same split.
-            (best,) = (one for one in cm.plan_rl(**SMALL).found if not one.job.generation_gpus)
-            assert "Assumed of generation: training tp1 pp2 dp8, generation tp1." in out
+            (best,) = (one for one in cm.plan_rl(**OPEN).found if not one.job.generation_gpus)
+            assert "Assumed of generation: training tp1 pp2 dp8, generation tp2." in out
             assert f"Best on these GPUs: {format_seconds(best.step_time_s, 4)} a step" in out
     for command, said in (
         (["run", str(path)], "--steps"),
