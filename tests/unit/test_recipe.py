@@ -210,7 +210,7 @@ def test_what_a_recipe_leaves_to_the_device():
         assert found("attention_kernel", "auto") == accelerator.software.attention
         assert found("attention_kernel", "torch") == accelerator.software.torch_attention
         assert found("attention_kernel", "flash3") == "flash3"
-        assert found("collectives_on", "auto") == accelerator.collectives_on
+        assert found("collectives_on", "auto") == accelerator.software.collectives_on
         assert found("collectives_on", "sms") == "sms"
         assert found("overhead_fraction", None) == usual_overhead(accelerator, "megatron-core")
         assert found("overhead_fraction", 0.01) == 0.01
