@@ -277,7 +277,6 @@ def draw(
     *,
     seed: int = 0,
     belief: Belief = PRIOR,
-    layouts: int = 0,
     kin: Mapping[str, str] | None = None,
 ) -> Factors:
     r"""Draw common random values of factors: an array of `count` each.
@@ -286,25 +285,21 @@ def draw(
     that follows from its name and the seed alone. Factors that `belief` correlates are drawn as normal ones,
     :math:`\log f = c + s L z` with the Cholesky factor L of their correlations, then given their tails.
 
-    `belief` replaces center, spread and tail of the factors that it names. Where `layouts` is above 0, factors of a role
-    with `each_layout` have as many values of their own along a second dimension, and all others one. `kin` are factors
-    that share another's values, widened to their own spread by values of their own (`kin_of`).
+    `belief` replaces center, spread and tail of the factors that it names. `kin` are factors that share another's
+    values, widened to their own spread by values of their own (`kin_of`).
     """
     known, joined = factors(), _joined(names, count, seed, belief)
     found: dict[str, Array] = {}
     for name in names:
-        several = layouts if known[name].role.each_layout else 0
-        z = joined[name] if name in joined and not several else _normal(name, count, seed, several)
+        z = joined[name] if name in joined else _normal(name, count, seed)
         center, spread, tail = _distribution(name, belief)
         found[name] = np.exp(center + spread * with_tail(z, tail))
     for name, parent in (kin or {}).items():
         if name in found and name not in belief.names:
             wider = sqrt(max(known[name].spread ** 2 - known[parent].spread ** 2, 0.0))
             shared = draw([parent], count, seed=seed, belief=belief)[parent]
-            found[name] = shared * np.exp(wider * _normal(name, count, seed, 0))
-    if not layouts:
-        return Factors(found)
-    return Factors({name: value if value.ndim == 2 else value[:, None] for name, value in found.items()})
+            found[name] = shared * np.exp(wider * _normal(name, count, seed))
+    return Factors(found)
 
 
 def _joined(names: Sequence[str], count: int, seed: int, belief: Belief) -> dict[str, Array]:
@@ -315,7 +310,7 @@ def _joined(names: Sequence[str], count: int, seed: int, belief: Belief) -> dict
     correlation = np.asarray(belief.correlation)[np.ix_(about, about)]
     root = np.linalg.cholesky(correlation + 1e-9 * np.eye(len(about)))
     named = [belief.names[index] for index in about]
-    return dict(zip(named, root @ np.stack([_normal(name, count, seed, 0) for name in named]), strict=True))
+    return dict(zip(named, root @ np.stack([_normal(name, count, seed) for name in named]), strict=True))
 
 
 def _distribution(name: str, belief: Belief) -> tuple[float, float, float]:
@@ -333,13 +328,10 @@ def quantile(name: str, share: float, belief: Belief = PRIOR) -> float:
     return float(np.exp(center + spread * with_tail(normal_quantile(share), tail)))
 
 
-def _normal(name: str, count: int, seed: int, layouts: int) -> Array:
-    """Return standard normal values of one factor, one in every `count`-th part; a column a layout where there are some."""
+def _normal(name: str, count: int, seed: int) -> Array:
+    """Return standard normal values of one factor, one in every `count`-th part."""
     order = np.random.default_rng([seed, crc32(name.encode())])
-    shape = (layouts or 1, count)
-    ranks = order.permuted(np.broadcast_to(np.arange(count), shape), axis=1)
-    z = _quantiles(count)[ranks]
-    return np.asarray(z.T if layouts else z[0])
+    return np.asarray(_quantiles(count)[order.permuted(np.arange(count)[None], axis=1)[0]])
 
 
 @lru_cache(maxsize=16)

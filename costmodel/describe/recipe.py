@@ -7,6 +7,7 @@ recipe that they name as ``base``; a user overrides single switches.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
@@ -36,15 +37,9 @@ from costmodel.describe.switch_table import (
 LABELS = ("name", "description", "source", "launches", "prints")
 """What of a recipe is no switch."""
 
-NUMERIC = frozenset(
-    (
-        *GROUPS["dtypes"].model_fields,
-        "gradient_compression",
-        "sync_every",
-        "sync_overlap_steps",
-        "outer_momentum",
-    )
-)
+NUMERIC = frozenset(GROUPS["dtypes"].model_fields) | {
+    *("gradient_compression", "sync_every", "sync_overlap_steps", "outer_momentum"),
+}
 """Switches that change what is computed: the model that comes out is another one."""
 
 _FOLDER = files("costmodel") / "describe" / "data" / "recipes"
@@ -154,13 +149,7 @@ def switch_text(value: Any) -> str:
     """Return the value of a switch as ``--set`` takes it."""
     if isinstance(value, tuple | list):
         return ",".join(map(str, value))
-    return (
-        {True: "true", False: "false"}[value]
-        if isinstance(value, bool)
-        else "null"
-        if value is None
-        else str(value)
-    )
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 @cache

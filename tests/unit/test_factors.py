@@ -242,16 +242,6 @@ def test_draws_are_common_stratified_and_repeatable():
     assert abs(np.corrcoef(np.log(first["launch"]), z)[0, 1]) < 0.3
 
 
-def test_layouts_differ_in_their_own_factor_alone():
-    drawn = draw(["launch", "layout.hopper-dense"], 50, seed=1, layouts=3)
-    assert drawn["launch"].shape == (50, 1)
-    own = drawn["layout.hopper-dense"]
-    assert own.shape == (50, 3)
-    assert not np.allclose(own[:, 0], own[:, 1])
-    one = factors()["layout.hopper-dense"]
-    assert np.median(np.log(own), axis=0) == pytest.approx(0.0, abs=0.02 * one.spread + 1e-3)
-
-
 def test_a_belief_replaces_what_it_names_and_keeps_correlations():
     belief = Belief(
         names=("launch", "matmul.hopper.16-bit"),

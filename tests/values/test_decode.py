@@ -17,7 +17,6 @@ def small(**more):
 def test_a_cache_is_keys_and_values_of_every_layer():
     """4 layers of 4 heads with keys and values of 128: 4,096 elements a token."""
     assert kv_cache_bytes(small(), [1, 100]).tolist() == [8192, 819200]
-    assert float(kv_cache_bytes(small(), 100, element_bytes=1.0)) == 409600
     # A window keeps what it sees and no more; every second layer has none.
     assert float(kv_cache_bytes(small(sliding_window=64), 100)) == 8192 * 64
     assert float(kv_cache_bytes(small(sliding_window=64), 10)) == 8192 * 10

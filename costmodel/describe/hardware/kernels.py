@@ -32,15 +32,8 @@ Flops = Annotated[
 Basis = Literal["measured", "generation-average", "estimated"]
 
 PEAK_KEY: dict[str, str] = {
-    "fp32": "fp32",
-    "tf32": "tf32",
-    "fp16": "fp16",
-    "bf16": "bf16",
-    "int8": "int8",
-    "fp8": "fp8",
-    "fp8-block": "fp8",
-    "mxfp8": "fp8",
-    "nvfp4": "fp4",
+    **{dtype: dtype for dtype in ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")},
+    **{"fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"},
 }
 """Key of `Accelerator.peak_flops_per_s` for each dtype of a matrix kernel."""
 

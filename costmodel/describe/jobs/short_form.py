@@ -177,12 +177,9 @@ def job_file_text(job: Job, files: Mapping[str, str] | None = None) -> str:
 
 def _trained(job: Job) -> dict[str, Any]:
     """Return what of the model is trained, where that is not all of it."""
-    tuning = job.tuning
-    if not tuning.lora_rank:
-        return {"base_dtype": tuning.base_dtype, "frozen": ",".join(tuning.frozen)}
-    usual = make_tuning(tuning.lora_rank, "", "", "").lora_targets
-    targets = "" if tuning.lora_targets == usual else ",".join(tuning.lora_targets)
-    return {"lora_rank": tuning.lora_rank, "lora_targets": targets, "base_dtype": tuning.base_dtype}
+    fields, tuning = job.tuning.fields, job.tuning
+    usual = tuning.lora_rank > 0 and tuning.lora_targets == make_tuning(tuning.lora_rank).lora_targets
+    return fields | {"lora_targets": ""} if usual else fields
 
 
 def _preset_of(job: Job) -> Recipe:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.model import Model, make_model
@@ -13,16 +12,6 @@ VOCAB_SIZE = 128256
 LAYERS_MULTIPLE = 4
 WIDTH_PER_LAYER = 115.0
 SMALLEST, LARGEST = 5e8, 2e13
-
-
-class _Shape(NamedTuple):
-    """A shape, and its distance from the wished count (weighed 10) and from the wished width a layer."""
-
-    misfit: float
-    width: int
-    layers: int
-    kv_heads: int
-    ffn_size: int
 
 
 def dense_model(num_params: float) -> Model:
@@ -41,24 +30,27 @@ def dense_model(num_params: float) -> Model:
     step = 1024 if num_params >= 6e9 else 512
     guess = (num_params * WIDTH_PER_LAYER / 13.0) ** (1 / 3)
     widths = (step * k for k in range(max(1, int(guess / step / 2)), int(guess / step * 2) + 3))
-    shape = min(_shape(width, num_params) for width in widths)
+    _, width, layers, kv_heads, ffn_size = min(_shape(width, num_params) for width in widths)
     return make_model(
         {
             "name": f"dense-{num_params / 1e9:g}b",
             "source": "generic: the rule of costmodel.describe.models.dense_model",
-            "num_layers": shape.layers,
-            "hidden_size": shape.width,
-            "num_heads": shape.width // HEAD_DIM,
-            "num_kv_heads": shape.kv_heads,
-            "ffn_size": shape.ffn_size,
+            "num_layers": layers,
+            "hidden_size": width,
+            "num_heads": width // HEAD_DIM,
+            "num_kv_heads": kv_heads,
+            "ffn_size": ffn_size,
             "gated_mlp": True,
             "vocab_size": VOCAB_SIZE,
         }
     )
 
 
-def _shape(width: int, num_params: float) -> _Shape:
-    """Return the depth of a width that comes closest to the wished count; few heads share what divides them."""
+def _shape(width: int, num_params: float) -> tuple[float, int, int, int, int]:
+    """Return misfit, width, layers, KV heads and MLP width; few heads share what divides them.
+
+    The misfit is the distance from the wished count, weighed 10, and from the wished width a layer.
+    """
     kv_heads, ffn_size = math.gcd(width // HEAD_DIM, 8), 256 * math.ceil(3.5 * width / 256)
     layer, tables = (
         width * (2.0 * width + 2.0 * kv_heads * HEAD_DIM + 3.0 * ffn_size),
@@ -67,4 +59,4 @@ def _shape(width: int, num_params: float) -> _Shape:
     layers = max(1, round((num_params - tables) / layer / LAYERS_MULTIPLE)) * LAYERS_MULTIPLE
     count = math.log((tables + layers * layer) / num_params)
     misfit = 10 * abs(count) + abs(math.log(width / (WIDTH_PER_LAYER * layers)))
-    return _Shape(misfit, width, layers, kv_heads, ffn_size)
+    return misfit, width, layers, kv_heads, ffn_size

@@ -31,13 +31,9 @@ def by_name(section: str) -> dict[str, str]:
 
 
 @cache
-def _shaping_nothing() -> frozenset[str]:
-    return frozenset(table("shapes_nothing").split())
-
-
 def shapes_nothing(name: str) -> bool:
     """Tell whether a key has no part in any size: it is known, or the number of a token."""
-    return name in _shaping_nothing() or _TOKEN.search(name) is not None
+    return name in table("shapes_nothing").split() or _TOKEN.search(name) is not None
 
 
 _SIZES = {
@@ -61,12 +57,8 @@ _NO_LISTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "hidden_s
 _AUTO = ("mamba_dt_rank",)
 """Counts that a file may leave to a rule."""
 _LISTS = (
-    "mlp_only_layers",
-    "layer_types",
-    "layers_block_type",
-    "no_rope_layers",
-    "mlp_layer_types",
-    "full_attn_idxs",
+    *("mlp_only_layers", "layer_types", "layers_block_type"),
+    *("no_rope_layers", "mlp_layer_types", "full_attn_idxs"),
 )
 
 
@@ -130,12 +122,6 @@ class Keys:
                 + (f", which model_type {kind!r} needs" if kind else "")
             )
         return value
-
-    def need_or_null(self, name: str) -> Any:
-        """Return a key that must be present, 0 where it is null."""
-        if name not in self.raw:
-            return self.need(name)
-        return self.get(name, default=0)
 
     def refuse(self, reason: str) -> ModelConfigError:
         """Return the error for a config that cannot be expressed."""

@@ -107,7 +107,7 @@ def latent(keys: Keys) -> dict[str, Any]:
     return {
         "gated_mlp": True,
         "attention": "mla",
-        "q_lora_rank": keys.need_or_null("q_lora_rank"),
+        "q_lora_rank": value_of(keys, "q_lora_rank ! | 0"),
         "kv_lora_rank": keys.need("kv_lora_rank"),
         "qk_nope_head_dim": keys.need("qk_nope_head_dim"),
         "qk_rope_head_dim": keys.need("qk_rope_head_dim"),

@@ -21,13 +21,8 @@ _RENAMED = {
     "shared_expert_ffn_size": "shared_expert_ffn",
 }
 _SAME = (
-    "head_dim",
-    "v_head_dim",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "mtp_layers",
+    *("head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank"),
+    *("qk_nope_head_dim", "qk_rope_head_dim", "mtp_layers"),
 )
 _EXPERTS = ("num_experts", "top_k", "first_dense_layers", "moe_layer_freq")
 _COLUMNS = _RENAMED | {name: name for name in (*_SAME, *_EXPERTS)}

@@ -121,17 +121,16 @@ def _formulas_of_tower(
     texts = {f"{word}_{value}": 1 for word, value in part.items() if isinstance(value, str)}
     given = {**part, **texts, **outer, "text_hidden": hidden_size}
     # Sides of a square, written twice.
-    square = {word: value[0] for word, value in part.items() if word.endswith("_size") and _is_pair(value)}
+    square = {
+        word: value[0]
+        for word, value in part.items()
+        if word.endswith("_size") and isinstance(value, list) and len(value) == 2 and value[0] == value[1]
+    }
     keys, own = Keys({**given, **square}, f"{origin}: {key}"), str(part.get("model_type") or kind)
     if own.startswith("_") or own not in rows:
         return keys, {}
     joined = {word: str(formula) for word, formula in rows["_joined"].get(kind, {}).items()}
     return keys, {**_formulas("towers.yaml", own, "_tower"), **joined}
-
-
-def _is_pair(value: Any) -> bool:
-    """Tell whether a value is two equal numbers."""
-    return isinstance(value, list) and len(value) == 2 and value[0] == value[1]
 
 
 @cache

@@ -267,7 +267,6 @@ def attention_time(
     memory_bandwidth_bytes_per_s: float,
     keys_per_query: ArrayLike | None = None,
     windowed: ArrayLike = False,
-    element_bytes: float = 2.0,
 ) -> Quantity:
     r"""Time of a fused attention kernel that never writes the score matrix. [s]
 
@@ -288,8 +287,8 @@ def attention_time(
     ----------
     batch, seq_q, seq_kv, heads, kv_heads : array_like
         Sequences, queries and keys of each, query heads and key and value heads on this GPU. [-]
-    qk_head_dim, v_head_dim, element_bytes : float
-        Elements of a query or key, and of a value, and bytes of an element of Q, K, V and the output. [elements, B]
+    qk_head_dim, v_head_dim : float
+        Elements of a query or key, and of a value; Q, K, V and the output are in 16 bits. [elements]
     causal, windowed : array_like of bool
         Queries see only the keys before them; `keys_per_query` are those of a window, whose edges cut tiles.
     constants : AttentionConstants
@@ -329,7 +328,7 @@ def attention_time(
         "v_head_dim": v_head_dim,
         "causal": causal,
         "windowed": windowed,
-        "element_bytes": element_bytes,
+        "element_bytes": 2.0,
         "peak_fraction": _peak_fraction(c, qk_head_dim, v_head_dim),
         "peak_flops_per_s": peak_flops_per_s,
         "hbm_bytes_per_s": memory_bandwidth_bytes_per_s,
@@ -429,13 +428,11 @@ def memory_time(
         "memory_fraction": constants.bandwidth_fraction,
         "hbm_bytes_per_s": memory_bandwidth_bytes_per_s,
     }
-    formula = "kernels * fixed_s + moved_bytes / (memory_fraction * hbm_bytes_per_s)"
-    if cast_slowdown != 1.0:
-        given["cast_slowdown"] = cast_slowdown
-        formula = "kernels * fixed_s + cast_slowdown * moved_bytes / (memory_fraction * hbm_bytes_per_s)"
-    if waves != 1.0:
-        given["waves"] = waves
-        formula = "kernels * fixed_s + waves * moved_bytes / (memory_fraction * hbm_bytes_per_s)"
+    given |= {
+        name: each for name, each in (("waves", waves), ("cast_slowdown", cast_slowdown)) if each != 1.0
+    }
+    slower = "".join(f"{name} * " for name in ("waves", "cast_slowdown") if name in given)
+    formula = f"kernels * fixed_s + {slower}moved_bytes / (memory_fraction * hbm_bytes_per_s)"
     if scalar is not None:
         given |= scalar._asdict()
         formula = (

@@ -112,15 +112,13 @@ def efficiency(intensity: ArrayLike, ridge: ArrayLike) -> Array:
     return np.asarray(np.minimum(np.asarray(intensity, dtype=np.float64) / np.asarray(ridge), 1.0))
 
 
-def batch_for_efficiency(
-    batch: ArrayLike, intensity: ArrayLike, ridge: ArrayLike, wanted: float = 1.0
-) -> Array:
-    """Return the batch at which the link allows the wanted share of the peak, in the units of `batch`; 1 gives the critical one.
+def batch_for_efficiency(batch: ArrayLike, intensity: ArrayLike, ridge: ArrayLike) -> Array:
+    """Return the critical batch, from which on the link allows the whole peak, in the units of `batch`.
 
     `intensity` of `batch` grows with it, as it does where communication is once a step. [FLOP/B]
     """
     share = np.asarray(intensity, dtype=np.float64) / np.asarray(ridge, dtype=np.float64)
-    return np.asarray(np.asarray(batch, dtype=np.float64) * wanted / share)
+    return np.asarray(np.asarray(batch, dtype=np.float64) / share)
 
 
 def regime(intensity: ArrayLike, ridge: ArrayLike) -> NDArray[np.int64]:

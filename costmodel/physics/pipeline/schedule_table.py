@@ -132,16 +132,6 @@ class Schedule:
         """Whether equally busy ranks have different bubbles: the slowest stage is then found with its bubble."""
         return self.splits_backward or "behind" in inputs_of(with_steps(STEPS, self.bubble))
 
-    def require_known_names(self) -> None:
-        """Refuse a form that uses a name which it does not get."""
-        forms = (self.bubble, self.held, self.messages, self.late, self.unpaired, self.pair_held)
-        named = [*((form, NAMES) for form in forms), *((rule, LAYOUT) for rule in self.needs.values())]
-        for text, names in named:
-            if unknown := sorted(set(inputs_of(with_steps(STEPS, text))) - set(names)):
-                raise ValueError(
-                    f"schedule {self.name}: {unknown[0]!r} in {text!r} is none of {', '.join(names)}"
-                )
-
     def broken_rules(self, **layout: float) -> list[str]:
         """Return what keeps it from running with these `stages`, `micro_batches` and `virtual_stages`."""
         return [text for text, holds in self.needs.items() if not evaluate(holds, layout)]

@@ -12,8 +12,8 @@ from costmodel.describe.models.model import Model
 from costmodel.step.anatomy.mixers import mixer_flops, mixer_state
 
 
-def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2.0) -> Array:
-    r"""Return the key-value cache of one sequence.
+def kv_cache_bytes(model: Model, context: ArrayLike) -> Array:
+    r"""Return the key-value cache of one sequence, in 16 bits.
 
     .. math:: \sum_{\text{layers}} \min(c, w) \cdot
               \begin{cases} h_{kv} (d_k + d_v) & \text{MHA, GQA, MQA} \\
@@ -25,8 +25,6 @@ def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2
         With full or windowed layers.
     context : array_like
         c, tokens so far. [-]
-    element_bytes : float
-        2 for bf16, 1 for fp8. [B]
 
     Returns
     -------
@@ -48,7 +46,7 @@ def kv_cache_bytes(model: Model, context: ArrayLike, *, element_bytes: float = 2
     elements = np.zeros_like(tokens)
     for each in cached_layers(model):
         elements = elements + each.layers * each.elements * attended(tokens, each.window)
-    return np.asarray(element_bytes * (elements + state_elements(model, tokens)))
+    return np.asarray(2.0 * (elements + state_elements(model, tokens)))
 
 
 class CachedLayers(NamedTuple):

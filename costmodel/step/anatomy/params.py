@@ -115,9 +115,7 @@ def attended_tokens(seq_len: ArrayLike, window: ArrayLike = 0, *, causal: bool =
     return np.asarray(w * (1.0 - w / (2.0 * s)) if causal else w)
 
 
-def model_flops_per_token(
-    model: Model, seq_len: ArrayLike, causal: bool = False, *, include_mtp: bool = True
-) -> Array:
+def model_flops_per_token(model: Model, seq_len: ArrayLike, causal: bool = False) -> Array:
     r"""Training FLOPs per token, without recomputation.
 
     Three times the forward pass: 2 FLOPs for each weight of a matrix the token is multiplied with
@@ -137,8 +135,6 @@ def model_flops_per_token(
     causal : bool
         Halve the attention products, as a causal kernel does; otherwise the convention of PaLM
         and Megatron, which count the full matrix.
-    include_mtp : bool
-        Count multi-token-prediction layers, each with its own pass through the output matrix.
 
     Returns
     -------
@@ -164,14 +160,13 @@ def model_flops_per_token(
     >>> f"{model_flops_per_token(model, 8192) / (6 * num_params(model)):.3f}"
     '1.078'
     """
-    mtp = model.mtp_layers if include_mtp else 0
     head = float(model.vocab_size + model.head_dense * model.hidden_size) * model.hidden_size
     matrix = _active_matrix_weights(model, (*_layer_blocks(model), *param_blocks("embedding", model))) + head
     kinds = model.layer_kinds()
     layers = [kinds[index] for index in model.kind_of_layer]
-    if mtp:
-        matrix += _active_matrix_weights(model, mtp_param_blocks(model)) + mtp * head
-        layers += [layers[-1]] * mtp
+    # Multi-token-prediction layers, each with its own pass through the output matrix.
+    matrix += _active_matrix_weights(model, mtp_param_blocks(model)) + model.mtp_layers * head
+    layers += [layers[-1]] * model.mtp_layers
     scores = np.asarray(0.0)
     other = np.asarray(0.0)
     for kind in kinds:
