@@ -160,7 +160,7 @@ def roofline_result(est: Estimate, given: Mapping[str, Any], every_operator: boo
     """
     costmodel observed profile trace.json.gz                  # PyTorch profiler
     costmodel observed profile report.sqlite                  # nsys export --type sqlite report.nsys-rep
-    costmodel observed profile trace.json.gz --job job.yaml --plot beside.png
+    costmodel observed profile trace.json.gz --job job.yaml --plot against-bill.png
     costmodel observed profile trace.json.gz --job job.yaml --write site.yaml
     costmodel observed profile trace.json.gz --job job.yaml --set attention_kernel=flash3 --format json
     """,
@@ -179,7 +179,7 @@ def profile(
 ) -> None:
     """Add up a profiler's trace of real steps: by class, stream and step, and against the bill of a job.
 
-    A job, by --job or by its flags, is laid beside it group by group, the largest difference first. Kernels are told
+    A job, by --job or by its flags, is compared with it group by group, the largest difference first. Kernels are told
     by their names; those that no family has are listed.
     """
     import costmodel as cm

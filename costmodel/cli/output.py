@@ -115,7 +115,7 @@ class Target(NamedTuple):
             raise CostModelError(f"--out and --csv: both name {path}")
         return cls(format or _format_of(path), path, csv_path, quiet, force, details)
 
-    def beside(self, name: str) -> Target:
+    def other(self, name: str) -> Target:
         """Return another file to write, in the format of its ending."""
         path = self.file(name)
         return self._replace(out=path, format=_format_of(path), csv=None)

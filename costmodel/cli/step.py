@@ -89,7 +89,7 @@ def estimate(
     draw = planned_figure("Estimate", plot, target, figure)
     if start and not html:
         raise CostModelError("--start: needs --html, on whose page it stands")
-    views = [target if name == "-" else target.beside(name) for name in (html, trace)]
+    views = [target if name == "-" else target.other(name) for name in (html, trace)]
     for text in expect or []:
         cm.read_expected(text)
     est = cm.estimate(**asked)

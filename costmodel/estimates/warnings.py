@@ -74,10 +74,10 @@ def _other_nodes(est: PricedJob) -> Iterator[str]:
     same = price_blocks(replace(placed, cluster=replace(placed.cluster, mixed=None))).seconds
     share = float(price_blocks(on_other_nodes(placed)).seconds / same)
     waits = f"they wait {1.0 - share:.0%} of each micro-batch" if share < 1.0 else "the others wait for them"
-    dealt = ", which a batch dealt by speed shortens" if mixed.batch_by_speed else ""
+    by_speed = ", which a batch divided by speed shortens" if mixed.batch_by_speed else ""
     yield (
         f"{mixed.nodes} nodes of {mixed.accelerator.name} take {share:.2f} of the time of the others for the same work: "
-        f"where replicas or stages get as much, {waits}{dealt}; stages can get layers by speed (pipeline_layout)"
+        f"where replicas or stages get as much, {waits}{by_speed}; stages can get layers by speed (pipeline_layout)"
     )
 
 

@@ -194,7 +194,7 @@ def _data(plan: Found) -> str:
     layout = plan.best.job.layout
     return (
         f"DP{float(layout.dp):.0f} with ZeRO-{float(layout.zero_stage):.0f} costs {_share(plan.best, 'dp')} of the step "
-        f"beside {_share(plan.best, 'optimizer')} for the optimizer{_alternatives(plan, 'zero_stage')}."
+        f"and the optimizer {_share(plan.best, 'optimizer')}{_alternatives(plan, 'zero_stage')}."
     )
 
 

@@ -33,7 +33,7 @@ from costmodel.planning.launch import Candidate, launch_folders
 from costmodel.planning.machines import Machine, machine_columns, machines, several_machines
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.request import requested
-from costmodel.planning.tuning import Progress, held, searched
+from costmodel.planning.tuning import Progress, fixed, searched
 from costmodel.planning.uncertain import odds_record
 from costmodel.whole_run.run import run_of
 
@@ -65,9 +65,9 @@ class Plan(Found, Answer):
         return searched(self.question, self._ladders[0] if self._ladders else ())
 
     @property
-    def held(self) -> str:
+    def fixed(self) -> str:
         """What was not searched, in a sentence."""
-        return held(self.question)
+        return fixed(self.question)
 
     def commands(self, count: int = 10) -> list[str]:
         """Return the command line of each of the layouts of `top`."""
@@ -187,7 +187,7 @@ class Plan(Found, Answer):
             "tie_share": TIE_SHARE,
             "fastest_step_time_s": float(self.fastest.step_time_s),
             "searched": self.searched,
-            "held": self.held,
+            "fixed": self.fixed,
             "num_layouts_considered": self.num_considered,
             "num_layouts_priced": self.num_priced,
             "num_layouts_fit": self.num_fit,
@@ -315,7 +315,7 @@ def plan(
     objective : str
         One of `OBJECTIVES`: step-time, mfu, tokens-per-dollar, gpu-hours, or p50, p75, p90, p95 of the step time.
     max_memory_bytes : float
-        Memory limit beside what the device offers. [B]
+        Memory limit besides what the device offers. [B]
     headroom : float
         Share of the device's memory to leave free, in place of `risk`. [-]
     risk : float

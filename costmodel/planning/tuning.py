@@ -236,7 +236,7 @@ def searched(question: Question, ladder: tuple[Choice, ...]) -> dict[str, str]:
     return found
 
 
-def held(question: Question) -> str:
+def fixed(question: Question) -> str:
     """Say what a search keeps fixed."""
     first = question.jobs[0]
     launches = first.recipe.launches

@@ -56,7 +56,7 @@ def plan_grids(
     if len(plan.by_value["gpus"]) > 1:
         grids.append(_scaling_grid(plan))
     searched = [[name, values] for name, values in plan.searched.items()]
-    grids.append(Grid("Searched", columns("Knob", "Values"), searched, note=f"{plan.held}."))
+    grids.append(Grid("Searched", columns("Knob", "Values"), searched, note=f"{plan.fixed}."))
     grids.append(rejected_grid(plan))
     if gains:
         rows = [[name, f"{gain:.1%}"] for name, gain in gains]

@@ -193,7 +193,7 @@ def test_what_the_user_names_is_held():
     found = cm.plan(**DENSE, switches={"tp_overlap": "weight-grad"}, axis_order="tp cp dp pp")
     assert {est.job.recipe.overlap.tp_overlap for est in found.top(20)} == {"weight-grad"}
     assert {est.job.axis_order for est in found.top(20)} == {("tp", "cp", "dp", "pp")}
-    assert "as given: axis_order, tp_overlap" in found.held
+    assert "as given: axis_order, tp_overlap" in found.fixed
     anything = cm.plan(**DENSE, framework="any", pp=1, tp=8)
     assert set(anything.to_frame().choices) == {""}
 
@@ -244,11 +244,11 @@ def test_what_was_searched_and_held_is_said(capsys):
     assert record["searched"]["tp_overlap"] == "weight-grad, pipelined"
     assert record["searched"]["axis_order"] == "tp cp dp pp, tp cp pp dp"
     assert record["searched"]["zero_stage"] == "0, 1"
-    assert record["held"].startswith("All other settings: defaults of megatron-core")
+    assert record["fixed"].startswith("All other settings: defaults of megatron-core")
     assert main(["plan", *flags, "--no-choose", "--format", "json", "--top", "1"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert "tp_overlap" not in record["searched"]
-    assert "choose is off" in record["held"]
+    assert "choose is off" in record["fixed"]
     assert main(["plan", *flags, "--top", "1", "--details"]) == 0
     out = capsys.readouterr().out
     assert "Searched" in out

@@ -357,8 +357,8 @@ def test_a_job_file_says_the_cluster_and_the_recipe_that_were_assumed():
 def test_a_switch_is_no_knob_to_fix_and_any_framework_says_that_switches_are_not_searched():
     with pytest.raises(cm.CostModelError, match="give it as -s ep_overlap=True"):
         cm.plan(**SMALL_PLAN, fix={"ep_overlap": True})
-    assert "can find a faster one" in cm.plan(**SMALL_PLAN, framework="any").held
-    assert "can find a faster one" not in cm.plan(**SMALL_PLAN).held
+    assert "can find a faster one" in cm.plan(**SMALL_PLAN, framework="any").fixed
+    assert "can find a faster one" not in cm.plan(**SMALL_PLAN).fixed
 
 
 QWEN = {

@@ -291,7 +291,10 @@ def spelled_out(given: Mapping[str, Any]) -> dict[str, Any]:
         return found
     for axis, degree in parse_layout(read("layout", given["layout"])).items():
         if axis in found and not np.array_equal(read_array(axis, found[axis]), degree):
-            raise LayoutError(f"{axis}: given as {shown(found[axis])} and, in the layout text, as {degree}")
+            named = read_array(axis, found[axis]).astype(int)
+            raise LayoutError(
+                f"{axis}: given as {shown(named.tolist())} and, in the layout text, as {degree}"
+            )
         found[axis] = degree
     return found
 
