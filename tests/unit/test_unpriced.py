@@ -26,15 +26,16 @@ def test_every_counted_type_is_refused_with_a_reason_and_names_only_types_that_e
 
 
 def test_of_a_type_without_a_row_layers_and_widths_are_read():
-    whisper = {
-        "model_type": "whisper",
+    kind = next(kind for kind in by_name("refused") if kind not in counted_types())
+    config = {
+        "model_type": kind,
         "d_model": 512,
         "vocab_size": 51865,
         "num_hidden_layers": 6,
         "decoder_layers": 4,
     }
-    assert size_of(whisper, "x").shape == {
-        **{"name": "whisper", "model_type": "whisper"},
+    assert size_of(config, "x").shape == {
+        **{"name": kind, "model_type": kind},
         **{"num_layers": 6, "hidden_size": 512, "vocab_size": 51865},
     }
 
@@ -66,6 +67,7 @@ def test_widths_of_a_published_pattern():
             {"add_cross_attention": True},
             "add_cross_attention: a 'hrm_text' with it cannot be counted",
         ),
+        ("xlm", {"asm": True}, "asm: a 'xlm' with it cannot be counted"),
         ("xlstm", {"qk_dim_factor": "half"}, "qk_dim_factor: expected a number"),
     ],
 )

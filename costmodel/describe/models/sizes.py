@@ -20,10 +20,13 @@ from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import Tower
 
 _COUNTED = (
-    *("cross_attention_layers", "per_layer_config"),
+    *("cross_attention_layers", "languages", "per_layer_config"),
     *("deepstack_visual_indexes", "fullatt_block_indexes", "outer_vision_feature_layer"),
 )
 """Keys of which a formula needs how many there are; another list is no number."""
+
+_UNCOUNTED = ("add_cross_attention", "is_moe", "asm", "adapter_layer_norm", "pre_norm")
+"""Switches (BERT, Doge, XLM, X-MOD) that add or move parameters, which most rows do not have."""
 
 _PREDICTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Layers that predict further tokens, which transformers does not build."""
@@ -52,8 +55,9 @@ def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
         return Size(known, (), text.left_out) if kind in by_name("refused") else None
     keys = Keys(text.raw, origin, text.defaults)
     formulas = _formulas("unpriced.yaml", kind, "_decoder")
-    if keys.get("add_cross_attention"):
-        raise keys.refuse(f"add_cross_attention: a {kind!r} with it cannot be counted")
+    for key in _UNCOUNTED:
+        if keys.get(key) and key not in formulas:
+            raise keys.refuse(f"{key}: a {kind!r} with it cannot be counted")
     fields = {
         "num_params": "parameters",
         "num_layers": "layers",
