@@ -12,33 +12,19 @@ from costmodel.describe.optimizers import OPTIMIZERS
 from costmodel.interop.framework import FrameworkConfigError, Imported, fields_of, tokens_of
 from costmodel.interop.keys import Values
 
-# Optimizers without case, dashes, underscores and what says who wrote the kernel.
-_OPTIMIZERS = {
+_OPTIMIZERS = {name.replace("-", ""): name for name in OPTIMIZERS} | {
     "adam": "adamw",
-    "adamw": "adamw",
-    "adampax": "adamw",
-    "decoupledadamw": "adamw",
-    "distributedadam": "adamw",
-    "hybridadam": "adamw",
-    "megatronadam": "adamw",
     "adam8bit": "adamw-8bit",
-    "adamw8bit": "adamw-8bit",
-    "pagedadam8bit": "paged-adamw-8bit",
-    "pagedadamw8bit": "paged-adamw-8bit",
     "pagedadam": "adamw",
     "pagedadamw": "adamw",
-    "adafactor": "adafactor",
-    "lion": "lion",
-    "muon": "muon",
-    "distmuon": "muon",
-    "sgdmomentum": "sgd-momentum",
-    "shampoo": "shampoo",
-    "distributedshampoo": "shampoo",
-    "soap": "soap",
+    "pagedadam8bit": "paged-adamw-8bit",
 }
+"""Optimizers without case, dashes, underscores and what says who wrote the kernel."""
 _COMPRESSED = ("onebitadam", "zerooneadam")
 """Adam whose messages are compressed."""
-_MAKERS = re.compile(r"torch|fused|apex|bnb|hf|xla|foreach|npu|deepspeed|cpu|32bit|config$")
+_MAKERS = re.compile(
+    r"torch|fused|apex|bnb|hf|xla|foreach|npu|deepspeed|cpu|32bit|config$|^(?:decoupled|dist(?:ributed)?|hybrid|megatron)|pax$"
+)
 
 
 ALL_BF16 = {

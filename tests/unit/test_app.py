@@ -1,7 +1,9 @@
 """What stands behind the page: texts read as flags are, links, views, dropped files, and a server for this machine."""
 
+import ctypes
 import json
 import re
+import resource
 import shlex
 import socket
 import threading
@@ -404,6 +406,33 @@ def test_a_search_ends_when_nobody_reads_it(address, monkeypatch):
     with urllib.request.urlopen(f"{address}plan", timeout=60) as reply:
         assert reply.readline() == b'{"done": 1, "total": 2}\n'
     assert ended.wait(30)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc")
+def test_a_search_gives_its_memory_back(ask, monkeypatch):
+    """100 MB in small parts, and one behind them that stays: a heap is cut at its end alone."""
+
+    def resident():
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    last = []
+
+    def large(state, progress):
+        parts = [b"x" * (50_000 + len(last)) for _ in range(2000)]
+        last.append(b"x" * (50_000 + len(last)))
+        return {"parts": len(parts)}
+
+    monkeypatch.setitem(serve._SEARCHES, "plan", large)
+    before = resident()
+    for _ in range(2):
+        assert json.loads(ask("plan")[2]) == {"parts": 2000}
+    wait = threading.Event()
+    for _ in range(50):  # the reply ends before its thread does
+        if resident() - before < 40e6:
+            break
+        wait.wait(0.1)
+    assert resident() - before < 40e6
 
 
 def test_a_dropped_file_comes_back_as_a_state(ask):
