@@ -31,20 +31,6 @@ def test_every_prefix_of_every_dimension():
         assert parse_quantity(text, unit) == pytest.approx(expected, rel=1e-15)
 
 
-def test_the_texts_of_the_profiles():
-    for text, unit, expected in [
-        ("80 GiB", "B", 85_899_345_920),
-        ("3.35 TB/s", "B/s", 3.35e12),
-        ("400 Gbit/s", "B/s", 50e9),
-        ("1.3 us", "s", 1.3e-6),
-        ("989.4 TFLOP/s", "FLOP/s", 989.4e12),
-        ("1e9 B", "B", 1e9),
-        ("2.5e-3 s", "s", 2.5e-3),
-        ("0 s", "s", 0.0),
-    ]:
-        assert parse_quantity(text, unit) == pytest.approx(expected, rel=1e-15)
-
-
 # What pydantic.ByteSize reads wrongly or accepts in silence; spellings that mean two things; units that are none of ours.
 REFUSED = {
     "B": """80,000 MB; 3.35 TB/s; 80 G; 80 Gi; 80; 80GB; 80 gib; 80 GIB; 80 KB; 80 kiB; 80 K; 80  GiB; 80 Gi B; 80 Gbyte;
@@ -101,11 +87,6 @@ def test_seconds_round_trip(value):
 def test_bytes_round_trip_to_the_digits_printed(value):
     text = format_bytes(value, digits=6)
     assert parse_quantity(text, "B") == pytest.approx(value, rel=1e-5, abs=0.5)
-
-
-@given(SIZES)
-def test_bits_are_an_eighth_of_bytes(value):
-    assert parse_quantity(f"{value!r} Gbit/s", "B/s") * 8 == parse_quantity(f"{value!r} GB/s", "B/s")
 
 
 def test_zero_and_infinity_print():

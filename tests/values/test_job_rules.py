@@ -142,6 +142,9 @@ def test_what_can_be_is_no_error():
         # What is not asked for is not checked.
         (SMALL, {"cp": 16, "tp": 1, "switches": {"cp_method": "ring", "cp_a2a_ranks": 3}}),
         (MOE, {"ep": 8, "etp": 2}),
+        # The ranks of four experts are those of two tensor-parallel groups.
+        (MOE, {"tp": 2, "ep": 4}),
+        ({**MOE, "shared_expert_ffn_size": 6}, {"tp": 2}),
         (SMALL, {"shard_group": 8, "cp": 2, "zero": 1}),
         (SMALL, {"shard_group": 3, "zero": 0}),
         (SMALL, {"zero": 0, "switches": {"gradient_compression": "powersgd", "sync_every": 500}}),

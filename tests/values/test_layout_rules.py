@@ -1,12 +1,12 @@
 """Which layouts are possible, rule by rule, on small round models; and what a layout is where it does not say."""
 
-from round_jobs import MOE, SMALL, model_file
+from round_jobs import SMALL, model_file
 
 from costmodel.describe.jobs.layout import layout_problems, make_layout
 from costmodel.describe.models.model_files import load_model
 
-# 4 layers, 8 heads (4 of keys), an MLP of 4,096; or 8 experts of 512.
-DENSE, EXPERTS = load_model(model_file(SMALL)), load_model(model_file(MOE))
+# 4 layers, 8 heads (4 of keys), an MLP of 4,096.
+DENSE = load_model(model_file(SMALL))
 
 
 def broken(model=DENSE, *, global_batch=64, seq_len=1024, method="ring", swapped=0, **layout):
@@ -42,17 +42,6 @@ def test_a_batch_is_asked_of_whole_replicas_alone():
         assert broken(gpus=24, **layout) == {"gpus_not_divisible"}
 
 
-def test_rules_of_experts():
-    # The ranks of four experts are those of two tensor-parallel groups.
-    assert broken(EXPERTS, gpus=4, tp=2, ep=4) == set()
-    assert broken(EXPERTS, ep=8) == set()
-    assert broken(EXPERTS, gpus=3, ep=3, global_batch=3) == {"experts_not_divisible"}
-    assert broken(EXPERTS, gpus=4, ep=8) == {"expert_ranks_not_divisible"}
-    assert broken(EXPERTS, gpus=8, pp=2, ep=8) == {"expert_ranks_not_divisible"}
-    assert broken(EXPERTS, gpus=12, ep=4, etp=3, global_batch=12) == {"expert_ffn_not_divisible"}
-    assert broken(EXPERTS, gpus=8, ep=4, etp=2) == set()
-
-
 def test_rules_of_context_methods():
     """Ulysses deals 8 heads to tp·cp ranks; of a2a+p2p the first ranks deal 4 heads of keys."""
     assert broken(cp=8, method="ulysses") == set()
@@ -69,10 +58,7 @@ def test_rules_of_context_methods():
     assert broken(gpus=8, cp=2, tp=4, method="a2a+p2p", swapped=1) == set()
 
 
-def test_rules_of_shared_experts_and_of_embeddings_of_each_layer():
-    shared = load_model(model_file({**MOE, "shared_expert_ffn_size": 6}))
-    assert broken(shared, tp=2) == set()
-    assert broken(shared, tp=4) == {"shared_expert_not_divisible"}
+def test_rules_of_embeddings_of_each_layer():
     each = load_model(model_file({**SMALL, "layer_embedding_size": 256, "layer_embedding_rows": 1000}))
     assert broken(each, cp=2) == set()
     assert broken(each, tp=2) == broken(each, pp=2) == {"layer_embeddings_split"}

@@ -41,11 +41,6 @@ class Losses(NamedTuple):
     total: Quantity
     """1 + the above: calendar time over useful time."""
 
-    @property
-    def effective_training_time_ratio(self) -> Array:
-        """Useful time over calendar time. [-]."""
-        return np.asarray(1.0 / self.total.value)
-
 
 def checkpoint_write_s(
     size_bytes: ArrayLike, num_nodes: ArrayLike, *, node_bytes_per_s: ArrayLike, shared_bytes_per_s: ArrayLike

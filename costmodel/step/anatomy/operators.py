@@ -25,7 +25,6 @@ from costmodel.step.anatomy.operator_parts import (
     Given,
     Operator,
     Traffic,
-    column_inputs,
     elementwise,
     linear,
     norm,
@@ -188,8 +187,6 @@ class Matrix(NamedTuple):
     """Whether EP deals them out."""
     is_split: bool
     """Whether TP (of experts: ETP) splits each."""
-    pieces: float
-    """Matrices that it is kept as, where a framework does not fuse those that share an input."""
 
     @property
     def elements(self) -> float:
@@ -208,7 +205,6 @@ def weight_matrices(whole: Given, kind: LayerKind | None) -> tuple[Matrix, ...]:
             float(one.groups),
             is_expert=one.role == "expert",
             is_split=one.role in ("column", "row", "expert"),
-            pieces=column_inputs(one.part, whole.model, whole.recipe) if one.role == "column" else 1.0,
         )
         for one in operators
         if one.is_product and one.has_weight and one.has_parameters
