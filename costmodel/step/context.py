@@ -69,14 +69,12 @@ def time_lines(placed: PlacedJob, block: Block, _: Sequence[TimeLine] = ()) -> l
 
     lines: list[TimeLine] = []
     for item in block.by_operator.values():
-        # What it waits for from the ranks beside its own in the sequence, and the collectives that it asks for
-        # itself; backward they run the other way.
-        asked = [*item.operator.exchanges]
+        # What it needs of the neighbouring ranks in the sequence, and its own collectives; backward they run the other way.
+        exchanges = [*item.operator.exchanges]
         if any_nonzero(item.operator.neighbour_bytes):
-            asked.insert(0, ContextExchange("neighbour", "send_recv", item.operator.neighbour_bytes))
-        for one in asked:
-            asking = Sent(one.label, one.primitive, one.size_bytes, on, on * again, on)
-            lines += lines_of(item.operator.name, placed.mesh.cp, [asking])
+            exchanges.insert(0, ContextExchange("neighbour", "send_recv", item.operator.neighbour_bytes))
+        for one in exchanges:
+            lines += lines_of(item.operator.name, placed.mesh.cp, [Sent(*one, on, on * again, on)])
     core = block.of_role("core")
     if not core:
         return lines
@@ -153,7 +151,7 @@ def _core_seconds(core: Sequence[OperatorTime]) -> tuple[Array, Array]:
 
 
 def _last_gradients(kv_bytes: Array, ranks: Array) -> Sent:
-    """Send gradients of K and V home to the rank whose they are: after the last slice, with nothing beside it."""
+    """Send gradients of K and V home to the rank that owns them: after the last slice, with nothing beside it."""
     return Sent("gradients_home", "send_recv", _GRADIENTS_IN_FP32 * kv_bytes, backward=1.0 * (ranks > 1))
 
 

@@ -425,8 +425,8 @@ def _replica_lines(
         return []
     window = backward if placed.recipe.overlap.hsdp_overlap else Window(placed, _NONE)
     if placed.policy.sync_every > 1:
-        held = broadcast_sum([np.asarray(count / placed.micro_batches) for count in step.counts])
-        window = Window(placed, np.asarray(_rare_window(step).left_s() / held))
+        blocks = broadcast_sum([np.asarray(count / placed.micro_batches) for count in step.counts])
+        window = Window(placed, np.asarray(_rare_window(step).left_s() / blocks))
     size = np.asarray(params * compression.gradient_bytes(placed) / part.shard.ranks)
     on = placed.shards_parameters * several * (placed.tuning.whole | (params > 0))
     return [
@@ -488,11 +488,11 @@ def _buffer_lines(
         ("gather_copy", "param_sync", after_gather, on + regather, params),
         ("reduce_copy", "grad_sync", before_reduce, on, trained),
     )
-    for label, phase, width, times, held in copies:
-        if not width or not any_nonzero(held):
+    for label, phase, width, times, copied in copies:
+        if not width or not any_nonzero(copied):
             continue
         moved = quantity(
-            "kernels * bytes_per_param * params", kernels=times, bytes_per_param=width, params=held
+            "kernels * bytes_per_param * params", kernels=times, bytes_per_param=width, params=copied
         )
         lines.append(
             time_line(

@@ -41,7 +41,7 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
         (placed.shard.swaps > 1) & (placed.shard.swaps < layout.cp),
     )
     groups = broadcast_sum([np.asarray(some, dtype=np.float64) for some in several])[..., None]
-    held = [
+    lines = [
         *_slack_lines(placed, bill),
         _line(
             "reserve.cuda_context",
@@ -63,7 +63,7 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
         *_user_buffer_lines(placed),
         *_multicast_lines(placed, bill),
     ]
-    return [*held, *_left_empty_lines(placed, [*bill.memory_lines, *held])]
+    return [*lines, *_left_empty_lines(placed, [*bill.memory_lines, *lines])]
 
 
 def _slack_lines(placed: PlacedJob, bill: Bill) -> list[MemoryLine]:

@@ -405,27 +405,27 @@ def end_of_step_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     return lines
 
 
-def as_gathered(placed: PlacedJob, held: Block | Step) -> Params:
-    """Return as many parameters of the width that is gathered as have the bytes of what is held. [-]
+def as_gathered(placed: PlacedJob, owner: Block | Step) -> Params:
+    """Return as many parameters of the width that is gathered as have the bytes of a block's or a rank's. [-]
 
     A frozen base is gathered as it lies, in its own dtype.
     """
     if placed.tuning.whole:
-        return held.params
+        return owner.params
     gather = gathered_bytes(placed)
     frozen, low = FROZEN_BYTES / gather, placed.tuning.base_bytes / gather
     return Params(
         *(
             np.asarray(own + frozen * (params - own - base) + low * base)
-            for params, own, base in zip(held.params, held.trained, held.quantised, strict=True)
+            for params, own, base in zip(owner.params, owner.trained, owner.quantised, strict=True)
         )
     )
 
 
-def _sharded_sizes(step: Step, held: Params, each: Sequence[Params]) -> tuple[Array, Array, Array]:
+def _sharded_sizes(step: Step, stage: Params, each: Sequence[Params]) -> tuple[Array, Array, Array]:
     """Parameters that ranks share: of the largest layer, of what is gathered with the root, and of a stage. [-]
 
-    `held` are those of a stage, `each` those of one of each block.
+    `stage` are those of a stage, `each` those of one of each block.
     """
     dense, expert = (ranks > 1 for ranks in step.placed.shard_ranks)
     layers, root = [], np.asarray(0.0)
@@ -435,7 +435,7 @@ def _sharded_sizes(step: Step, held: Params, each: Sequence[Params]) -> tuple[Ar
         else:
             root = root + (params.dense * dense)[..., None] * block.num_on_stage
     largest = np.maximum.reduce(np.broadcast_arrays(*layers))[..., None]
-    everything = held.dense * dense[..., None] + held.expert * expert[..., None]
+    everything = stage.dense * dense[..., None] + stage.expert * expert[..., None]
     return largest, np.asarray(root), np.asarray(everything)
 
 
@@ -481,8 +481,7 @@ def _gathered_line(step: Step, on: Array) -> MemoryLine:
     if overlap.fsdp_by_tensor and drops:
         return _by_tensor_line(step, on)
     gathered = [as_gathered(placed, one) for one in step.blocks]
-    held = as_gathered(placed, step)
-    largest, root, everything = _sharded_sizes(step, held, gathered)
+    largest, root, everything = _sharded_sizes(step, as_gathered(placed, step), gathered)
     own_largest, own_root, own = largest, root, everything
     if not placed.tuning.whole:
         own_largest, own_root, own = _sharded_sizes(

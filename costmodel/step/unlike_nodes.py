@@ -60,7 +60,9 @@ def with_other_nodes(
         runs = np.asarray(block.runs_on_stage * factor)
         more = runs.sum(axis=-1) / np.maximum(block.runs_on_stage.sum(axis=-1), 1e-30)
         made.append(replace(block, runs_on_stage=runs, runs_in_model=block.runs_in_model * more))
-    return _dealt(placed, np.asarray(others.seconds / own.seconds)), PricedBlocks(made, own.lines)
+    return _with_batch_by_speed(placed, np.asarray(others.seconds / own.seconds)), PricedBlocks(
+        made, own.lines
+    )
 
 
 def _stages(placed: PlacedJob) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -89,7 +91,7 @@ def _own_gpus(placed: PlacedJob) -> Array:
     return np.asarray(own)
 
 
-def _dealt(placed: PlacedJob, share: Array) -> PlacedJob:
+def _with_batch_by_speed(placed: PlacedJob, share: Array) -> PlacedJob:
     """Return the job with the batch of the slower replicas where it is dealt by speed, in whole micro-batches.
 
     `share` is the time on the other nodes over that on the cluster's own.

@@ -22,7 +22,7 @@ from costmodel.physics.pipeline.chunks import chunks_text
 PAIRS = ("switches", "choices", "hardware")
 """Kinds of fields whose value is pairs ``name=value``, a flag each."""
 ASSUMED = frozenset({"cluster", "recipe"})
-"""Whose defaults change the answer most: a file that is kept says them."""
+"""Fields with defaults that change the answer most: a job file always says them."""
 
 
 def short_form(
