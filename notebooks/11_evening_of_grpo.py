@@ -34,7 +34,7 @@ job = {
     "optimizer_steps": 4,
     "rl_framework": "nemo-rl",
 }
-published = {"layout": "pp2", "recompute": "full"}
+published = {"layout": "pp2", "recompute": "full", "generation_layout": "tp1"}
 
 # %% [markdown]
 # ## Where a step goes

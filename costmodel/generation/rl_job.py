@@ -11,7 +11,7 @@ from typing import Any
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RL_FIELDS, names
+from costmodel.describe.jobs.fields import ANSWER_LENGTHS, FIELD, JOB_FIELDS, RL_FIELDS, names
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.models.model import Model
@@ -101,7 +101,7 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
     algorithm = read("algorithm", given.get("algorithm", FIELD["algorithm"].default))
     if "samples_per_prompt" not in given and algorithm not in _ONE_ANSWER:
         missing.append("samples_per_prompt")
-    if not any(name in given for name in ("response_len", "response_quantiles", "response_file")):
+    if not any(name in given for name in ANSWER_LENGTHS):
         missing.append("response_len (or response_quantiles, response_file)")
     if missing:
         raise CostModelError(
@@ -116,6 +116,8 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         raise CostModelError(
             f"generation_gpus: expected fewer than the {gpus:,} gpus, got {generation_gpus:,}"
         )
+    if generation_gpus and algorithm == "dpo":
+        raise CostModelError("generation_gpus: dpo trains on answers that are there; leave it out")
     lag = one("lag", 1.0 if generation_gpus else 0.0)
     if lag and not generation_gpus:
         raise CostModelError("lag: GPUs that train and generate in turn have none; give generation_gpus")
@@ -184,7 +186,7 @@ def _engine_layouts(named: Any, gpus: int, model: Model) -> tuple[Split, ...]:
 
 def _lengths(given: Mapping[str, Any], longest: float) -> Lengths:
     """Return how long answers are, from the one of three ways that is given."""
-    ways = [name for name in ("response_len", "response_quantiles", "response_file") if name in given]
+    ways = [name for name in ANSWER_LENGTHS if name in given]
     if len(ways) > 1:
         raise CostModelError(f"{ways[0]} and {ways[1]}: give one of them")
     if ways[0] == "response_len":

@@ -108,7 +108,7 @@ def job_of_file(
 def _is_one(name: str, value: Any) -> bool:
     """Tell whether a field is given a single value, not several to search."""
     if isinstance(value, str):
-        return not any(mark in value for mark in (",", ":", " "))
+        return FIELD[name] in LENGTH_FIELDS or not any(mark in value for mark in (",", ":", " "))
     is_list = isinstance(value, list | tuple) or bool(getattr(value, "shape", ()))
     return value is not None and (not is_list or FIELD[name].kind == "switches")
 

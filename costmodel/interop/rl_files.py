@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.errors import shown
-from costmodel.describe.jobs.fields import REQUIRED
+from costmodel.describe.jobs.fields import ANSWER_LENGTHS, REQUIRED
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.interpolation import resolved
@@ -345,8 +345,12 @@ def _take_model(named: str, draft: Draft, field: str = "model") -> None:
         if known_model(spelled):
             draft.put(**{field: spelled})
             return
-    ways = "give --model config.json" if field == "model" else f"its pass is left out; give {field} below rl:"
-    draft.warnings.append(f"{field} {shown(named)}: its shape is not known offline; {ways}")
+    if field == "model":
+        draft.more["unpriced"] = f"the shape of {shown(named)} is not known offline; give --model config.json"
+        return
+    draft.warnings.append(
+        f"{field} {shown(named)}: its shape is not known offline; its pass is left out; give {field} below rl:"
+    )
 
 
 def _take_lengths(draft: Draft, limit: float, whole: float, most_prompt: float = 1e9) -> None:
@@ -358,7 +362,7 @@ def _take_lengths(draft: Draft, limit: float, whole: float, most_prompt: float =
         )
     draft.job["prompt_len"] = float(draft["prompt_len"])
     draft.put(max_response_len=max(min(limit, whole - draft["prompt_len"]), 1.0))
-    if all(draft[name] is None for name in ("response_len", "response_quantiles", "response_file")):
+    if all(draft[name] is None for name in ANSWER_LENGTHS):
         draft.put(response_len=max(_HALF * draft["max_response_len"], 1.0))
         draft.warnings.append(
             f"response_len: {draft['response_len']:,.0f} tokens are assumed, half the limit (published runs: 0.28 to "

@@ -115,7 +115,7 @@ def _planned_layout(job: RLJob) -> dict[str, Any]:
 
 def _splits(job: RLJob, given: Mapping[str, Any]) -> Iterator[int]:
     """Yield how many GPUs may only generate: as given, or none and every share that fills nodes."""
-    if given.get("generation_gpus") is not None:
+    if given.get("generation_gpus") is not None or not job.generates:
         yield job.generation_gpus
         return
     yield 0

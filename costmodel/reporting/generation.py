@@ -147,7 +147,7 @@ def plan_grids(plan: RLPlan) -> list[Grid]:
             f"{found.job.generation_gpus:,}" if found.job.generation_gpus else "the same"
         ),
         "Layout": lambda found: layout_text(found.training.job.layout),
-        "Engine": lambda found: f"tp{float(found.job.split.tp):.0f}",
+        "Engine": lambda found: f"tp{float(found.job.split.tp):.0f}" if found.job.generates else "",
         "Training >": lambda found: format_seconds(found.seconds_of("training")),
         "Rollout >": lambda found: format_seconds(found.seconds_of("generation")),
         "Trainer waits >": lambda found: (

@@ -70,16 +70,21 @@ def test_the_commands_price_such_a_file_and_say_what_they_assume(tmp_path, capsy
     path, script, ours = tmp_path / "grpo.yaml", tmp_path / "run.sh", tmp_path / "rl.yaml"
     path.write_text(NEMO)
     script.write_text(VERL)
+    assert main(["read", str(path), "--response-len", "900", "--prompt-len", "130", "--out", str(ours)]) == 0
+    assert kind_of(ours) == "job"
+    of_prompts = ("--prompt-len", "130")
     for file, lengths in itertools.product(
-        (path, script), ((), ("--response-len", "900", "--prompt-len", "130"))
+        (path, script, ours),
+        (
+            (),
+            ("--response-len", "900", *of_prompts),
+            ("--response-quantiles", "p50=800 p90=1900", *of_prompts),
+        ),
     ):
         assert main(["estimate", str(file), "-c", "dgx-h100-ndr", *lengths]) == 0
         out, err = capsys.readouterr()
         assert "old log-probs" in out
-        assert ("tokens are assumed" in err) == (not lengths)
-    assert main(["read", str(path), "--response-len", "900", "--prompt-len", "130", "--out", str(ours)]) == 0
-    assert kind_of(ours) == "job"
-    assert main(["estimate", str(ours), "--format", "json"]) == 0
+        assert ("tokens are assumed" in err) == (not lengths and file != ours)
     assert main(["run", str(path), "--steps", "10", "--response-len", "900", "--prompt-len", "130"]) == 0
 
 

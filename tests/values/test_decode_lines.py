@@ -211,6 +211,17 @@ def test_two_chunks_of_a_prefill_send_what_one_sends_twice():
     assert two == pytest.approx({name: 2 * took for name, took in one.items()}, rel=1e-12)
 
 
+def test_experts_multiply_at_the_rate_of_their_format_or_half_of_16_bits_without_units():
+    """At so many tokens products alone take the time: int8 has no units on this machine."""
+    split = Split(tp=4, ep=4)
+    took = {
+        name: seconds(decode_step(served("experts", name), split, 1e8, 100))["decode.experts"]
+        for name in ("bf16", "fp16", "fp8", "nvfp4", "int8")
+    }
+    ratios = [took[name] / took["bf16"] for name in ("fp16", "fp8", "nvfp4", "int8")]
+    assert ratios == pytest.approx([1, 1 / 2, 1 / 4, 2], rel=1e-3)
+
+
 def test_weights_of_a_gpu():
     """In NVFP4 a mixture keeps attention in 16 bits, a dense model does not; tables and the last norm are never quantised."""
     table, head = 2 * 32000 * 1024, 2 * (32000 * 1024 + 1024)

@@ -221,7 +221,12 @@ def test_the_engine_that_nobody_names_is_the_fastest_and_the_range_is_a_factor()
     # One GPU does not hold 70B, so that its shortest step is not to be had.
     large = cm.estimate_rl(**{**OPEN, "model": "llama3-70b", "gpus": 64, "layout": "tp8"})
     assert large.places >= 1.0 < large.job.split.tp
-    assert np.array(found.range_s) * [1.4, 1 / 1.4] == pytest.approx(found.step_time_s)
+    # Heads of 28 are cut by 4 at most, and half of the 16 GPUs generate.
+    apart = cm.estimate_rl(**{**OPEN, "model": "qwen2.5-7b", "generation_gpus": 8})
+    assert [split.tp for split in apart.job.engine_layouts] == [1, 2, 4]
+    apart = cm.estimate_rl(**{**OPEN, "generation_gpus": 4})
+    assert [split.tp for split in apart.job.engine_layouts] == [1, 2, 4]
+    assert np.array(found.range_s) * [1.38, 1 / 1.38] == pytest.approx(found.step_time_s)
     long = {**SMALL, "response_len": 9000, "max_response_len": 131_000}
     assert any(
         "131,130 tokens are longer than the 131,072" in said for said in cm.estimate_rl(**long).warnings
@@ -329,6 +334,7 @@ def test_wrong_input_is_one_line_that_names_the_field():
         ({"prompts": None}, "prompts missing"),
         ({"samples_per_prompt": None}, "samples_per_prompt missing"),
         ({"generation_gpus": 16}, "generation_gpus: expected fewer than the 16 gpus"),
+        ({"algorithm": "dpo", "generation_gpus": 8}, "generation_gpus: dpo trains on answers that are there"),
         ({"lag": 1}, "lag: GPUs that train and generate in turn have none"),
         ({"generation_layout": "tp3"}, "replicas of 3 GPUs do not fill"),
         ({"generation_layout": "cp2"}, "cp is no degree of an engine"),
@@ -365,6 +371,8 @@ def test_the_plan_is_the_fastest_of_all_splits_priced_alone():
     assert (
         held.best.step_time_s == cm.estimate_rl(**{**APART, "lag": 4, "generation_layout": "tp2"}).step_time_s
     )
+    # Answers of DPO are there: nobody generates, and there is nothing to split.
+    assert [one.job.generation_gpus for one in cm.plan_rl(**OPEN, algorithm="dpo").found] == [0]
     with pytest.raises(cm.NoLayoutError, match="no split of 16 GPUs works"):
         cm.plan_rl(**{**OPEN, "model": "llama3-405b"})
 

@@ -185,6 +185,9 @@ BUDGET_FIELDS = _of("solve", mark="budget")
 RL_FIELDS = _of("rl")
 """What a step of reinforcement learning is told beside a job: the section `rl` of a job file."""
 
+ANSWER_LENGTHS = ("response_len", "response_quantiles", "response_file")
+"""Ways to say how long answers are, of which a job has one."""
+
 LENGTH_FIELDS = tuple(FIELD[name] for name in ("prompt_len", "response_len", "response_quantiles"))
 """What a configuration of reinforcement learning leaves to its data: flags beside a file."""
 

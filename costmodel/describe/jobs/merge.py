@@ -15,7 +15,7 @@ from costmodel.base.errors import CostModelError, DataError, LayoutError, near_h
 from costmodel.base.units import read_quantity
 from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.jobs.fields import DEGREES, JOB_FIELDS, RL_FIELDS
+from costmodel.describe.jobs.fields import ANSWER_LENGTHS, DEGREES, JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.job import (
     changed_cluster,
     cluster_of,
@@ -89,6 +89,8 @@ def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
     lower, upper = (
         spelled_out({key: value for key, value in job.items() if value is not None}) for job in (below, above)
     )
+    if any(name in upper for name in ANSWER_LENGTHS):
+        lower = {name: value for name, value in lower.items() if name not in ANSWER_LENGTHS}
     merged = {**lower, **upper}
     switches: dict[str, Any] = {}
     for given in (job.get("switches") or {} for job in (lower, upper)):
