@@ -321,12 +321,12 @@ def _switches_of(flags: Flags, recipe: str, *, experts: bool) -> dict[str, Any]:
 
 def _graph_scope(flags: Flags) -> dict[str, Any]:
     """Read what the graphs hold; what says nothing, or the whole layer of older releases, stays the recipe's."""
-    held = set(flags["cuda_graph_scope"])
-    if "full_iteration" in {*held, flags.text(flags.key("cuda_graphs"))}:
+    scope = set(flags["cuda_graph_scope"])
+    if "full_iteration" in {*scope, flags.text(flags.key("cuda_graphs"))}:
         return {"cuda_graph_scope": "all"}
-    if "mlp" in held:
+    if "mlp" in scope:
         return {"cuda_graph_scope": "static"}
-    return {"cuda_graph_scope": "attention" if "attn" in held else "router"} if held - {"full"} else {}
+    return {"cuda_graph_scope": "attention" if "attn" in scope else "router"} if scope - {"full"} else {}
 
 
 def _context_method(flags: Flags) -> dict[str, Any]:

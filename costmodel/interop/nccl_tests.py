@@ -157,13 +157,7 @@ def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: i
         text = read_text(path).text
     except CostModelError as error:
         message = str(error).removeprefix(f"{shown(str(path))}: ")
-        if message == "is empty":
-            return read_log_text("", file)
-        if message == "no such file":
-            message = "cannot be read (No such file or directory)"
-        if message.startswith("cannot be read"):
-            return Log((), (LogProblem(str(path), 0, message),), ())
-        return Log((), (LogProblem(file, 0, "is not text; expected what nccl-tests prints"),), ())
+        return Log((), (LogProblem(str(path), 0, message),), ())
     return read_log_text(text, file, collective=collective, ranks=ranks, nodes=nodes)
 
 

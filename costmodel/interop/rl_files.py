@@ -183,18 +183,12 @@ def read_verl(file: TextFile, given: Mapping[str, Any]) -> Imported:
 
 def _verl_batch(config: Values, draft: Draft) -> None:
     """Read prompts and steps of the optimizer, and which GPUs generate."""
-    mini, prompts, gpus, lag = (
-        config["mini_batch"],
-        config["prompts"],
-        config["nodes"] * config["gpus_per_node"],
-        1.0,
-    )
+    mini, prompts, lag = config["mini_batch"], config["prompts"], 1.0
+    gpus = config["nodes"] * config["gpus_per_node"]
     if config["staleness"] is not None or not prompts:
         # Fully asynchronous: weights go to the engine after so many mini-batches, and no step has a batch.
-        prompts, lag = (
-            mini * config["require_batches"] * config["sync_steps"],
-            float(config["staleness"] or 0.0),
-        )
+        prompts = mini * config["require_batches"] * config["sync_steps"]
+        lag = float(config["staleness"] or 0.0)
     if config["rollout_nodes"] or (config["rollout_gpus_per_node"] and not config["hybrid"]):
         apart = (config["rollout_nodes"] or 1) * (config["rollout_gpus_per_node"] or config["gpus_per_node"])
         draft.put(generation_gpus=apart, lag=lag)

@@ -1,6 +1,6 @@
 """Jobs of trainers on transformers: LLaMA-Factory's, ms-swift's and Axolotl's read, Axolotl's written; Accelerate's.
 
-What the keys mean stands in ``keys/trainers.yaml`` and ``keys/accelerate.yaml``. A job is _joined with the DeepSpeed or
+What the keys mean stands in ``keys/trainers.yaml`` and ``keys/accelerate.yaml``. A job is joined with the DeepSpeed or
 FSDP configuration that it names. In Accelerate's files batch and sequence belong to the training script.
 """
 
@@ -63,11 +63,11 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if draft["precision"] is None:
         _take_precision(config, draft, axolotl=axolotl)
     # LLaMA-Factory and ms-swift recompute where nothing says otherwise.
-    asked = config["recomputation"]
-    if asked is None:
-        asked = not axolotl and not config["no_recomputation"]
+    recomputes = config["recomputation"]
+    if recomputes is None:
+        recomputes = not axolotl and not config["no_recomputation"]
     draft.put(
-        recompute="none" if asked in (False, "false") else "full",
+        recompute="none" if recomputes in (False, "false") else "full",
         cp=config["cp"] or config["ulysses"] or 1,
         tp=config["tp"],
         ep=config["ep"] if axolotl else None,
@@ -213,8 +213,8 @@ def _take_precision(config: Values, draft: Draft, *, axolotl: bool) -> None:
         draft.put(precision="bf16")
         draft.put_switches({} if config["deepspeed"] else ALL_BF16)
         return
-    asked = bf16 in (True, "true") or "bf16" in config.placeholders or config["bfloat16"] is True
-    if asked or "bfloat16" in dtype:
+    is_bf16 = bf16 in (True, "true") or "bf16" in config.placeholders or config["bfloat16"] is True
+    if is_bf16 or "bfloat16" in dtype:
         draft.put(precision="bf16")
     elif fp16 in (True, "true") or config["float16"] is True or dtype == "float16":
         draft.put(precision="fp16")
@@ -284,7 +284,7 @@ def _take_kernels(config: Values | None, recipe: str, draft: Draft) -> None:
     found = {name: eager[name] for name in _EAGER}
     found["compiled"] = config is not None and config["compiled"] is True
     for key, kernels in _LIGER.items():
-        if config is not None and (config["liger"] is True or config[key] is True):
+        if config is not None and (config["liger"] is True or config.raw.get(key) is True):
             found |= kernels
     draft.put_switches({name: value for name, value in found.items() if base[name] != value})
 
@@ -312,10 +312,8 @@ def _take_sharding(fsdp: Mapping[str, Any], draft: Draft) -> None:
     """Read FSDP's settings, of either version."""
     stages = _SHARDING["stages"]
     plain = {str(key).removeprefix("fsdp_"): fsdp[key] for key in fsdp}
-    named_keys = {f"fsdp_config.{key}": value for key, value in plain.items()}
-    draft.ignored += unknown_keys(
-        {key: value for key, value in named_keys.items() if not matches(_SHARDING["known"], key)}
-    )
+    unknown = {key: value for key, value in plain.items() if not matches(_SHARDING["known"], key)}
+    draft.ignored += unknown_keys({f"fsdp_config.{key}": value for key, value in unknown.items()})
     after, words = plain.get("reshard_after_forward"), plain.get("sharding")
     named = str(plain.get("sharding_strategy") or "").lower()
     if isinstance(words, (str, list)) and not named:
@@ -472,7 +470,7 @@ def _configuration_text(job: Job, framework: str, values: Mapping[str, Any], lin
 
 
 def _recomputes(job: Job) -> bool:
-    """Return whether a job _recomputes whole layers."""
+    """Return whether a job recomputes whole layers."""
     return RECOMPUTE_POLICIES[int(job.layout.recompute)] == "full"
 
 

@@ -121,33 +121,6 @@ def test_shards_are_those_of_data_beside_context():
     assert "dp_replicate_size: 2\n" in emit(ring, "axolotl")
 
 
-def test_megatron_script_with_comments_and_defaults():
-    text = """
-    # a comment
-    torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py \\
-        --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 \\
-        --micro-batch-size 4 --global-batch-size 512 --vocab-size 50257 \\
-        --tensor-model-parallel-size 2 --sequence-parallel \\
-        --bf16 --max-position-embeddings 2048 --lr 1e-4 --num-experts=8 --moe-layer-freq "([0]*3+[1]*21)" \\
-        --some-new-flag 3
-    """
-    back = read_flags(text)
-    model = back.job["model"]
-    assert back.ignored == ("--some-new-flag",)
-    assert back.job["gpus"] == 32
-    assert (model.ffn_size, model.tied_embeddings, model.linear_bias, model.norm) == (
-        8192,
-        True,
-        True,
-        "layernorm",
-    )
-    assert model.vocab_size == 50432  # next multiple of 128 x 2
-    assert (model.num_experts, model.first_dense_layers, model.top_k) == (8, 3, 2)
-    assert back.job["zero_stage"] == 0
-    assert back.job["etp"] == 2  # Megatron's default is tp
-    assert back.job["switches"]["dropout"] is True
-
-
 def test_what_no_price_depends_on_is_written_where_it_is_known():
     """Llama 3 turns by 500,000; the rotation of another model is left to its user, in words."""
     asked = {"gpus": 8, "layout": "tp2", "global_batch": 8, "seq_len": 4096}

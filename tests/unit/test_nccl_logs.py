@@ -149,7 +149,7 @@ LINE = 3 + 8 + 4 + len(SIZES)
 
 # What is wrong, the log, and what the message must say; the first is on the command's stderr.
 BROKEN = {
-    "empty": ("", "holds no table of nccl-tests"),
+    "empty": ("", "is empty"),
     "another file": ("Traceback (most recent call last):\n  ModuleNotFoundError: torch\n", "holds no table"),
     "row cut off": (
         log([*good_rows()[:-1], good_rows()[-1][:50]], end=""),

@@ -157,23 +157,7 @@ def key_table(program: str) -> KeyTable:
     return KeyTable(program, fields, *parts, raw)
 
 
-_OFF: tuple[Any, ...] = (
-    None,
-    False,
-    0,
-    "",
-    "0",
-    "none",
-    "null",
-    "false",
-    "no",
-    "off",
-    [],
-    {},
-    ["0"],
-    ["false"],
-    ["none"],
-)
+_OFF: tuple[Any, ...] = (None, False, 0, "", "0", "none", "null", "false", "no", "off", [], {})
 """Values that turn a key off, in files and on command lines."""
 
 
@@ -181,6 +165,8 @@ def is_on(value: object) -> bool:
     """Whether a value is neither off nor a table that is not enabled."""
     if isinstance(value, dict) and False in (value.get("enable"), value.get("enabled")):
         return False
+    if isinstance(value, list) and len(value) == 1:
+        return is_on(value[0])
     return (value.lower() if isinstance(value, str) else value) not in _OFF
 
 
