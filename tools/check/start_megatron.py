@@ -8,7 +8,7 @@ Fetch the release whose flags are written and unpack it, then name its folder an
 
 `TransformerConfig.__post_init__` runs as it is; PyTorch is a stand-in, and every release of
 Transformer Engine is new enough.
-A file's second line names the release that it is for: Megatron-LM's own commit where no wheel has it, whose checkout is the folder.
+A file's second line names its release. Where that is a commit of Megatron-LM no wheel has it: name a checkout of it.
 Prints a line a file, and leaves with 1 if one would not start. Megatron-LM's own ``validate_args`` is not part of the wheel.
 """
 
