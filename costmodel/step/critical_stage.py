@@ -167,7 +167,9 @@ def critical_step(
     index, ends = placed.stages.index, placed.layout.pp[..., None] - 1
     first, last = np.asarray((index == 0) * 1.0), np.asarray((index == ends) * 1.0)
     sent = _sent(placed, first, last)
-    blocking_s = _blocking_s(placed)
+    # How long a message blocks its sender.
+    blocks_sender = not placed.recipe.overlap.pp_overlap and any_nonzero(placed.layout.pp > 1)
+    blocking_s = _message_s(placed) if blocks_sender else np.zeros(1)
     pass_s, back_s = forward_s + blocking_s * sent.forward, backward_s + blocking_s * sent.backward
     shared = _of_pipeline(placed, blocks, (forward, back, weight), blocking_s[..., 0])
     shared |= {"most_forward_s": highest_on_stages(pass_s), "most_backward_s": highest_on_stages(back_s)}
@@ -244,13 +246,6 @@ def _sent(placed: PlacedJob, first: Array, last: Array) -> schedules.Sent:
     return schedules.sent_by_rank(
         schedule[..., None], virtual_stages=chunks[..., None], first=first, last=last
     )
-
-
-def _blocking_s(placed: PlacedJob) -> Array:
-    """Return how long a message blocks its sender, 0 with overlap (an empty last dimension for stages). [s]"""
-    if placed.recipe.overlap.pp_overlap or not any_nonzero(placed.layout.pp > 1):
-        return np.zeros(1)
-    return _message_s(placed)
 
 
 def _of_pipeline(

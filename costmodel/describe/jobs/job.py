@@ -200,7 +200,8 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         raise ProfileError(
             f"accelerator {accelerator.name}: has no 'kernels' block; costmodel observed calibrate writes one"
         )
-    site = _site(read("site", given["site"])) if "site" in given else NO_SITE
+    site = read("site", given["site"]) if "site" in given else NO_SITE
+    site = load_site(site) if isinstance(site, str | Path) else _object("site", site, Site)
     chunks = read("pipeline_layout", given["pipeline_layout"]) if "pipeline_layout" in given else ""
     seq_len = read_array("seq_len", given["seq_len"])
     named = read("precision", given["precision"]) if "precision" in given else None
@@ -241,11 +242,6 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         require_cores(job.recipe, accelerator)
         check_job(job, read("dp", given["dp"]) if "dp" in given else None)
     return job
-
-
-def _site(given: object) -> Site:
-    """Return a site that is named, or given as what it means."""
-    return load_site(given) if isinstance(given, str | Path) else _object("site", given, Site)
 
 
 def run_tokens(given: Mapping[str, Any]) -> float | None:
