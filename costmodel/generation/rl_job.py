@@ -131,7 +131,12 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         )
     if (algorithm == "distill") != ("teacher" in given):
         raise CostModelError("teacher: goes with algorithm distill, which needs one")
-    layouts = _engine_layouts(given.get("generation_layout"), generation_gpus or gpus, model)
+    serving = generation_gpus or gpus
+    if "generation_layout" in given:
+        layouts = [parse_split("generation_layout", given["generation_layout"], serving, model)]
+    else:
+        tps = [tp for tp in _ENGINE_TP if serving % tp == 0 and divides(model, tp, 1.0, 1.0, 1.0)]
+        layouts = [Split(tp=float(tp)) for tp in tps]
     prompt_len, longest = one("prompt_len"), one("max_response_len")
     capacity = float(read("seq_len", given["seq_len"])) if "seq_len" in given else prompt_len + longest
     taken = {name for name in names(JOB_FIELDS) if not name.startswith(("packed_", "image"))}
@@ -150,7 +155,7 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
             memory_fraction=one("memory_fraction", 0.8 if generation_gpus else 0.6),
         ),
         split=layouts[0],
-        engine_layouts=layouts,
+        engine_layouts=tuple(layouts),
         lengths=_lengths(given, longest),
         gpus=gpus,
         algorithm=algorithm,
@@ -172,15 +177,6 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         optimizer_swap=one("optimizer_swap", not generation_gpus),
         refit=one("refit", "bucketed" if generation_gpus else "ipc"),
         framework=one("rl_framework"),
-    )
-
-
-def _engine_layouts(named: Any, gpus: int, model: Model) -> tuple[Split, ...]:
-    """Return the layout of the engine that is named, or those to choose from."""
-    if named is not None:
-        return (parse_split("generation_layout", named, gpus, model),)
-    return tuple(
-        Split(tp=float(tp)) for tp in _ENGINE_TP if gpus % tp == 0 and divides(model, tp, 1.0, 1.0, 1.0)
     )
 
 

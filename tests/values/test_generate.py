@@ -31,6 +31,16 @@ def test_memory_and_cache_by_hand():
     assert found.memory["cache_room"] - half.memory["cache_room"] == pytest.approx(0.45 * capacity)
 
 
+def test_sequences_beyond_the_positions_of_a_model_are_warned_of():
+    """Llama 3.1 has 131,072 positions, for prompt and answer together."""
+    for response_len, said in (
+        (1000, []),
+        (1001, ["sequences of 131,073 tokens are longer than the 131,072"]),
+    ):
+        found = cm.generate(**{**DENSE, "prompt_len": 130_072, "response_len": response_len}, layout="tp8")
+        assert [text.partition(" of llama")[0] for text in found.warnings] == said
+
+
 def test_rates_by_hand():
     """64 sequences on two replicas of four GPUs, 32 each: tokens a second are 64 over the time of a token."""
     found = cm.generate(**DENSE, layout="tp4", batch=64, price_usd_per_gpu_hour=3.6)
