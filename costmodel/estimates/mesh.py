@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import LayoutError
@@ -81,14 +83,14 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
         "pp": [("pp", mesh.pp, "send/recv of activations")],
         "dp": _data_axes(layout, mesh.dp, mesh.grad),
     }
-    held = [row for axis in order for row in dense[axis]]
+    axes = [row for axis in order for row in dense[axis]]
     if float(layout.ep * layout.etp) > 1:
-        held += [
+        axes += [
             ("ep", mesh.ep, DISPATCHERS[recipe.moe.moe_dispatcher].description),
             ("etp", mesh.etp, "all-gather + reduce-scatter of tokens"),
             ("edp", mesh.edp, _gradient_comm(layout) + " (experts)"),
         ]
-    return [_row(dim, group, comm, gpus, cluster) for dim, group, comm in held]
+    return [_row(dim, group, comm, gpus, cluster) for dim, group, comm in axes]
 
 
 def _data_axes(layout: Layout, dp: Group, grad: Group) -> list[tuple[str, Group, str]]:
@@ -142,39 +144,41 @@ class RankGroup(NamedTuple):
     ranks: tuple[int, ...]
 
 
-def rank_groups(sizes: Mapping[str, int], rank: int) -> list[RankGroup]:
-    """Return the coordinates of a global rank and the ranks of each of its groups.
+_OF_EXPERTS = ("etp", "ep", "edp")
+"""Axes over the ranks of one pipeline stage, innermost first."""
 
-    Parameters
-    ----------
-    sizes : mapping
-        Ranks of each axis, innermost first: a rank is the sum of its coordinates, each times the sizes before it.
-    rank : int
-        Global rank, from 0. [-]
 
-    Examples
-    --------
-    >>> [group.ranks for group in rank_groups({"tp": 2, "dp": 3}, 4)]
-    [(4, 5), (0, 2, 4)]
+def group_numbers(rows: Sequence[MeshRow], ranks: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """Return the number of the group that each rank is in, by axis.
+
+    Ranks are numbered along the axes, innermost first [1]; a group holds those that differ in its own axis alone.
+
+    >>> row = MeshRow("tp", 2, 3, "nvlink", 0.0, (), "")
+    >>> rows = [row, row._replace(dim="dp", factor=3), row._replace(dim="pp", factor=1)]
+    >>> {axis: numbers.tolist() for axis, numbers in group_numbers(rows, np.arange(6)).items()}
+    {'tp': [0, 0, 1, 1, 2, 2], 'dp': [0, 1, 0, 1, 0, 1], 'pp': [0, 1, 2, 3, 4, 5]}
 
     References
     ----------
     .. [1] Megatron-LM, ``megatron/core/parallel_state.py``: ``RankGenerator``.
     """
-    count = math.prod(sizes.values())
-    if not 0 <= rank < count:
-        raise LayoutError(f"rank: {rank} is unknown; the job has ranks 0 to {count - 1}")
-    found, stride = [], 1
-    for dim, size in sizes.items():
-        coordinate = rank // stride % size
-        first = rank - coordinate * stride
-        found.append(RankGroup(dim, coordinate, tuple(range(first, first + size * stride, stride))))
-        stride *= size
+    factors = {row.dim: row.factor for row in rows}
+
+    def places_of(numbers: NDArray[np.int64], axes: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+        places = np.unravel_index(numbers, [factors[axis] for axis in axes], order="F")
+        return dict(zip(axes, places, strict=True))
+
+    def number(places: Mapping[str, NDArray[np.int64]], left_out: str) -> NDArray[np.int64]:
+        axes = [axis for axis in places if axis != left_out]
+        shape = [factors[axis] for axis in axes]
+        return np.ravel_multi_index([places[axis] for axis in axes], shape, order="F")
+
+    dense = places_of(ranks, [axis for axis in factors if axis not in _OF_EXPERTS])
+    found = {axis: number(dense, axis) for axis in dense}
+    if "ep" in factors:
+        experts = places_of(number(dense, "pp"), _OF_EXPERTS)
+        found |= {axis: number({**experts, "pp": dense["pp"]}, axis) for axis in experts}
     return found
-
-
-_OF_EXPERTS = ("etp", "ep", "edp")
-"""Axes over the ranks of one pipeline stage, innermost first."""
 
 
 class RankTable(Answer):
@@ -215,20 +219,15 @@ class MeshTable(Answer):
         LayoutError
             If there is no such rank.
         """
-        factors = {row.dim: row.factor for row in self.rows}
-        dense = {dim: factor for dim, factor in factors.items() if dim not in _OF_EXPERTS}
-        groups = rank_groups(dense, rank)
-        if "ep" in factors:
-            dims = list(dense)
-            below = math.prod(dense[dim] for dim in dims[: dims.index("pp")])
-            stage = rank // below % dense["pp"]
-            of_stage = [
-                other for other in range(math.prod(dense.values())) if other // below % dense["pp"] == stage
-            ]
-            experts = rank_groups({dim: factors[dim] for dim in _OF_EXPERTS}, of_stage.index(rank))
-            groups += [one._replace(ranks=tuple(of_stage[at] for at in one.ranks)) for one in experts]
-        order = list(factors)
-        return RankTable(rank, sorted(groups, key=lambda group: order.index(group.dim)))
+        count = self.rows[0].factor * self.rows[0].groups
+        if not 0 <= rank < count:
+            raise LayoutError(f"rank: {rank} is unknown; the job has ranks 0 to {count - 1}")
+        numbers, groups = group_numbers(self.rows, np.arange(count)), []
+        for row in self.rows:
+            of_axis = numbers[row.dim]
+            members = np.flatnonzero(of_axis == of_axis[rank]).tolist()
+            groups.append(RankGroup(row.dim, members.index(rank), tuple(members)))
+        return RankTable(rank, groups)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as plain data."""

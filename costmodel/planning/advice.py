@@ -49,7 +49,7 @@ _DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].turned == "placement")
 
 
 def advice(plan: Found) -> list[str]:
-    """Explain the pick: an opening, a sentence a choice that matters, and what limits it."""
+    """Explain the pick in a few sentences with numbers from bills."""
     best, question = plan.best, plan.question
     headroom_share = question.headroom_share(best.job)
     opening = (
@@ -284,9 +284,13 @@ def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, fl
     return found
 
 
-def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) -> str:
-    """Say why a layout is not the plan. Degrees left out are 1; other choices take their best value."""
-    question, job = plan.question, plan.question.jobs[job_index]
+def why_not(plan: Found, layout: str | Mapping[str, Any], job: int = 0) -> str:
+    """Say why a layout is not the plan: impossible, too large, or slower and by what.
+
+    Degrees left out are 1; other choices take their best value.
+    """
+    question = plan.question
+    asked_of = question.jobs[job]
     named = keywords(
         parse_layout(layout) if isinstance(layout, str) else layout,
         LAYOUT_FIELDS,
@@ -298,24 +302,27 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job_index: int = 0) ->
     given = {**question.given, **dict.fromkeys(_DEGREES, (1.0,))}
     given |= {knob: read_codes(knob, value) for knob, value in named.items()}
     product = float(np.prod([given[axis][0] for axis in ("tp", "cp", "pp")]))
-    gpus = float(job.layout.gpus)
+    gpus = float(asked_of.layout.gpus)
     if given.get("shard_group", (0.0,))[0] * product == gpus * given["cp"][0]:
         given["shard_group"] = (0.0,)  # a group of all is none
     if dp is not None and product * dp != gpus:
         return f"impossible: tp·cp·pp·dp = {product * dp:.0f}, but there are {gpus:.0f} GPUs"
-    asked = replace(question, jobs=(job,), given=given, tp_in_domain=False)
+    asked = replace(question, jobs=(asked_of,), given=given, tp_in_domain=False)
     limitless = replace(asked, max_memory_bytes=np.inf, headroom=0.0)
-    roomy = replace(job.cluster.accelerator, memory_bytes=np.inf)
+    roomy = replace(asked_of.cluster.accelerator, memory_bytes=np.inf)
     try:
         plan.search(
-            replace(limitless, jobs=(replace(job, cluster=replace(job.cluster, accelerator=roomy)),)), kept=1
+            replace(
+                limitless, jobs=(replace(asked_of, cluster=replace(asked_of.cluster, accelerator=roomy)),)
+            ),
+            kept=1,
         )
     except NoLayoutError:
-        return f"impossible: {_broken_rule(question, given, job)}"
+        return f"impossible: {_broken_rule(question, given, asked_of)}"
     try:
         found = plan.search(asked)
     except NoLayoutError:
-        return _too_large(question, job, leanest_of(limitless))
+        return _too_large(question, asked_of, leanest_of(limitless))
     return _slower(plan, found.best, found.pick_score, question)
 
 

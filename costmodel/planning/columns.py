@@ -1,4 +1,4 @@
-"""BestLayouts layouts as columns with names and units, for frames, CSV and JSON."""
+"""Layouts that a search keeps as columns with names and units, for frames, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from costmodel.describe.jobs.fields import KNOBS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.describe.odds import odds
-from costmodel.estimates.estimate import Estimate
 from costmodel.planning.best import BestLayouts
 from costmodel.planning.preference import SIMULATED
 from costmodel.planning.search import JobVariant, peak_flops_per_s
@@ -25,18 +24,12 @@ def plan_columns(
     variants: Sequence[JobVariant],
     kept: BestLayouts,
     rows: Mapping[str, Array],
-    ests: Sequence[Estimate] | None = None,
 ) -> dict[str, list[Any]]:
-    """Turn kept rows into columns with names instead of codes, their figures from estimates where these are given."""
+    """Turn kept rows into columns with names instead of codes."""
     numbers = rows["job"].astype(int).tolist()
     of_row = [variants[number] for number in numbers]
     jobs = [one.job for one in of_row]
     step_s, memory, gpus = rows["step_time_s"], rows["memory_bytes"], rows["gpus"]
-    if ests is not None:
-        step_s, memory = (
-            np.asarray([float(getattr(est, name)) for est in ests])
-            for name in ("step_time_s", "memory_bytes_per_gpu")
-        )
     tokens = np.asarray([float(job.global_batch * job.seq_len) for job in jobs])
     per_token = {number: float(job_flops_per_token(variants[number].job)) for number in set(numbers)}
     flops = tokens * [per_token[number] for number in numbers]
@@ -70,9 +63,6 @@ def plan_columns(
     known = {**rows, "dp": dp, "sequence_parallel": rows["sequence_parallel"] * (rows["tp"] > 1.0)}
     for name in names(LAYOUT_FIELDS):
         columns[name] = [plain_value(name, number) for number in known[name]]
-    if ests is not None:
-        columns["fits_probability"] = [float(est.fits_probability) for est in ests]
-        return columns
     chances = [odds().fits_with(job.recipe.name) for job in jobs]
     columns["fits_probability"] = [
         float(of_job.probability(need, job.cluster.accelerator.memory_bytes) * of_job.probability(share, 1.0))

@@ -369,21 +369,15 @@ class Found:
             return self.columns_of(rows)
         shown = self.shown(count)
         alike = dict(zip(*(part.tolist() for part in self._listed), strict=True))
-        return {**self.shown_columns(shown), "num_alike": [alike.get(int(row), 1) - 1 for row in shown]}
+        return {**self.columns_of(shown), "num_alike": [alike.get(int(row), 1) - 1 for row in shown]}
 
-    def shown_columns(self, rows: Sequence[int] | Indices) -> dict[str, list[Any]]:
-        """Return a few kept rows as columns, with the figures of their estimates."""
-        return self.columns_of(rows, [self.estimate_of(self.kept.top, int(row)) for row in rows])
-
-    def columns_of(
-        self, rows: Sequence[int] | Indices, ests: Sequence[Estimate] | None = None
-    ) -> dict[str, list[Any]]:
-        """Return kept rows as columns, with the figures of the search or of estimates of them."""
+    def columns_of(self, rows: Sequence[int] | Indices) -> dict[str, list[Any]]:
+        """Return kept rows as columns, with the figures of the search."""
         at = np.asarray(rows, dtype=np.int64)
         return {
             "rank": [self.ranks[row] for row in at],
             "mark": [self.marks(int(row)) for row in at],
-            **plan_columns(self.variants, self.kept, taken(self.kept.top, at), ests),
+            **plan_columns(self.variants, self.kept, taken(self.kept.top, at)),
         }
 
     def pareto_columns(self) -> dict[str, list[Any]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import chance_text
 from costmodel.describe.frameworks import FRAMEWORKS
@@ -18,33 +19,46 @@ from costmodel.interop.script_changes import script_changes
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
     from costmodel.interop.answer import JobFile
+    from costmodel.planning.plan import Plan
     from costmodel.planning.uncertain import Trial
 
 _LEFT = re.compile(r'(?:# left to you: |^ {6}")([^"\n]+)', re.M)
 
 
-class Candidate(NamedTuple):
-    """A layout to try."""
+def launch_folders(plan: Plan, framework: str = "") -> dict[str, str]:
+    """Return the files that launch each of the layouts to try, a folder each, by their paths.
 
-    est: Estimate
-    trial: Trial
-    command: str
-    """The command line that prices it."""
-    job_file: str
-    """Empty where a file cannot say its model, cluster or recipe."""
+    A folder has the framework's configuration, the job file that prices it where a file can say the job, and
+    ``README.md`` with what is left to the person. ``changes.diff`` is what to change in the planned file where that is
+    a launch script of Megatron-LM; else what the configuration changes in that of the file's own layout.
 
+    Parameters
+    ----------
+    framework : str, optional
+        A name in `FRAMEWORKS`; that of the recipe if left out, and none where nobody writes its configurations.
 
-def launch_folders(
-    candidates: Sequence[Candidate], today: Estimate | None, framework: str, file: JobFile | None
-) -> dict[str, str]:
-    """Return the files of `Plan.launch_folders` by their paths; `today` is the layout of the planned `file`."""
+    Returns
+    -------
+    files : dict of str to str
+        Texts by path, such as ``1-tp4-pp2/launch.sh``.
+
+    Raises
+    ------
+    FrameworkConfigError
+        If the framework cannot launch a layout.
+    """
+    launches = plan.best.job.recipe.launches
+    framework = framework or (launches.framework if launches is not None else "")
+    today = plan.yours.est if plan.yours else None
     files: dict[str, str] = {}
-    for number, one in enumerate(candidates, start=1):
-        degrees = layout_text(one.est.job.layout).partition(",")[0]
-        texts = {"job.yaml": one.job_file} if one.job_file else {}
+    for number, (est, trial) in enumerate(plan.trials(), start=1):
+        degrees = layout_text(est.job.layout).partition(",")[0]
+        texts: dict[str, str] = {}
+        with suppress(CostModelError):  # a file cannot say every model, cluster or recipe
+            texts["job.yaml"] = plan.job_file(est)
         if framework in FRAMEWORKS:
-            texts |= _configuration(one.est, today, framework, file)
-        texts["README.md"] = _readme(one, texts, framework)
+            texts |= _configuration(est, today, framework, plan.question.file)
+        texts["README.md"] = _readme(est, trial, plan.command_of(trial.row), texts, framework)
         files |= {f"{number}-{degrees.replace(' ', '-')}/{name}": text for name, text in texts.items()}
     return files
 
@@ -72,17 +86,16 @@ def _configuration(
     }
 
 
-def _readme(candidate: Candidate, texts: dict[str, str], framework: str) -> str:
+def _readme(est: Estimate, trial: Trial, command: str, texts: dict[str, str], framework: str) -> str:
     """Return what a layout promises, what each file is, and what is left to the person."""
-    est = candidate.est
     step, memory = format_seconds(float(est.step_time_s), 4), format_bytes(float(est.memory_bytes_per_gpu))
-    low, high = (format_seconds(end, 3) for end in candidate.trial.range_s(est))
+    low, high = (format_seconds(end, 3) for end in trial.range_s(est))
     lines = [
         f"# {layout_text(est.job.layout)}",
         "",
         f"{step} a step ({low} to {high}), {memory} a GPU, fits with {chance_text(float(est.fits_probability))}.",
         "",
-        f"    {candidate.command}",
+        f"    {command}",
         "",
         "prices it again.",
         "",

@@ -27,10 +27,10 @@ from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, assumed_sentences, estimate
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.answer import JobFile, job_of_file
-from costmodel.planning.advice import advice, relaxed_gains, why_not
+from costmodel.planning import advice as explanation
 from costmodel.planning.found import KEPT, Found
-from costmodel.planning.launch import Candidate, launch_folders
-from costmodel.planning.machines import Machine, machine_columns, machines, several_machines
+from costmodel.planning.launch import launch_folders
+from costmodel.planning.machines import machine_columns, machines, several_machines
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.request import requested
 from costmodel.planning.tuning import Progress, fixed, searched
@@ -41,23 +41,16 @@ from costmodel.whole_run.run import run_of
 class Plan(Found, Answer):
     """The answer of a search: the best layouts, the front, and why the others are out."""
 
-    def why_not(self, layout: str | Mapping[str, Any], job: int = 0) -> str:
-        """Say why a layout is not the plan: impossible, too large, or slower and by what."""
-        return why_not(self, layout, job)
-
-    def advice(self) -> list[str]:
-        """Explain the pick in a few sentences with numbers from bills."""
-        return advice(self)
+    why_not = explanation.why_not
+    advice = explanation.advice
+    gains = explanation.relaxed_gains
+    launch_folders = launch_folders
 
     @property
     def assumptions(self) -> list[str]:
         """What of the job was assumed where nobody named it, and what of its file was not understood, in sentences."""
         notes = self.question.file.remarks if self.question.file else ()
         return [*notes, *assumed_sentences(self.question.jobs[0], self.assumed)]
-
-    def gains(self) -> list[tuple[str, float]]:
-        """Return each of the user's constraints with the share of step time that dropping it would save. [-]"""
-        return relaxed_gains(self)
 
     @property
     def searched(self) -> dict[str, str]:
@@ -109,42 +102,6 @@ class Plan(Found, Answer):
             )
         return text
 
-    def launch_folders(self, framework: str = "") -> dict[str, str]:
-        """Return the files that launch each of the layouts to try, a folder each, by their paths.
-
-        A folder has the framework's configuration, the job file that prices it where a file can say the job, and
-        ``README.md`` with what is left to the person. ``changes.diff`` is what to change in the planned file where that is
-        a launch script of Megatron-LM; else what the configuration changes in that of the file's own layout.
-
-        Parameters
-        ----------
-        framework : str, optional
-            A name in `FRAMEWORKS`; that of the recipe if left out, and none where nobody writes its configurations.
-
-        Returns
-        -------
-        files : dict of str to str
-            Texts by path, such as ``1-tp4-pp2/launch.sh``.
-
-        Raises
-        ------
-        FrameworkConfigError
-            If the framework cannot launch a layout.
-        """
-        launches = self.best.job.recipe.launches
-        named = framework or (launches.framework if launches is not None else "")
-        candidates = [
-            Candidate(est, trial, self.command_of(trial.row), self._job_file_if_any(est))
-            for est, trial in self.trials()
-        ]
-        return launch_folders(candidates, self.yours.est if self.yours else None, named, self.question.file)
-
-    def _job_file_if_any(self, est: Estimate) -> str:
-        try:
-            return self.job_file(est)
-        except CostModelError:
-            return ""
-
     def to_dict(
         self,
         *,
@@ -173,7 +130,7 @@ class Plan(Found, Answer):
         tried = [trial.row for trial in self.odds.trials()]
         trials = {
             row: {**record, "command": self.command_of(row)}
-            for row, record in zip(tried, rows_of(self.shown_columns(tried)), strict=True)
+            for row, record in zip(tried, rows_of(self.columns_of(tried)), strict=True)
         }
         yours: dict[str, Any] | None = {"problem": self.own_problem} if self.own_problem else None
         if self.yours is not None:
@@ -202,10 +159,8 @@ class Plan(Found, Answer):
             "why_not": dict(answers),
         }
 
-    @cached_property
-    def machines(self) -> tuple[Machine, ...]:
-        """The best of every cluster, number of GPUs and precision, with its whole run where the tokens are known."""
-        return machines(self)
+    machines = cached_property(machines)
+    """The best of every cluster, number of GPUs and precision, with its whole run where the tokens are known."""
 
     @property
     def has_machines(self) -> bool:

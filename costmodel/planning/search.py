@@ -85,11 +85,11 @@ class Question:
         framework_values = self.framework_values.get(job.recipe.name, {})
         return {**default_values(job, float(job.layout.gpus)), **framework_values, **self.given}
 
-    def command_of(self, job: Job, command: str = "estimate") -> str:
+    def command_of(self, job: Job) -> str:
         """Return the command line that prices a job of one layout, on top of the file that was planned."""
         file = self.file or JobFile({})
         below = file.keywords if file.path else None
-        return command_text(job, command, self.files, path=file.path, below=below, words=file.words)
+        return command_text(job, "estimate", self.files, path=file.path, below=below, words=file.words)
 
     def without(self, knob: str) -> Question:
         """Return the question with one knob left to the search."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.estimates.mesh import mesh_of
+from costmodel.estimates.mesh import group_numbers, mesh_of
 from costmodel.estimates.pipeline_run import PipelineRun, lines_after, run_pipeline
 from costmodel.estimates.roofline import OperatorRow, Roofline, axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
@@ -390,48 +390,8 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
 
 # --- the mesh ---
 
-_EXPERT_AXES = ("etp", "ep", "edp")
 _NODES_SHOWN = 8
 _WIDEST = 72
-
-
-def group_numbers(est: Estimate, gpus: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Return the group that each GPU belongs to, by axis; axes of one are left out.
-
-    Ranks are numbered along the axis order, innermost first; a group holds the ranks that differ
-    in its own axis alone. Expert axes lie over tp, cp and dp of one pipeline stage.
-    """
-    layout, order = est.job.layout, est.job.axis_order
-    size = {axis: int(getattr(layout, axis)) for axis in order}
-    place, inner = {}, 1
-    for axis in order:
-        place[axis] = gpus // inner % size[axis]
-        inner *= size[axis]
-    found = {
-        axis: _number(gpus.shape, [(place[a], size[a]) for a in order if a != axis])
-        for axis in order
-        if size[axis] > 1
-    }
-    ep, etp = int(layout.ep), int(layout.etp)
-    if ep * etp > 1:
-        others = [axis for axis in order if axis != "pp"]
-        rank = _number(gpus.shape, [(place[a], size[a]) for a in others])
-        width = {"etp": etp, "ep": ep, "edp": int(np.prod([size[a] for a in others])) // (ep * etp)}
-        at = {"etp": rank % etp, "ep": rank // etp % ep, "edp": rank // (etp * ep)}
-        for axis in _EXPERT_AXES:
-            if width[axis] > 1:
-                rest = [(at[a], width[a]) for a in _EXPERT_AXES if a != axis]
-                found[axis] = _number(gpus.shape, [*rest, (place["pp"], size["pp"])])
-    return found
-
-
-def _number(shape: tuple[int, ...], digits: list[tuple[NDArray[np.int64], int]]) -> NDArray[np.int64]:
-    """Count the combinations of some places, the first digit fastest."""
-    number, weight = np.zeros(shape, dtype=np.int64), 1
-    for digit, base in digits:
-        number = number + digit * weight
-        weight *= base
-    return number
 
 
 def mesh_chart(est: Estimate) -> Chart:
@@ -439,10 +399,12 @@ def mesh_chart(est: Estimate) -> Chart:
     gpus, tier = int(est.job.layout.gpus), est.job.cluster.tiers[0]
     width = min(int(usable_domain_size(gpus, tier.size)), _WIDEST)
     shown = min(_NODES_SHOWN if width <= 16 else 3, -(-gpus // width))
-    rows = {row.dim: row for row in mesh_of(est) if row.link}
-    panels = []
-    for axis, groups in group_numbers(est, np.arange(gpus)).items():
-        row = rows.get(axis) or next(r for r in rows.values() if r.dim in ("shard", axis))
+    rows = mesh_of(est)
+    numbers, panels = group_numbers(rows, np.arange(gpus)), []
+    for row in rows:
+        if not row.link:
+            continue
+        axis, groups = row.dim, numbers[row.dim]
         inside = row.members[0]
         title = f"{axis} = {row.factor:,}: {row.groups:,} groups on {row.link}, {inside} of it in a domain"
         hover = f"domain %{{y}}, GPU %{{x}}: {axis} group %{{text}}"

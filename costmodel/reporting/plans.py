@@ -97,7 +97,7 @@ def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
     chosen = found.chosen()
     trials = [found.trial(column, chosen[0]) for column in chosen]
     rows = [int(row) for row in found.rows[chosen]]
-    table = plan.shown_columns(rows)
+    table = plan.columns_of(rows)
 
     def _range(row: int) -> str:
         ends = trials[row].range_s(plan.estimate_of(plan.kept.top, rows[row]))

@@ -192,7 +192,7 @@ def test_the_best_is_beaten_on_both_axes_by_no_row_of_the_same_screen():
     """Neither by a layout to try nor by one of the best or of the front; what is shown as the fastest is."""
     for job in ({"model": "llama3-70b", "gpus": 256}, {"model": "mixtral-8x7b", "gpus": 64}):
         found = cm.plan(**job, global_batch=512, seq_len=8192)
-        tables = (found.shown_columns([trial.row for _, trial in found.trials()]), found.columns(20))
+        tables = (found.columns_of([trial.row for _, trial in found.trials()]), found.columns(20))
         rows = [row for table in (*tables, found.pareto_columns()) for row in rows_of(table)]
         best = rows[0]
         assert best["rank"] == 1

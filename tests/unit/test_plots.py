@@ -11,10 +11,11 @@ from costmodel.base.answer import Views
 from costmodel.cli import main
 from costmodel.cli.streams import _SPELT
 from costmodel.estimates import collective as prices
+from costmodel.estimates.mesh import group_numbers, mesh_of
 from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting.charts import Bars, Chart, Curve, Dots, Panel, rows_of, save
-from costmodel.reporting.pictures import group_numbers, operator_points
+from costmodel.reporting.pictures import operator_points
 from costmodel.reporting.series import memory_stacks, time_parts
 from costmodel.reporting.terminal import terminal_text
 
@@ -97,7 +98,7 @@ def test_groups_of_the_map_are_those_of_the_mesh(est):
     sizes = {**{axis: int(getattr(est.job.layout, axis)) for axis in ("tp", "cp", "pp", "dp", "ep", "etp")}}
     sizes["edp"] = int(est.job.layout.expert_dp)
     mesh = est.priced.placed.mesh.groups()
-    for axis, groups in group_numbers(est, gpus).items():
+    for axis, groups in group_numbers(mesh_of(est), gpus).items():
         members = np.bincount(groups)
         assert (members == sizes[axis]).all()
         first = np.flatnonzero(groups == groups[0])
