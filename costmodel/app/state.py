@@ -99,13 +99,13 @@ def state_of(query: str) -> State:
         parts[prefix][name.removeprefix(prefix)] = text
     models = [_unpacked(parts[prefix].pop(_MODEL, "")) for prefix in ("", _SECOND)]
     first, second = (
-        Texts(_by_degree(known_fields(parts[prefix], JOB_FIELDS, "link")), model)
+        Texts(_by_degree(known_fields(parts[prefix], JOB_FIELDS)), model)
         for prefix, model in zip(("", _SECOND), models, strict=True)
     )
     return State(
         jobs=(first, second),
-        search=known_fields(parts[_SEARCH], SEARCH_FIELDS, "link"),
-        run=known_fields(parts[_RUN], WHOLE_RUN_FIELDS, "link"),
+        search=known_fields(parts[_SEARCH], SEARCH_FIELDS),
+        run=known_fields(parts[_RUN], WHOLE_RUN_FIELDS),
         view=own["view"] or "overview",
         figure=own["figure"] or "time",
         second=own["job"] == "b",

@@ -101,15 +101,13 @@ def _read(name: str, text: str) -> Any:
     return read(name, text.split() if FIELD[name].kind in PAIRS else text.strip())
 
 
-def texts_of(values: Mapping[str, Any], fields: Iterable[Field] = JOB_FIELDS) -> dict[str, str]:
-    """Return values of fields as the texts that read as them.
+def texts_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a job as texts that read as their values.
 
     >>> texts_of({"gpus": 64, "switches": {"dp_overlap": "none"}, "sequence_parallel": True})
     {'gpus': '64', 'sequence_parallel': 'true', 'switches': 'dp_overlap=none'}
     """
-    return {
-        name: _text(values[name]) for name in names(fields) if name in values and values[name] is not None
-    }
+    return {name: _text(values[name]) for name in names(JOB_FIELDS) if values.get(name) is not None}
 
 
 def _text(value: Any) -> str:
@@ -126,16 +124,14 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def known_fields(given: Mapping[str, Any], fields: Iterable[Field], who: str) -> dict[str, str]:
-    """Return texts by field from names or aliases of fields."""
-    held = tuple(fields)
-    known = set(names(held))
-    found = {}
-    for key, value in given.items():
-        name = canonical(str(key))
-        if name not in known:
-            raise CostModelError(f"{who}: {unknown_field(key, held)}")
-        found[name] = _text(value)
+def known_fields(given: Mapping[str, str], fields: Iterable[Field]) -> dict[str, str]:
+    """Return the texts of a link by field, from names or aliases of fields."""
+    known, found = tuple(fields), {}
+    for key, text in given.items():
+        name = canonical(key)
+        if name not in names(known):
+            raise CostModelError(f"link: {unknown_field(key, known)}")
+        found[name] = text
     return found
 
 

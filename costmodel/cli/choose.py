@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import date
 from functools import cache
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -108,7 +107,9 @@ def plan(
         target.note("\n".join(remark for remark in remarks if remark not in noted))
         return
     if folder is not None:
-        _write_folders(found.launch_folders(asked.get("framework") or ""), target, folder)
+        for name, text in found.launch_folders(asked.get("framework") or "").items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            target.write(folder / name, text)
     if target.out is not None and target.out.suffix.lower() == ".parquet":
         _write_parquet(found, target)
         target = target._replace(out=None)
@@ -141,14 +142,6 @@ def _asked(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
     if emit and emit != opt.JOB and not asked.get("framework"):
         asked["framework"] = emit
     return asked
-
-
-def _write_folders(files: Mapping[str, str], target: Target, folder: Path) -> None:
-    """Write the launch files of the layouts to try, each folder's README last."""
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        target.write(path, text)
 
 
 def _write_parquet(found: Plan, target: Target) -> None:

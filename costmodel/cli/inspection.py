@@ -185,7 +185,9 @@ def profile(
     import costmodel as cm
 
     has_job = bool(job) or any(value is not None for name, value in given.items() if name in FIELD)
-    draw = planned_figure("TraceProfile", plot, target, figure or ("against_bill" if has_job else "classes"))
+    if plot and not figure and has_job:
+        figure = "against_bill"
+    draw = planned_figure("TraceProfile", plot, target, figure)
     path = target.file(write)
     est = cm.estimate(**merged_job(given, job)) if has_job else None
     found = cm.profile(trace, est, device=device, step_range=step_range)

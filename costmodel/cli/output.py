@@ -229,7 +229,9 @@ def _terminal_width() -> int | None:
 def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Callable[[Answer], None]:
     """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for."""
     path, here = target.file(plot), plot == "-"
-    if path is None and not here and not figure:
+    if not plot:
+        if figure:
+            raise CostModelError("--figure: needs --plot, a file to draw it into or - for the terminal")
         return lambda answer: None
     if here and target.format is not Format.table:
         raise CostModelError(f"--plot -: draws below a table, not below {target.format.value}; name a file")

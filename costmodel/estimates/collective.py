@@ -222,13 +222,14 @@ def _price(
     family: str,
     algorithm: str,
     size: Array,
-    at: Callable[[Array], CollectiveTime | GroupCost],
+    cost: CollectiveTime | GroupCost,
+    searched: CollectiveTime | GroupCost,
     chosen: NDArray[np.bool_],
     wire_bytes: Array | None = None,
     needs: str = "",
 ) -> Price:
-    """Price an algorithm at the sizes asked for, and find its crossover among `SEARCHED_SIZES`."""
-    zero, cost, searched = np.zeros_like(size), at(size), at(SEARCHED_SIZES)
+    """Return the price of an algorithm that costs so much at some sizes, and at `SEARCHED_SIZES` for its crossover."""
+    zero = np.zeros_like(size)
     wire = cost.wire_bytes if isinstance(cost, GroupCost) else np.asarray(wire_bytes)
     return Price(
         family,
@@ -250,19 +251,13 @@ def _price_library(name: str, size: Array, placed: Placed) -> list[Price]:
     family = "torus" if placed.tiers[0].shape else "nccl"
     chosen = _chosen(name, size, placed)
 
-    known = {
-        id(sizes): collective_candidates(
-            name, sizes, placed.group, placed.tiers, concurrent=placed.concurrent
-        )
+    costs, searched = (
+        collective_candidates(name, sizes, placed.group, placed.tiers, concurrent=placed.concurrent)
         for sizes in (size, SEARCHED_SIZES)
-    }
-
-    def one(algorithm: str, sizes: Array) -> GroupCost:
-        return known[id(sizes)][algorithm]
-
+    )
     return [
-        _price(family, way, size, partial(one, way), chosen == float(NCCL_ALGORITHMS.index(way)))
-        for way in known[id(size)]
+        _price(family, way, size, cost, searched[way], chosen == float(NCCL_ALGORITHMS.index(way)))
+        for way, cost in costs.items()
     ]
 
 
@@ -280,7 +275,7 @@ def _price_textbook(name: str, size: Array, placed: Placed) -> list[Price]:
     bus, never = bus_bytes(name, size, float(ranks)), np.zeros(size.shape, dtype=np.bool_)
 
     def row(algorithm: str, at: Callable[[Array], CollectiveTime], needs: str = "") -> Price:
-        return _price("textbook", algorithm, size, at, never, bus, needs)
+        return _price("textbook", algorithm, size, at(size), at(SEARCHED_SIZES), never, bus, needs)
 
     link = {"latency_s": tier.latency_s, "bandwidth_bytes_per_s": rate}
     flat = [
@@ -333,7 +328,8 @@ def _price_exchange(size: Array, placed: Placed, routing: Routing) -> list[Price
         ("nccl", "all-to-all", all_to_all),
     )
     return [
-        _price(family, way, size, at, np.full(size.shape, way == "once-per-node")) for family, way, at in ways
+        _price(family, way, size, at(size), at(SEARCHED_SIZES), np.full(size.shape, way == "once-per-node"))
+        for family, way, at in ways
     ]
 
 

@@ -49,13 +49,12 @@ def root_of(est: PricedJob) -> Node:
     once: dict[str, list[Node]] = {}
     for line in est.bill.time_lines:
         if line.name not in seen:
-            once.setdefault(_ONCE.get(line.axis, line.axis), []).append(_leaf(line, line.name))
-    stage = _parent(_stage_text(est), 1.0, [_parent("micro-batch", micro_batches, blocks)])
+            leaf = Node(line.name, float(line.count), float(line.exposed_each_s))
+            once.setdefault(_ONCE.get(line.axis, line.axis), []).append(leaf)
+    pp = float(priced.placed.layout.pp)
+    where = "the only stage" if pp == 1 else f"stage {slowest_stage(est)} of {pp:.0f}, the slowest"
+    stage = _parent(where, 1.0, [_parent("micro-batch", micro_batches, blocks)])
     return _parent("step", 1.0, [stage, *(_parent(name, 1.0, nodes) for name, nodes in once.items())])
-
-
-def _leaf(line: TimeLine, name: str) -> Node:
-    return Node(name, float(line.count), float(line.exposed_each_s))
 
 
 def _operators(lines: list[TimeLine], label: str) -> list[Node]:
@@ -66,12 +65,6 @@ def _operators(lines: list[TimeLine], label: str) -> list[Node]:
         operator, _, pass_name = name.removeprefix("compute.").rpartition(".")
         groups.setdefault(operator, []).append(Node(pass_name, 1.0, float(line.exposed_each_s)))
     return [_parent(name, 1.0, nodes) for name, nodes in groups.items()]
-
-
-def _stage_text(est: PricedJob) -> str:
-    """Name the stage whose blocks the bill counts."""
-    pp = float(est.priced.placed.layout.pp)
-    return "the only stage" if pp == 1 else f"stage {slowest_stage(est)} of {pp:.0f}, the slowest"
 
 
 def slowest_stage(est: PricedJob) -> int:

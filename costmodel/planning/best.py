@@ -17,20 +17,10 @@ _ANCHORS = 8
 
 
 def pareto_indices(score: Array, size: Array) -> NDArray[np.int64]:
-    """Return the points that no other beats in one of the two without losing in the other.
+    """Return the points that no other beats in one of two costs without losing in the other, by rising score.
 
-    Parameters
-    ----------
-    score, size : Array
-        Two costs of each point, less is better.
+    Of points equal in both the first stays.
 
-    Returns
-    -------
-    indices : ndarray
-        By rising score. Of points equal in both the first stays.
-
-    Examples
-    --------
     >>> pareto_indices(np.array([3.0, 1.0, 2.0, 2.0]), np.array([1.0, 3.0, 2.0, 4.0])).tolist()
     [1, 2, 0]
     """

@@ -334,15 +334,11 @@ class Found:
     @property
     def memory_gain(self) -> float:
         """Share of the step that memory enough for any layout would save, with the recipe's own switches. [-]."""
-        job = self._plain_job
+        # The pick's job as its recipe has it; where nothing asked for starts with those switches, with the pick's.
+        job = self.asked_job(self.pick)
+        job = job if job in self.tally.fastest_s else int(self.kept.top["job"][self.pick])
         fitting_s = self.tally.best_score.get(job, np.inf) / self.question.weight(self.jobs[job])
         return 1.0 - min(float(self.tally.fastest_s[job]) / fitting_s, 1.0)
-
-    @property
-    def _plain_job(self) -> int:
-        """The pick's job as its recipe has it; where nothing asked for starts with those switches, with the pick's."""
-        plain = self.asked_job(self.pick)
-        return plain if plain in self.tally.fastest_s else int(self.kept.top["job"][self.pick])
 
     def better_than(self, score: float) -> int:
         """Count the layouts that fit and score better (the rank of one is one more).

@@ -88,19 +88,12 @@ class _Written(string.Formatter):
 
 
 def say(template: str, record: Any, *given: Any, **more: Any) -> str:
-    """Fill in a template from a record, and from what else is given.
+    """Fill in a template from the attributes or items of a record, and from what else is given.
 
-    Parameters
-    ----------
-    template : str
-        With fields such as ``{time_s:s4}``: ``s`` a time, ``B`` bytes, ``B/s``, ``FLOP`` and ``FLOP/s`` with a prefix, each
-        with a number of digits if not three; ``$``, ``count``, ``days``, ``duration``, ``figure``, ``chance`` and ``plural
-        NOUN``; else as `format` has it. What is None or not a number is empty.
-    record : object or mapping
-        What has the figures.
+    Fields are such as ``{time_s:s4}``: ``s`` a time, ``B`` bytes, ``B/s``, ``FLOP`` and ``FLOP/s`` with a prefix, each with
+    a number of digits if not three; ``$``, ``count``, ``days``, ``duration``, ``figure``, ``chance`` and ``plural NOUN``;
+    else as `format` has it. What is None or not a number is empty.
 
-    Examples
-    --------
     >>> line = {"name": "fc1", "time_s": 0.0123, "share": 0.25, "size": 2**31, "left": None}
     >>> say("{name}: {time_s:s4}, {share:.1%}, {size:B}{left:s}, {gpus:plural GPU}", line, gpus=1)
     'fc1: 12.30 ms, 25.0%, 2.00 GiB, 1 GPU'
@@ -168,22 +161,22 @@ def cells_of(name: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 def table_of(name: str, records: Iterable[Any], own: Mapping[str, Any] | None = None, **more: Any) -> Grid:
     """Return a table of ``tables.csv``; see `grid_of` for what else may be given, title and note among it."""
-    held = _table(name)
+    known = _table(name)
     return grid_of(
-        more.pop("title", held["title"]),
+        more.pop("title", known["title"]),
         records,
         cells_of(name, own),
-        note=more.pop("note", held["note"]),
+        note=more.pop("note", known["note"]),
         **more,
     )
 
 
 @cache
 def _facts(name: str) -> list[dict[str, str]]:
-    held = [row for row in _read("facts.csv") if row["table"] == name]
-    if not held:
+    rows = [row for row in _read("facts.csv") if row["table"] == name]
+    if not rows:
         raise KeyError(f"facts.csv has no table {name}")
-    return held
+    return rows
 
 
 def facts_of(name: str, record: Any, **more: Any) -> list[tuple[str, str]]:
@@ -200,21 +193,12 @@ def facts_grid(name: str, record: Any, title: str, **more: Any) -> Grid:
 def figures_from(name: str, items: Sequence[Any], own: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows that ``facts.csv`` has on several records, a column a record; `own` says what has no text there.
 
-    A row named ``  of X`` holds the percentiles of the row above it, and is printed as those are.
+    A row that says nothing of any is left out; one named ``  of X`` holds the percentiles of the row above it.
     """
     forms = {row["row"]: own.get(row["row"], row["text"]) for row in _facts(name)}
     unknown = own.keys() - forms.keys()
     if unknown:
         raise KeyError(f"{name}: facts.csv has no row {unknown}")
-    rows = figures_of(items, {title: form for title, form in forms.items() if form})
-    return [[PERCENTILES if row[0].startswith("  of ") else row[0], *row[1:]] for row in rows]
-
-
-def figures_of(items: Sequence[Any], figures: Mapping[str, Any]) -> list[list[str]]:
-    """Return rows of figures, a column an item; a row that says nothing of any is left out.
-
-    >>> figures_of([{"days": 3.25}, {"days": 7.0}], {"days": "days:,.1f"})
-    [['days', '3.2', '7.0']]
-    """
-    rows = [[name, *(_reader(form)(item) for item in items)] for name, form in figures.items()]
-    return [row for row in rows if any(row[1:])]
+    rows = [[title, *(_reader(form)(item) for item in items)] for title, form in forms.items() if form]
+    shown = [row for row in rows if any(row[1:])]
+    return [[PERCENTILES if row[0].startswith("  of ") else row[0], *row[1:]] for row in shown]

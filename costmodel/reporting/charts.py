@@ -383,15 +383,11 @@ def _draw_panel(axes: Any, panel: Panel, width: float) -> None:
     axes.set(xlabel=panel.x, ylabel=panel.y)
     axes.set_title(panel.title, fontsize="small", loc="left")
     for axis in "xy":
-        if axis in panel.log:
-            axes.set(**{f"{axis}scale": "log"})
-        if getattr(panel, f"{axis}_range") is not None:
-            axes.set(**{f"{axis}lim": getattr(panel, f"{axis}_range")})
-        ticks = getattr(panel, f"{axis}_ticks")
-        if axis in panel.log and not ticks:
-            ticks = log_ticks(*sorted(getattr(axes, f"get_{axis}lim")()))
-        if ticks:
-            getattr(axes, f"set_{axis}ticks")(list(ticks), list(ticks.values()), fontsize="small")
+        shown = _axis(panel, axis)
+        scale = "log" if shown["log"] else "linear"
+        axes.set(**{f"{axis}scale": scale, f"{axis}lim": shown["ends"]})
+        if shown["ticks"]:
+            getattr(axes, f"set_{axis}ticks")(*zip(*shown["ticks"], strict=True), fontsize="small")
     axes.minorticks_off()
     dots = [mark for mark in panel.marks if isinstance(mark, Dots)]
     _name_dots(axes, dots, (0.85 * 72 * width, 0.85 * 72 * panel.height))
@@ -491,12 +487,6 @@ def _draw_cells(axes: Any, cells: Cells) -> None:
         for (row, place), number in np.ndenumerate(cells.numbers):
             axes.text(place + 0.5, row + 0.5, f"{number:.0f}", ha="center", va="center", fontsize=6.5)
     axes.grid(visible=False)
-    rows, width = cells.numbers.shape
-    axes.set(ylim=(rows, 0))
-    for axis, count in (("x", width), ("y", rows)):
-        places = range(0, count, 1 if count <= 16 else 8) if cells.has_texts or width > 16 else ()
-        ticks = [at + 0.5 for at in places], [str(at) for at in places]
-        getattr(axes, f"set_{axis}ticks")(*ticks, fontsize="x-small")
 
 
 _DRAW_FUNCTIONS: Mapping[type, Any] = {

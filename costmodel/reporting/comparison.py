@@ -71,13 +71,11 @@ def _differences(comparison: Comparison) -> list[str]:
     return remarks
 
 
-def compare_summary(comparison: Comparison, *, start: str = "") -> Summary:
+def compare_summary(comparison: Comparison) -> Summary:
     """Return the fastest job against the first in a sentence, a row a job, and the lines that differ most."""
     ests, spent = comparison.estimates, comparison.spent
     times = [float(est.step_time_s) for est in ests]
     others = sorted(range(1, len(ests)), key=lambda job: (not ests[job].fits, times[job]))
-    if not others:
-        return Summary(compare_grids(comparison, start=start)[:1])
     listed, best = [0, *others][:_ROWS], others[0]
 
     def of_est(form: str) -> Form:

@@ -446,13 +446,9 @@ def effect_label(effect: Effect) -> str:
     return f"{effect.name}: {effect.before} → {effect.after}"
 
 
-def tornado_of(est: Estimate) -> Chart:
-    """Draw what each number and each switch of a job is worth."""
-    return tornado_chart(sensitivity(est))
-
-
-def tornado_chart(found: Sensitivity) -> Chart:
+def tornado_chart(found: Estimate | Sensitivity) -> Chart:
     """Draw a bar for less and a bar for more of each number; below, one for the other value of each switch."""
+    found = found if isinstance(found, Sensitivity) else sensitivity(found)
     by = f"{found.change:.0%}"
     numbers, switches = (tornado_effects(found, switches=which) for which in (False, True))
     panels = [

@@ -36,7 +36,10 @@ def sensitivity_grids(found: Sensitivity, *, every_one: bool = False, top: int =
     )
     grid = _by(table_of("numbers", numbers, {"Now >": _value}, note=note), by)
     switches, left = _chosen(
-        [effect for effect in found.effects if effect.kind == "switch"], _saves, every_one, top
+        [effect for effect in found.effects if effect.kind == "switch"],
+        lambda effect: -min(effect.more, effect.memory_more),
+        every_one,
+        top,
     )
     marked = f"{MARK} changes numerics: another model comes out."
     note = "Fastest first." + (marked if any(effect.name in NUMERIC for effect in switches) else "")
@@ -67,11 +70,6 @@ def _left_out(left: int, verb: str) -> str:
 
 def _reach(effect: Effect) -> float:
     return max(effect.reach, abs(effect.memory_more))
-
-
-def _saves(effect: Effect) -> float:
-    """Return the larger of what the other value of a switch takes off time and memory. [-]"""
-    return -min(effect.more, effect.memory_more)
 
 
 def _value(effect: Effect) -> str:
@@ -106,13 +104,9 @@ def sensitivity_summary(found: Sensitivity) -> Summary:
     numbers = sorted(numbers, key=lambda effect: -effect.reach)[:LINES]
     switches = [effect for effect in found.effects if effect.kind == "switch" and effect.name not in NUMERIC]
     worth = [effect for effect in switches if effect.more < 0 or effect.memory_more < 0]
-    worth = sorted(worth, key=_saved)[:LINES]
+    # By what they save of the step, and those that leave it as it is by what they save of the memory.
+    worth.sort(key=lambda effect: effect.more if effect.more < -0.0005 else 1.0 + effect.memory_more)
     remarks = sensitivity_remarks(found)
     title = remarks[0] if remarks else ""
     shown = _by(table_of("numbers in short", numbers, {"Now >": _value}, title=title), f"{found.change:.0%}")
-    return Summary([shown, table_of("switches in short", worth)], remarks[1:2])
-
-
-def _saved(effect: Effect) -> float:
-    """Return the change of step time, that of memory where the step stays as it is."""
-    return effect.more if effect.more < -0.0005 else 1.0 + effect.memory_more
+    return Summary([shown, table_of("switches in short", worth[:LINES])], remarks[1:2])
