@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from costmodel.estimates.samples import QUANTILES
 from costmodel.reporting import tables
 from costmodel.reporting.cells import say
 from costmodel.reporting.charts import Chart, page_record
-from costmodel.reporting.html.page import warned
+from costmodel.reporting.html.page import template, warned
 from costmodel.reporting.other_pictures import layout_in_short, pareto_chart
 from costmodel.reporting.pictures import MOST_TASKS, memory_chart, pipeline_chart, step_panel
 from costmodel.reporting.plans import narrow, plan_grids
@@ -63,18 +62,8 @@ _NEEDS = {"pipeline": "pp", "communication-roofline": "gpus", "mesh": "gpus"}
 """By figure, the degree that has to be above one for a job to have it."""
 
 
-@cache
-def template(name: str) -> Any:
-    """Return a template of the page, compiled once."""
-    from jinja2 import Environment, PackageLoader
-
-    found = Environment(loader=PackageLoader("costmodel.app", "."), autoescape=True)
-    found.globals["html_table"] = html_table
-    return found.get_template(name)
-
-
 def _piece(name: str, *given: Any) -> str:
-    return str(getattr(template("pieces.html").module, name)(*given))
+    return str(getattr(template("pieces.html", "costmodel.app").module, name)(*given))
 
 
 def _wrapped(grids: Sequence[Grid]) -> str:
@@ -242,7 +231,6 @@ def explained(job: Texts, line: str) -> str:
 
 
 def _compared(first: Texts, second: Texts) -> str:
-    """Return two bills side by side."""
     if not second.named() and not second.model:
         missing = "There is no second job yet: copy this one, change it, and both stand here."
         return _piece("sentences", [missing])
@@ -257,7 +245,6 @@ def _compared(first: Texts, second: Texts) -> str:
 
 
 def _spread(samples: Samples) -> Grid:
-    """Return the quantiles of what is sampled."""
     written = {
         "step_time_s": ("step time", "s"),
         "mfu": ("MFU", ".1%"),

@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Callable
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from itertools import groupby
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -29,6 +28,7 @@ from costmodel.base.errors import CostModelError, one_line
 from costmodel.base.files import close_files
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, known_words, names
+from costmodel.reporting.html.page import asset, template
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
@@ -99,7 +99,7 @@ def page(query: str) -> str:
         "run_other": [field for field in WHOLE_RUN_FIELDS if field.name not in most_asked],
     }
     return str(
-        answers.template("page.html").render(
+        template("page.html", "costmodel.app").render(
             forms=forms,
             titles=VIEWS,
             figures=FIGURES,
@@ -148,12 +148,6 @@ _ASSETS = {
 """Files of the page, with the package of each."""
 
 
-@cache
-def _asset(name: str) -> str:
-    """Return a file of the page."""
-    return (files(_ASSETS[name]) / name).read_text(encoding="utf-8")
-
-
 _MOST_BYTES = 64 * 2**20
 """Of a file that is dropped on the page."""
 
@@ -180,7 +174,7 @@ class Handler(BaseHTTPRequestHandler):
         if what == "":
             self._send(page(at.query), "text/html")
         elif what in _ASSETS:
-            self._send(_asset(what), "text/css" if what.endswith("css") else "text/javascript")
+            self._send(asset(what, _ASSETS[what]), "text/css" if what.endswith("css") else "text/javascript")
         elif what in _QUESTIONS:
             self._send(json.dumps(answer(what, at.query)), "application/json")
         elif what in _SEARCHES:

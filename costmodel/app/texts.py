@@ -97,7 +97,6 @@ def model_of(text: str) -> Model:
 
 
 def _read(name: str, text: str) -> Any:
-    """Read the text of one field."""
     return read(name, text.split() if FIELD[name].kind in PAIRS else text.strip())
 
 

@@ -87,7 +87,6 @@ class _Job(NamedTuple):
 
 
 def _job_of(given: Mapping[str, Any], fields: Iterable[Field] = JOB_FIELDS, *, layout: bool = True) -> _Job:
-    """Return the job that arguments describe."""
     named = {name: value for name, value in given.items() if value is not None}
     text, called = str(named.pop("file", "") or ""), str(named.pop("file_name", "") or "")
     above = keywords(named, fields, who="job")

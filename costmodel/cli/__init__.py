@@ -120,7 +120,6 @@ def _by_flag(message: str, arguments: Sequence[str]) -> str:
 
 
 def _usage(error: Any) -> str:
-    """Say what is wrong with a command line."""
     from costmodel.cli.unknown_option import unknown_option
 
     is_unknown = hasattr(error, "option_name") and hasattr(error, "possibilities")

@@ -145,7 +145,6 @@ def _asked(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
 
 
 def _write_parquet(found: Plan, target: Target) -> None:
-    """Write the kept layouts as parquet."""
     made = BytesIO()
     try:
         found.to_frame().to_parquet(made, index=False)

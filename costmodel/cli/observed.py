@@ -185,7 +185,6 @@ _FILES = ("out", "force", "quiet")
 
 
 def _kernels(what: str, device: str, small: bool, target: Target, dtypes: Sequence[str] = ("bf16",)) -> None:
-    """Time one kind of kernel and write its CSV."""
     import costmodel as cm
 
     with waiting(f"measuring {what}", quiet=target.quiet) as progress:

@@ -89,11 +89,6 @@ class Target(NamedTuple):
     force: bool
     details: bool = False
 
-    @property
-    def is_short(self) -> bool:
-        """Whether an answer is shown in twenty lines: in no file, and without details."""
-        return self.format is Format.table and self.out is None and not self.details
-
     @classmethod
     def of(
         cls,
@@ -130,7 +125,8 @@ class Target(NamedTuple):
         if self.csv is not None:
             self.write(self.csv, _text(result, Format.csv))
         width = _terminal_width() if self.out is None else None
-        short = result.summary() if self.is_short and result.summary is not None else None
+        is_short = self.format is Format.table and self.out is None and not self.details
+        short = result.summary() if is_short and result.summary is not None else None
         if short is not None:
             from costmodel.base.screen import drawn
 
@@ -203,7 +199,6 @@ def checked_file(name: str, force: bool) -> Path | None:
 
 
 def _text(result: Result, format: Format, width: int | None = None) -> str:
-    """Return a result as text."""
     if format is Format.json:
         from costmodel.base.answer import to_json
 

@@ -53,5 +53,4 @@ def unknown_option(error: Any) -> str:
 
 
 def _flags(command: Any) -> list[str]:
-    """Return the long flags of a command."""
     return sorted({flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")})

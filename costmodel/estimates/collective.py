@@ -245,7 +245,6 @@ def _price(
 
 
 def _price_library(name: str, size: Array, placed: Placed) -> list[Price]:
-    """Price what NCCL could do."""
     if not placed.has_library(name):
         return []
     family = "torus" if placed.tiers[0].shape else "nccl"

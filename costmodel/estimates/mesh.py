@@ -115,7 +115,6 @@ def _gradient_comm(layout: Layout) -> str:
 
 
 def _row(dim: str, group: Group, comm: str, gpus: float, cluster: Cluster) -> MeshRow:
-    """Describe one group."""
     ranks, tier = float(group.ranks), int(slowest_tier(group))
     members = tuple(int(m) for m in group.members)
     if tier < 0:

@@ -206,7 +206,6 @@ def _other_orders(job: Job) -> Iterator[Change]:
 
 
 def _together(job: Job, changes: list[Change]) -> Change:
-    """Return all changes at once."""
     jobs = [change.job for change in changes]
     layout = next((one.layout for one in jobs if one.layout is not job.layout), job.layout)
     order = next((one.axis_order for one in jobs if one.axis_order != job.axis_order), job.axis_order)

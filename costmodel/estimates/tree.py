@@ -98,7 +98,6 @@ def tree_rows(node: Node, *, least_share: float = 0.0) -> list[tuple[int, Node, 
 
 
 def _record(node: Node) -> dict[str, Any]:
-    """Return a part as nested plain data."""
     return {
         "name": node.name,
         "count": node.times,

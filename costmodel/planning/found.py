@@ -175,7 +175,7 @@ class Found:
         Scores stay in seconds of the nominal step, so that they compare with what the search noted of every knob's values:
         each is that of the best times the ratio of the quantiles. Layouts that are no candidates are left out.
         """
-        rows = self._list()[0]
+        rows = self.listed
         if self.own_row is not None and self.own_row not in rows:
             rows = np.asarray([*rows, self.own_row])
         found = self._compared(np.sort(rows), lambda job: 1.0)
@@ -185,7 +185,8 @@ class Found:
             top["score"] = top["score"].min() * quantile / quantile.min()
             self.kept = BestLayouts(best_rows(top, top["score"].size), self.kept.front)
         # The rows stand elsewhere now.
-        self.__dict__.pop("own_row", None)
+        for name in ("own_row", "_listed"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:
@@ -227,18 +228,15 @@ class Found:
     def __len__(self) -> int:
         return int(self.kept.top["score"].size)
 
-    def _list(self) -> tuple[Indices, Indices]:
+    @cached_property
+    def _listed(self) -> tuple[Indices, Indices]:
+        """Kept rows worth listing, the pick first, and how many rows each stands for."""
         runs = self._own is not None and self._own.runs
         return listed(self.kept.top, self.jobs, self._origins, own=self.own_row, runs=runs)
 
-    @cached_property
-    def _listed(self) -> tuple[Indices, Indices]:
-        """BestLayouts rows worth listing, the pick first, and how many rows each stands for."""
-        return self._list()
-
     @property
     def listed(self) -> Indices:
-        """BestLayouts rows worth listing: the pick, then by score; see `costmodel.planning.preference.listed`."""
+        """Kept rows worth listing: the pick, then by score; see `costmodel.planning.preference.listed`."""
         return self._listed[0]
 
     @property

@@ -306,7 +306,6 @@ class _Runner:
         return again
 
     def _renew(self, error: BaseException) -> None:
-        """Replace a broken executor."""
         if self.make is not None:
             self.executor.shutdown(wait=False, cancel_futures=True)
             self.executor = self.make()
@@ -355,11 +354,11 @@ def _planned(inputs: Point, samples: int, seed: int) -> Row:
     row = _row(inputs, "ok", "")
     row["num_layouts_priced"] = found.num_priced
     row |= {name: table[name][0] for name in _FIGURES}
-    return row | _spent(found.best) | _sampled(found.best, samples, seed)
+    return row | spent_on(found.best) | _sampled(found.best, samples, seed)
 
 
-def _spent(est: Estimate) -> Row:
-    """Return what the whole run of a point takes in time, energy and money while nothing fails."""
+def spent_on(est: Estimate) -> Row:
+    """Return what the whole run of a job takes in time, energy and money while nothing fails, as far as it is known."""
     tokens, cluster = est.job.tokens, est.job.cluster
     row: Row = {"price_usd_per_gpu_hour": cluster.price_usd_per_gpu_hour}
     if tokens is None:
@@ -390,7 +389,7 @@ def _estimated(inputs: Point, point: dict[str, Any], samples: int, seed: int) ->
     row["num_layouts_priced"] = 1
     row |= {name: table[name][0] for name in _FIGURES if name in table}
     row["choices"] = ""
-    return row | _spent(est) | _sampled(est, samples, seed)
+    return row | spent_on(est) | _sampled(est, samples, seed)
 
 
 def _row(point: Point, status: str, problem: str) -> Row:

@@ -316,7 +316,6 @@ def _figure_class() -> Any:
 
     class NotebookFigure(Figure):
         def _repr_png_(self) -> bytes:
-            """Draw the figure for a notebook."""
             drawn = BytesIO()
             self.savefig(drawn, format="png", dpi=75)
             return drawn.getvalue()

@@ -215,7 +215,6 @@ def _ends(spent: Spent) -> tuple[float, float, float]:
 
 
 def _dates(start: str, days: Sequence[float]) -> list[str]:
-    """Return on which days runs of so many days are done."""
     first: date = first_day(start)
     try:
         return [str(first + timedelta(days=ceil(count))) for count in days]
@@ -224,8 +223,6 @@ def _dates(start: str, days: Sequence[float]) -> list[str]:
 
 
 def _difference_grid(comparison: Comparison, bill: str, job: int, every_line: bool) -> Grid:
-    """Return what moved between the first job and another on one bill."""
-
     def row(name: str, values: Sequence[float], why: str = "") -> list[str]:
         return [name, *(_plain(bill, value) for value in values), _signed(bill, values[1] - values[0]), why]
 

@@ -79,7 +79,6 @@ def plan_summary(plan: Plan, *, count: int | None = None, commands: bool = False
 
 
 def _single_summary(plan: Plan) -> Summary:
-    """Return the plan of one machine in twenty lines."""
     best, choices = plan.best, plan.columns(1)["choices"][0]
     layout, *job = job_rows(best, plan.assumed)
     tokens = "" if best.job.tokens is None else spent_text(best, best.job.tokens)
@@ -264,7 +263,6 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
 
 
 def _price_of(cluster: Cluster) -> str:
-    """Say what an hour of a device costs, and since when."""
     usd = cluster.price_usd_per_gpu_hour
     return "no price" if usd is None else f"${usd:,.2f} ({cluster.price_date or 'given'})"
 

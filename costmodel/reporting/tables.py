@@ -114,7 +114,6 @@ def band_text(est: Estimate) -> str:
 
 
 def _moved_by_site(est: Estimate) -> str:
-    """Say how far a site moves the step time of a job."""
     shipped_s = float(estimate_job(replace(est.job, factors=NOMINAL)).step_time_s)
     moved = float(est.step_time_s) / shipped_s - 1.0
     return (

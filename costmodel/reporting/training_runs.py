@@ -32,7 +32,6 @@ def run_grids(run: TrainingRun) -> list[Grid]:
 
 
 def _headline(run: TrainingRun) -> Grid:
-    """Return what people ask first."""
     est = run.est
     found = run.intervals_s if run.failures_per_s else {}
     rules = "; ".join(say("{0} {1:duration}", {}, *rule) for rule in found.items())
@@ -155,7 +154,6 @@ def _causes(run: TrainingRun) -> list[Grid]:
 
 
 def _spread(run: TrainingRun) -> Grid:
-    """Return the percentiles of the Monte Carlo."""
     short = run.days < 1.0
     written = {
         "days": ("hours", 24.0, "figure") if short else ("days", 1.0, ",.1f"),

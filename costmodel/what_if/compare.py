@@ -32,9 +32,10 @@ from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.planning.entry import estimate
+from costmodel.planning.sweep import spent_on
 from costmodel.planning.uncertain import LAYOUT_KNOBS, sampled
 from costmodel.step.price import price
-from costmodel.whole_run.run import PERCENTILES, TrainingRun, step_power_w
+from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 _FIGURES = ("step_time_s", "mfu", "tokens_per_s_per_gpu", "memory_bytes_per_gpu")
 _MOST_TERMS = 4
@@ -100,22 +101,16 @@ class Spent(NamedTuple):
 
 def _spent(est: Estimate) -> Spent | None:
     """Return what the whole run of a job takes, on the samples that `run` and an estimate draw."""
-    tokens = est.job.tokens
-    if tokens is None:
+    if est.job.tokens is None:
         return None
-    hours, cluster = float(est.gpu_hours(tokens)), est.job.cluster
-    step_s, steps_s = float(est.step_time_s), est.sample().step_time_s
+    known, step_s, steps_s = spent_on(est), float(est.step_time_s), est.sample().step_time_s
     low, middle, high = (np.quantile(steps_s, [0.1, 0.5, 0.9]) / step_s).tolist()
-    price = cluster.price_usd_per_gpu_hour
     return Spent(
-        float(est.days(tokens)),
-        hours,
-        hours * step_power_w(est) * cluster.pue / 1e3,
-        None if price is None else price * hours,
-        low,
-        middle,
-        high,
-        place_of(step_s, steps_s),
+        **{name: known.get(name) for name in ("days", "gpu_hours", "energy_kwh", "dollars")},
+        low=low,
+        middle=middle,
+        high=high,
+        headline_place=place_of(step_s, steps_s),
     )
 
 
@@ -223,7 +218,6 @@ def compare(*estimates: Estimate, labels: Sequence[str] = ()) -> Comparison:
 
 
 def _labels(given: Sequence[str], count: int) -> tuple[str, ...]:
-    """Return the names given, A, B, C … where none are."""
     return tuple(given) or tuple(chr(ord("A") + index) for index in range(count))
 
 
@@ -319,7 +313,6 @@ class Runs(Answer):
 
 
 def _run_row(label: str, run: TrainingRun) -> dict[str, Any]:
-    """Return one run as a row."""
     job, spread, within = run.est.job, run.spread(), run.within()
     figures: dict[str, Any] = {}
     for name in _SPREAD:

@@ -141,7 +141,6 @@ def _bound(name: str, kind: str, text: str) -> float:
 
 
 def _figure_text(kind: str, value: float) -> str:
-    """Write a figure as people read it."""
     if kind == "s":
         return format_seconds(value, 4)
     if kind == "B":

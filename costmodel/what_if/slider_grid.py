@@ -193,5 +193,4 @@ def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ..
 
 
 def _picked(layout: Layout, mask: NDArray[np.bool_]) -> Layout:
-    """Return the layouts under a mask."""
     return replace(layout, **{name: getattr(layout, name)[mask] for name in layout.__slots__})

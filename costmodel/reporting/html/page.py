@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import date
+from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -43,6 +44,7 @@ from costmodel.what_if.sensitivity import sensitivity
 from costmodel.what_if.slider_grid import PARTS, SLIDERS, SliderGrid, slider_grid
 from costmodel.whole_run.run import TrainingRun, first_day, run_of
 
+_PACKAGE = "costmodel.reporting.html"
 _TICKS = 6
 """Parts that progress is reported in."""
 _KNOB_LABELS = {
@@ -164,10 +166,9 @@ def report(
         command=command_text(est.job),
         version=__version__,
         date=f"{date.today():%Y-%m-%d}",
-        style=_asset("draw.css") + _asset("page.css"),
-        script=_asset("draw.js") + _asset("page.js"),
+        style=asset("draw.css") + asset("page.css"),
+        script=asset("draw.js") + asset("page.js"),
         data=_script_json(data),
-        html_table=html_table,
     )
     tick()
     return str(called(page, est.device_word))
@@ -183,13 +184,19 @@ def other_layouts(est: Estimate) -> Plan | None:
     return None
 
 
-def template(name: str) -> Any:
-    """Return a template of this folder."""
+@cache
+def template(name: str, package: str = _PACKAGE) -> Any:
+    """Return a template of a package, compiled once."""
     from jinja2 import Environment, PackageLoader
 
-    return Environment(loader=PackageLoader("costmodel.reporting", "html"), autoescape=True).get_template(
-        name
-    )
+    found = Environment(loader=PackageLoader(package, "."), autoescape=True)
+    found.globals["html_table"] = html_table
+    return found.get_template(name)
+
+
+def asset(name: str, package: str = _PACKAGE) -> str:
+    """Return a file of a package."""
+    return (files(package) / name).read_text(encoding="utf-8")
 
 
 def _charts(est: Estimate) -> dict[str, tuple[str, Chart]]:
@@ -237,7 +244,6 @@ def grid_record(grid: SliderGrid) -> dict[str, Any]:
 
 
 def _packed(values: NDArray[Any], dtype: str) -> str:
-    """Return an array as base64 of its bytes."""
     return base64.b64encode(np.ascontiguousarray(values).astype(dtype).tobytes()).decode("ascii")
 
 
@@ -264,11 +270,6 @@ def _script_json(data: Mapping[str, Any]) -> str:
     """Return JSON that may stand inside a script element."""
     # Neither the end of the element nor the beginning of a comment, which would hide its end.
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _asset(name: str) -> str:
-    """Return a file that lies beside this module."""
-    return (files("costmodel.reporting.html") / name).read_text(encoding="utf-8")
 
 
 def _cards(
