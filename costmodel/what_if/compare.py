@@ -106,7 +106,10 @@ def _spent(est: Estimate) -> Spent | None:
     known, step_s, steps_s = spent_on(est), float(est.step_time_s), est.sample().step_time_s
     low, middle, high = (np.quantile(steps_s, [0.1, 0.5, 0.9]) / step_s).tolist()
     return Spent(
-        **{name: known.get(name) for name in ("days", "gpu_hours", "energy_kwh", "dollars")},
+        days=known["days"],
+        gpu_hours=known["gpu_hours"],
+        energy_kwh=known["energy_kwh"],
+        dollars=known.get("dollars"),
         low=low,
         middle=middle,
         high=high,
