@@ -62,5 +62,6 @@ def test_groups_of_every_axis_split_all_ranks_and_agree_with_their_members():
         groups = {tables[rank][at].ranks for rank in range(48)}
         assert sorted(rank for group in groups for rank in group) == list(range(48)), row.dim
         assert len(groups) == row.groups
+        assert sum(other < 8 for other in tables[0][at].ranks) == row.members[0]
         for rank, table in enumerate(tables):
             assert table[at].ranks[table[at].coordinate] == rank

@@ -11,7 +11,6 @@ from costmodel.base.answer import Views
 from costmodel.cli import main
 from costmodel.cli.streams import _SPELT
 from costmodel.estimates import collective as prices
-from costmodel.estimates.mesh import group_numbers, mesh_of
 from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting.charts import Bars, Chart, Curve, Dots, Panel, rows_of, save
@@ -91,19 +90,6 @@ def test_every_schedule_has_a_gantt_chart(schedule):
     assert total == pytest.approx(run.micro_batches * sum(spent), rel=1e-9), twice
     assert run.timeline.makespan_s() + run.after_s == pytest.approx(float(est.step_time_s), rel=0.1)
     assert est.plot.pipeline().axes
-
-
-def test_groups_of_the_map_are_those_of_the_mesh(est):
-    gpus = np.arange(int(est.job.layout.gpus))
-    sizes = {**{axis: int(getattr(est.job.layout, axis)) for axis in ("tp", "cp", "pp", "dp", "ep", "etp")}}
-    sizes["edp"] = int(est.job.layout.expert_dp)
-    mesh = est.priced.placed.mesh.groups()
-    for axis, groups in group_numbers(mesh_of(est), gpus).items():
-        members = np.bincount(groups)
-        assert (members == sizes[axis]).all()
-        first = np.flatnonzero(groups == groups[0])
-        domain = est.job.cluster.tiers[0].size
-        assert np.sum(first < domain) == int(mesh[axis].members[0]), axis
 
 
 def test_no_operator_is_above_its_roof(est):

@@ -235,13 +235,9 @@ def test_wrong_input_says_what_would_do(changed, words):
     assert "\n" not in str(caught.value)
 
 
-def test_why_not_and_advice():
+def test_why_not_of_what_cannot_run_and_advice():
     found = cm.plan(**SMALL)
     assert "does not divide" in found.why_not("tp3")
-    assert "slower, rank" in found.why_not({"tp": 8, "pp": 2, "recompute": "full"})
-    best = found.best.job.layout
-    own = {knob: float(getattr(best, knob)) for knob in KNOBS}
-    assert found.why_not(own).startswith("it is the plan")
     assert "does not fit" in found.why_not(
         {"tp": 1, "pp": 1, "zero_stage": 0, "micro_batch": 4, "recompute": "none"}
     )
