@@ -1,6 +1,5 @@
 """The commands: under which heading they are listed, where they are, and how one is read when it is asked for."""
 
-import csv
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import CostModelError, choices_hint
 
 
@@ -23,12 +23,7 @@ class Entry(NamedTuple):
     summary: str
 
 
-def _read_entries() -> dict[str, Entry]:
-    with Path(__file__).with_name("commands.csv").open(encoding="utf-8", newline="") as table:
-        return {row.pop("command"): Entry(**row) for row in csv.DictReader(table)}
-
-
-COMMANDS = _read_entries()
+COMMANDS = {row.pop("command"): Entry(**row) for row in read_rows(Path(__file__).with_name("commands.csv"))}
 LISTED = {name: entry for name, entry in COMMANDS.items() if entry.heading}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import inspect
 from collections.abc import Callable
 from enum import StrEnum
@@ -12,6 +11,7 @@ from typing import Any
 
 import typer
 
+from costmodel.base.csv_text import read_rows
 from costmodel.cli.group import print_whole_help
 from costmodel.describe.jobs.fields import ANY_FRAMEWORK, FIELD, Field
 
@@ -130,8 +130,8 @@ def of_field(field: Field, several: bool = False) -> inspect.Parameter:
 
 @cache
 def _rows() -> dict[tuple[str, str], dict[str, str]]:
-    with Path(__file__).with_name("flags.csv").open(encoding="utf-8", newline="") as table:
-        return {(row["command"], row["name"]): row for row in csv.DictReader(table)}
+    rows = read_rows(Path(__file__).with_name("flags.csv"))
+    return {(row["command"], row["name"]): row for row in rows}
 
 
 def flag(command: str, name: str, annotation: Any) -> inspect.Parameter:

@@ -1,7 +1,7 @@
 """Choices beside the layout that a framework leaves to its users: switches and orders of the axes.
 
 A search prices them on the best placements only. What a framework refuses stands in its assertions
-(`costmodel.interop.assertions`), what a choice holds in the lines of the bill; what it needs beside stands here: an
+(`costmodel.interop.assertions`), what a choice holds in the lines of the bill; what else it needs in ``choices.csv``: an
 optimiser takes every saving that nothing speaks against.
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.csv_text import read_rows
 from costmodel.bill.formula import run
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.job import Job
@@ -54,56 +56,11 @@ class Choice(NamedTuple):
         return all(job.switches[name] == value for name, value in self.switches.items())
 
 
-class _Condition(NamedTuple):
-    """Which layouts start with a choice, as a formula over what `_arguments` names."""
-
-    starts: str
-    source: str
-
-
-_CORE = "NVIDIA/Megatron-LM megatron/core"
-_ALIKE = "tp > 1 and sequence_parallel > 0 and tp <= domain and has_user_buffers"
-_DISPATCHED = "ep > 1 and has_user_buffers"
-_CONDITIONS: Mapping[tuple[str, str, object], _Condition] = {
-    ("megatron", "tp_overlap", "pipelined"): _Condition(
-        _ALIKE,
-        f"{_CORE}/model_parallel_config.py tp_comm_overlap; NVIDIA/TransformerEngine module/base.py initialize_ub: a "
-        "user buffer of tokens x hidden for each of ten products; ranks of one NVLink domain",
-    ),
-    ("megatron", "ep_overlap", True): _Condition(
-        "ep > 1 and micro_batches > 1",
-        f"{_CORE}/pipeline_parallel/schedules.py: the exchange of one micro-batch hides behind another's passes",
-    ),
-    ("megatron", "cuda_graphs", True): _Condition("not offloads", f"{_CORE}/transformer/cuda_graphs.py"),
-    ("megatron", "cp_method", "ring"): _Condition("cp > 1", "--cp-comm-type p2p"),
-    ("megatron", "cp_method", "all-gather"): _Condition(
-        "cp > 1 and not is_latent", "--cp-comm-type all_gather; Transformer Engine has none for MLA"
-    ),
-    ("megatron", "cp_method", "ulysses"): _Condition(
-        "cp > 1 and not is_latent and query_heads % (tp * cp) == 0 and kv_heads % (tp * cp) == 0",
-        "--cp-comm-type a2a: tp·cp divides heads and KV heads; none for MLA",
-    ),
-    ("megatron", "moe_dispatcher", "all-to-all"): _Condition(
-        "ep > 1 and ep * etp <= domain", "--moe-token-dispatcher-type alltoall: within the scale-up domain"
-    ),
-    ("megatron", "moe_dispatcher", "deep-ep"): _Condition(
-        _DISPATCHED,
-        "--moe-flex-dispatcher-backend deepep: NVSHMEM buffers of 1-2 GB; NVLink kernels of up to eight GPUs, refused on "
-        "GB200 and GB300 (Megatron-Bridge training/flex_dispatcher_backend.py:validate_flex_dispatcher_backend) "
-        "(deepseek-ai/DeepEP csrc/kernels/configs.cuh NUM_MAX_NVL_PEERS)",
-    ),
-    ("megatron", "moe_dispatcher", "hybrid-ep"): _Condition(
-        _DISPATCHED, "--moe-flex-dispatcher-backend hybridep: room for every token of the group"
-    ),
-    ("torchtitan", "tp_overlap", "pipelined"): _Condition(
-        f"{_ALIKE} and is_compiled",
-        "pytorch/torchtitan: asynchronous tensor parallelism needs torch.compile",
-    ),
-    ("torchtitan", "cp_method", "ring"): _Condition("cp > 1", "context_parallel_rotate_method alltoall"),
-    ("torchtitan", "cp_method", "all-gather"): _Condition(
-        "cp > 1", "context_parallel_rotate_method allgather"
-    ),
+_CONDITIONS = {
+    (row["framework"], row["switch"], row["value"] == "true" or row["value"]): row
+    for row in read_rows(Path(__file__).with_name("choices.csv"))
 }
+"""Which layouts start with a choice (``starts``, a formula over what `_arguments` names), by framework, switch and value."""
 
 
 def _arguments(job: Job, layout: Layout) -> dict[str, Any]:
@@ -177,5 +134,7 @@ def starts(job: Job, choices: tuple[Choice, ...], layout: Layout) -> Mask:
     fine, arguments = np.asarray(True), _arguments(job, layout)
     for name, value in (pair for choice in choices for pair in choice.switches.items()):
         if name not in ("cuda_graph_scope", "selective_modules") and (name, value) not in _FREE:
-            fine = fine & np.asarray(run(_CONDITIONS[family, name, value].starts, arguments)[-1], dtype=bool)
+            fine = fine & np.asarray(
+                run(_CONDITIONS[family, name, value]["starts"], arguments)[-1], dtype=bool
+            )
     return np.asarray(fine)

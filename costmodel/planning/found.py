@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.words import common_device, errors_called
-from costmodel.describe.jobs.fields import KNOBS
+from costmodel.describe.jobs.fields import KNOBS, QUANTILES
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.planning.best import BestLayouts, Columns, best_rows, joined, taken, with_firsts
@@ -32,7 +32,7 @@ from costmodel.planning.preference import (
 from costmodel.planning.request import Request, framework_values
 from costmodel.planning.search import JobVariant, Question, layout_of
 from costmodel.planning.tuning import Progress, Tuned
-from costmodel.planning.uncertain import Odds, Trial, compare, quantile_of
+from costmodel.planning.uncertain import Odds, Trial, compare
 
 Array = NDArray[np.float64]
 
@@ -133,7 +133,8 @@ class Found:
         self.variants, self.tally, self.rejected = tuned.variants, tuned.tally, +tuned.rejected
         self._ladders, self._own = tuned.ladders, own
         self._estimates: dict[tuple[float, ...], Estimate] = {}
-        share = quantile_of(self.question.objective)
+        objective = self.question.objective
+        share = int(objective[1:]) / 100.0 if objective in QUANTILES else None
         assert self.tally.kept is not None
         kept = self.tally.kept
         if share is None and self.question.search_switches:

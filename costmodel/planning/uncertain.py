@@ -18,7 +18,6 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.errors import CostModelError
 from costmodel.describe.factors import Factors, classed, draw, factors_of, kin_of, named
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import odds
@@ -377,16 +376,6 @@ def _of_degrees(knob: str, values: Array, count: int, seed: int) -> Array:
     for place in range(1, fresh.shape[1]):
         drawn[:, place] = kept * drawn[:, place - 1] + sqrt(1.0 - kept**2) * fresh[:, place]
     return np.asarray(drawn[:, places.astype(np.int64)])
-
-
-def quantile_of(objective: str) -> float | None:
-    """Return the share that an objective such as ``p90`` names; None for other objectives."""
-    if not objective.startswith("p") or not objective[1:].isdigit():
-        return None
-    share = int(objective[1:]) / 100.0
-    if not 0.0 < share < 1.0:
-        raise CostModelError(f"objective: expected a quantile from p1 to p99, got {objective!r}")
-    return share
 
 
 def odds_record(found: Odds, layouts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

@@ -7,13 +7,13 @@ each row of the tables that say something of one record.
 
 from __future__ import annotations
 
-import csv
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from costmodel.base.csv_text import read_rows
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import (
     format_bytes,
@@ -136,8 +136,7 @@ def grid_of(
 
 @cache
 def _read(name: str) -> list[dict[str, str]]:
-    text = (files("costmodel.reporting") / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    return read_rows(Path(__file__).with_name(name))
 
 
 @cache

@@ -49,7 +49,7 @@ def test_every_switch_that_a_framework_has_is_conditioned_or_free(name):
         for value in values:
             assert (family, switch, value) in _CONDITIONS or (switch, value) in _FREE
     for condition in _CONDITIONS.values():
-        assert condition.source
+        assert condition["source"]
     assert "tp cp dp pp" in FRAMEWORKS[name].axis_orders
 
 
