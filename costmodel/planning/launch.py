@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import chance_text
 from costmodel.describe.frameworks import FRAMEWORKS
@@ -19,48 +17,25 @@ from costmodel.interop.script_changes import script_changes
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
     from costmodel.interop.answer import JobFile
-    from costmodel.planning.plan import Plan
     from costmodel.planning.uncertain import Trial
 
 _LEFT = re.compile(r'(?:# left to you: |^ {6}")([^"\n]+)', re.M)
 
 
-def launch_folders(plan: Plan, framework: str = "") -> dict[str, str]:
-    """Return the files that launch each of the layouts to try, a folder each, by their paths.
-
-    A folder has the framework's configuration, the job file that prices it where a file can say the job, and
-    ``README.md`` with what is left to the person. ``changes.diff`` is what to change in the planned file where that is
-    a launch script of Megatron-LM; else what the configuration changes in that of the file's own layout.
-
-    Parameters
-    ----------
-    framework : str, optional
-        A name in `FRAMEWORKS`; that of the recipe if left out, and none where nobody writes its configurations.
-
-    Returns
-    -------
-    files : dict of str to str
-        Texts by path, such as ``1-tp4-pp2/launch.sh``.
-
-    Raises
-    ------
-    FrameworkConfigError
-        If the framework cannot launch a layout.
-    """
-    launches = plan.best.job.recipe.launches
-    framework = framework or (launches.framework if launches is not None else "")
-    today = plan.yours.est if plan.yours else None
-    files: dict[str, str] = {}
-    for number, (est, trial) in enumerate(plan.trials(), start=1):
-        degrees = layout_text(est.job.layout).partition(",")[0]
-        texts: dict[str, str] = {}
-        with suppress(CostModelError):  # a file cannot say every model, cluster or recipe
-            texts["job.yaml"] = plan.job_file(est)
-        if framework in FRAMEWORKS:
-            texts |= _configuration(est, today, framework, plan.question.file)
-        texts["README.md"] = _readme(est, trial, plan.command_of(trial.row), texts, framework)
-        files |= {f"{number}-{degrees.replace(' ', '-')}/{name}": text for name, text in texts.items()}
-    return files
+def launch_files(
+    est: Estimate,
+    trial: Trial,
+    command: str,
+    texts: dict[str, str],
+    framework: str,
+    *,
+    today: Estimate | None,
+    file: JobFile | None,
+) -> dict[str, str]:
+    """Return the texts of a layout's folder: the given ones, a framework's configuration, and the README."""
+    if framework in FRAMEWORKS:
+        texts = texts | _configuration(est, today, framework, file)
+    return {**texts, "README.md": _readme(est, trial, command, texts, framework)}
 
 
 def _configuration(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import PLAN_FIELDS
 from costmodel.describe.jobs.keywords import PlanKeywords
+from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.positional import file_and_keywords
 from costmodel.describe.jobs.short_form import job_file_text
 from costmodel.describe.jobs.signature import shows
@@ -29,7 +31,7 @@ from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.answer import JobFile, job_of_file
 from costmodel.planning import advice as explanation
 from costmodel.planning.found import KEPT, Found
-from costmodel.planning.launch import launch_folders
+from costmodel.planning.launch import launch_files
 from costmodel.planning.machines import machine_columns, machines, several_machines
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.request import requested
@@ -44,7 +46,6 @@ class Plan(Found, Answer):
     why_not = explanation.why_not
     advice = explanation.advice
     gains = explanation.relaxed_gains
-    launch_folders = launch_folders
 
     @property
     def assumptions(self) -> list[str]:
@@ -101,6 +102,42 @@ class Plan(Found, Answer):
                 f"recipe {job.recipe.name} is not the one that is found under its name"
             )
         return text
+
+    def launch_folders(self, framework: str = "") -> dict[str, str]:
+        """Return the files that launch each of the layouts to try, a folder each, by their paths.
+
+        A folder has the framework's configuration, the job file that prices it where a file can say the job, and
+        ``README.md`` with what is left to the person. ``changes.diff`` is what to change in the planned file where that is
+        a launch script of Megatron-LM; else what the configuration changes in that of the file's own layout.
+
+        Parameters
+        ----------
+        framework : str, optional
+            A name in `FRAMEWORKS`; that of the recipe if left out, and none where nobody writes its configurations.
+
+        Returns
+        -------
+        files : dict of str to str
+            Texts by path, such as ``1-tp4-pp2/launch.sh``.
+
+        Raises
+        ------
+        FrameworkConfigError
+            If the framework cannot launch a layout.
+        """
+        launches = self.best.job.recipe.launches
+        framework = framework or (launches.framework if launches is not None else "")
+        today = self.yours.est if self.yours else None
+        files: dict[str, str] = {}
+        for number, (est, trial) in enumerate(self.trials(), start=1):
+            degrees = layout_text(est.job.layout).partition(",")[0]
+            texts: dict[str, str] = {}
+            with suppress(CostModelError):  # a file cannot say every model, cluster or recipe
+                texts["job.yaml"] = self.job_file(est)
+            command, file = self.command_of(trial.row), self.question.file
+            texts = launch_files(est, trial, command, texts, framework, today=today, file=file)
+            files |= {f"{number}-{degrees.replace(' ', '-')}/{name}": text for name, text in texts.items()}
+        return files
 
     def to_dict(
         self,
