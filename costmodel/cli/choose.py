@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, shown
 from costmodel.base.version import install_command
 from costmodel.cli import options as opt
 from costmodel.cli.command import (
@@ -65,7 +66,6 @@ def plan(
     from costmodel.base.allocator import keep_freed_memory
     from costmodel.describe.jobs.merge import is_rl
     from costmodel.describe.jobs.reading import read
-    from costmodel.whole_run.run import first_day
 
     held = merged_job(given, several=True) if given.get("job") else {}
     if is_rl(held):
@@ -75,7 +75,10 @@ def plan(
     asked = _asked(given, emit)
     below = asked["job"].keywords
     if start:
-        first_day(start)
+        try:
+            date.fromisoformat(start)
+        except ValueError:
+            raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
     within = read("days", days) if days else None
     for what, text in (("start", start), ("days", days)):
         if text and not any(
