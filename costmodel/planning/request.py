@@ -336,10 +336,9 @@ def _launched(launches: Launches | None) -> dict[str, tuple[float, ...]]:
     """Return the values of knobs that a recipe's framework starts with."""
     if launches is None:
         return {}
-    kept = {knob: read_codes(knob, value) for knob, value in launches.keeps.items()}
     return {
         "sequence_parallel": (1.0,),
-        **kept,
         "zero_stage": tuple(float(stage) for stage in launches.zero_stage),
         "schedule": tuple(float(schedule_code(name)) for name in launches.schedule),
+        **{knob: read_codes(knob, value) for knob, value in launches.keeps.items()},
     }
