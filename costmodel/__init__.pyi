@@ -35,7 +35,6 @@ from costmodel.estimates.trace import Trace as Trace
 from costmodel.estimates.trace import trace as trace
 from costmodel.generation.generate import Generation as Generation
 from costmodel.generation.rl_estimate import RLEstimate as RLEstimate
-from costmodel.generation.rl_estimate import estimate_rl as estimate_rl
 from costmodel.interop.emit import emit as emit
 from costmodel.interop.framework import Imported as Imported
 from costmodel.interop.reading import read as read
@@ -46,6 +45,7 @@ from costmodel.planning.entry import run as run
 from costmodel.planning.plan import Plan as Plan
 from costmodel.planning.plan import plan as plan
 from costmodel.planning.rl_plan import RLPlan as RLPlan
+from costmodel.planning.rl_plan import estimate_rl as estimate_rl
 from costmodel.planning.rl_plan import plan_rl as plan_rl
 from costmodel.planning.sweep import Sweep as Sweep
 from costmodel.planning.sweep import sweep as sweep

@@ -21,11 +21,12 @@ from costmodel.cli.command import (
     merged_job,
     with_profiles,
 )
-from costmodel.cli.output import Result, Target, checked_folder, planned_figure, shortened, waiting
+from costmodel.cli.output import Result, Target, checked_folder, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import LENGTH_FIELDS, PLAN_FIELDS
 
 if TYPE_CHECKING:
     from costmodel.planning.plan import Plan
+    from costmodel.planning.rl_plan import RLPlan
 
 
 @command(
@@ -69,7 +70,23 @@ def plan(
 
     held = merged_job(given, several=True) if given.get("job") else {}
     if is_rl(held):
-        return target.show(cm.plan_rl(**held))
+        flags = {
+            "--details": target.details,
+            "--tokens": given.get("tokens"),
+            "--why-not": why_not,
+            "--top": top,
+            f"--emit {emit}": emit and emit != opt.JOB,
+            "--save": save,
+            "--commands": commands,
+            "--start": start,
+            "--days": days,
+            "--plot": plot or figure,
+            "--check": check,
+        }
+        for flag, value in flags.items():
+            if value:
+                raise CostModelError(f"{flag}: a plan of reinforcement learning has none; it has --emit job")
+        return _plan_rl(cm.plan_rl(**held), given, target, emit)
     draw = planned_figure("Plan", plot, target, figure)
     folder = checked_folder(save, target.force) if save else None
     asked = _asked(given, emit)
@@ -132,6 +149,19 @@ def plan(
     )
     target.show(result)
     draw(found)
+
+
+def _plan_rl(found: RLPlan, given: Mapping[str, Any], target: Target, emit: str) -> None:
+    """Show the splits of a job of reinforcement learning, or write the best as a job file."""
+    result = result_of(found)
+    if emit:
+        target.put(found.job_file())
+        return target.note("\n".join(result.remarks))
+    fields = (*PLAN_FIELDS, *LENGTH_FIELDS)
+    write = command_with("plan", given, fields, "--emit", opt.JOB, "--out", "best.yaml")
+    target.show(
+        result._replace(remarks=[*result.remarks, "Next:", f"  {write}", "  costmodel estimate best.yaml"])
+    )
 
 
 def _asked(given: Mapping[str, Any], emit: str) -> dict[str, Any]:

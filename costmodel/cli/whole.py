@@ -71,7 +71,7 @@ def run(
             raise cm.CostModelError(
                 "--steps: a run of reinforcement learning takes one job file and its steps"
             )
-        return target.show(cm.run_rl(steps, **jobs[0]))
+        return target.show(cm.run_rl(steps=steps, **jobs[0]))
     if steps:
         raise cm.CostModelError("--steps: goes with a job file that has a section rl; give --tokens")
     if all_ways:

@@ -1,12 +1,11 @@
-"""`costmodel.estimate_rl`: a step of reinforcement learning as a graph of phases, and the figures people ask for first."""
+"""A step of reinforcement learning as a graph of phases, and the figures people ask for first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from costmodel.base.csv_text import read_rows
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.version import __version__
 from costmodel.bill.quantity import Figure, Quantity, quantity
-from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
-from costmodel.describe.jobs.keywords import RLKeywords
-from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.decode import decode_step, line_rows
@@ -35,7 +31,7 @@ from costmodel.generation.phases import (
     trainer_phases,
     training_step,
 )
-from costmodel.generation.rl_job import RLJob, rl_job_of
+from costmodel.generation.rl_job import RLJob
 from costmodel.generation.rollout import Spans
 
 _PADDED = 1.5  # longest over mean
@@ -332,42 +328,3 @@ def _priced(job: RLJob, training: Estimate) -> RLEstimate:
     busy = {pool: sum(p.seconds for p in phases if p.pool == pool) for pool in ("generation", "training")}
     period = step_period(job, busy["generation"], busy["training"], spans)
     return RLEstimate(job, training, spans, tuple(phases), period)
-
-
-@shows((*JOB_FIELDS, *RL_FIELDS))
-def estimate_rl(**job: Unpack[RLKeywords]) -> RLEstimate:
-    """Price one step of reinforcement learning: answers are generated, scored and trained on.
-
-    Takes the keywords of `costmodel.estimate` for the GPUs that train, without the batch and with `seq_len` as the
-    capacity of a packed sequence, and those of the section ``rl`` of a job file.
-
-    Parameters
-    ----------
-    prompts, samples_per_prompt : int
-        Prompts a step, and answers to each. [-]
-    prompt_len, response_len, max_response_len : float
-        Mean tokens of a prompt and of an answer, and the limit of an answer. [-]
-    generation_gpus : int
-        GPUs that only generate; 0 where all train and generate in turn. [-]
-    lag : float
-        Steps by which the generating policy may be older than the trained one. [-]
-
-    Returns
-    -------
-    RLEstimate
-
-    Raises
-    ------
-    CostModelError
-        One line that names the field, the value and what is allowed.
-
-    Examples
-    --------
-    >>> import costmodel as cm
-    >>> found = cm.estimate_rl(model="llama3-8b", gpus=16, layout="pp2", recompute="full", prompts=64,
-    ...     samples_per_prompt=32, prompt_len=130, response_len=1060, max_response_len=3966, optimizer_steps=4)
-    >>> found.fits, bool(60 < found.step_time_s < 130)
-    (True, True)
-    """
-    fields: Mapping[str, Any] = job
-    return estimate_rl_job(rl_job_of(fields, who="estimate_rl"))

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS, RL_FIELDS, canonical, names
-from costmodel.describe.jobs.merge import RL_SECTION, read_job, read_job_text
+from costmodel.describe.jobs.merge import RL_SECTION, merge_jobs, read_job, read_job_text
+from costmodel.describe.jobs.positional import file_and_keywords
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.models.model import Model, make_model
 from costmodel.interop.framework import Imported
@@ -103,6 +104,12 @@ def job_of_file(
         name: read(name, value) for name, value in named.items() if name in taken and _is_one(name, value)
     }
     return job_file(file, reading.pop("kind", ""), **reading, **fills), above
+
+
+def rl_fields(job: object, machine: object, asked: Mapping[str, Any], *, who: str) -> dict[str, Any]:
+    """Return the keywords of a job of reinforcement learning, those of a file below those that are given."""
+    file, given = job_of_file(*file_and_keywords(job, machine, asked, who=who))
+    return merge_jobs(file.keywords, given)
 
 
 def _is_one(name: str, value: Any) -> bool:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Unpack
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
+from costmodel.base.yaml_files import document_text
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
+from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.keywords import RLKeywords
 from costmodel.describe.jobs.layout_text import layout_text
-from costmodel.describe.jobs.merge import names_no_degree
+from costmodel.describe.jobs.merge import RL_SECTION, names_no_degree, read_job_text
+from costmodel.describe.jobs.reading import keywords
+from costmodel.describe.jobs.short_form import changed_switches
 from costmodel.describe.jobs.signature import shows
+from costmodel.describe.models.model import Model
+from costmodel.describe.recipe import switch_text
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.phases import training_batch
 from costmodel.generation.rl_estimate import RLEstimate, estimate_rl_job
 from costmodel.generation.rl_job import RLJob, rl_job_of
+from costmodel.interop.answer import RL_NAMES, rl_fields
 from costmodel.planning.entry import decided
+from costmodel.planning.preference import TIE_SHARE
 
 _PARTS = 16
 """Sequences of so many tokens, or multiples of them, divide among ranks of tensor and context parallelism. [-]"""
@@ -37,6 +48,8 @@ class RLPlan(Answer):
     found: tuple[RLEstimate, ...]
     impossible: int
     """Splits that were left out: they do not fit, or layouts do not divide them."""
+    asked: Mapping[str, Any]
+    """Keywords that were given."""
 
     def __repr__(self) -> str:
         """Return the number of splits, and the best."""
@@ -49,6 +62,43 @@ class RLPlan(Answer):
         """The fastest."""
         return self.found[0]
 
+    @property
+    def switches(self) -> str:
+        """Switches of the best that differ from its recipe's, as text."""
+        return switches_of(self.best)
+
+    def job_fields(self) -> dict[str, Any]:
+        """Return the best as the keys of a job file: those that were given, and what the plan decided."""
+        job = self.best.job
+        decided = {
+            name: value for name, value in job.training.items() if name not in ("model", "cluster", "gpus")
+        }
+        apart = {"generation_gpus": job.generation_gpus, "lag": job.lag} if job.generation_gpus else {}
+        engine = {"generation_layout": f"tp{float(job.split.tp):.0f}"} if job.generates else {}
+        found = {**engine, **spelled_out(self.asked), **decided, **apart}
+        return {name: _plain(value) for name, value in found.items() if value is not None}
+
+    def job_file(self) -> str:
+        """Return the best split as a job file; it is priced again first.
+
+        Raises
+        ------
+        CostModelError
+            If a file cannot say the job: a model, cluster or recipe that was composed in code.
+        """
+        fields = self.job_fields()
+        section = {name: fields.pop(name) for name in [*fields] if name in RL_NAMES}
+        text = document_text({**fields, RL_SECTION: section})
+        try:
+            back = estimate_rl_job(rl_job_of(read_job_text(text, "job file"), who="plan_rl"))
+        except CostModelError as error:
+            raise CostModelError(f"emit: a job file cannot say this job ({error})") from None
+        if not math.isclose(back.step_time_s, self.best.step_time_s, rel_tol=1e-12):
+            raise CostModelError(
+                "emit: a job file cannot say this job: its model, cluster or recipe is not the one under its name"
+            )
+        return text
+
     def records(self) -> list[dict[str, Any]]:
         """Return a record a split."""
         return [
@@ -57,6 +107,7 @@ class RLPlan(Answer):
                 "generation_gpus": found.job.generation_gpus,
                 "lag": found.job.lag,
                 "training_layout": layout_of(found),
+                "training_switches": switches_of(found),
                 "generation_tp": int(float(found.job.split.tp)),
                 "step_time_s": found.step_time_s,
                 "training_s": found.seconds_of("training"),
@@ -71,7 +122,7 @@ class RLPlan(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Return the splits as plain numbers."""
         head = {"schema_version": SCHEMA_VERSION, "version": __version__, "impossible": self.impossible}
-        return {**head, "splits": self.records()}
+        return {**head, "job": self.job_fields(), "splits": self.records()}
 
     def columns(self) -> dict[str, list[Any]]:
         """Return a row a split."""
@@ -81,6 +132,21 @@ class RLPlan(Answer):
 def layout_of(found: RLEstimate) -> str:
     """Return the degrees of the half that trains, such as ``tp2 pp2``."""
     return layout_text(found.training.job.layout)
+
+
+def switches_of(found: RLEstimate) -> str:
+    """Return the switches of the half that trains that differ from its recipe's, as text."""
+    changed = changed_switches(found.training.job)
+    return " ".join(f"{name}={switch_text(value)}" for name, value in changed.items())
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as a job file has it: what is named by its name, a file by its whole path."""
+    if isinstance(value, Mapping):
+        return {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
+    if isinstance(value, str) and value.endswith((".yaml", ".yml", ".json", ".txt", ".csv")):
+        return os.path.realpath(value)
+    return list(value) if isinstance(value, tuple) else getattr(value, "name", value)
 
 
 def layouts_of(found: RLEstimate) -> str:
@@ -103,7 +169,10 @@ def better_rl(found: RLEstimate, asked: Mapping[str, Any]) -> str:
     except CostModelError as error:
         return f"{assumed} No other fits: {error}."
     gain = best.step_time_s / found.step_time_s - 1.0
-    return f"{assumed} Best on these GPUs: {format_seconds(best.step_time_s, 4)} a step ({gain:+.1%}), {layouts_of(best)}."
+    if found.fits and gain > -TIE_SHARE:
+        return f"{assumed} No other is {TIE_SHARE:.1%} faster on these GPUs."
+    best_of = "Best" if found.fits else "Best that fits"
+    return f"{assumed} {best_of} on these GPUs: {format_seconds(best.step_time_s, 4)} a step ({gain:+.1%}), {layouts_of(best)}."
 
 
 def _planned_layout(job: RLJob) -> dict[str, Any]:
@@ -125,7 +194,59 @@ def _splits(job: RLJob, given: Mapping[str, Any]) -> Iterator[int]:
 
 
 @shows((*JOB_FIELDS, *RL_FIELDS))
-def plan_rl(**job: Unpack[RLKeywords]) -> RLPlan:
+def estimate_rl(
+    model_or_job: str | Path | Model | None = None,
+    machine: str | Cluster | None = None,
+    /,
+    **job: Unpack[RLKeywords],
+) -> RLEstimate:
+    """Price one step of reinforcement learning: answers are generated, scored and trained on.
+
+    Takes the keywords of `costmodel.estimate` for the GPUs that train, without the batch and with `seq_len` as the
+    capacity of a packed sequence, and those of the section ``rl`` of a job file.
+
+    Parameters
+    ----------
+    model_or_job, machine : optional
+        As for `costmodel.estimate`.
+    prompts, samples_per_prompt : int
+        Prompts a step, and answers to each. [-]
+    prompt_len, response_len, max_response_len : float
+        Mean tokens of a prompt and of an answer, and the limit of an answer. [-]
+    generation_gpus : int
+        GPUs that only generate; 0 where all train and generate in turn. [-]
+    lag : float
+        Steps by which the generating policy may be older than the trained one. [-]
+
+    Returns
+    -------
+    RLEstimate
+
+    Raises
+    ------
+    CostModelError
+        One line that names the field, the value and what is allowed.
+
+    Examples
+    --------
+    >>> import costmodel as cm
+    >>> found = cm.estimate_rl(model="llama3-8b", gpus=16, layout="pp2", recompute="full", prompts=64,
+    ...     samples_per_prompt=32, prompt_len=130, response_len=1060, max_response_len=3966, optimizer_steps=4)
+    >>> found.fits, bool(60 < found.step_time_s < 130)
+    (True, True)
+    """
+    return estimate_rl_job(
+        rl_job_of(rl_fields(model_or_job, machine, job, who="estimate_rl"), who="estimate_rl")
+    )
+
+
+@shows((*JOB_FIELDS, *RL_FIELDS))
+def plan_rl(
+    model_or_job: str | Path | Model | None = None,
+    machine: str | Cluster | None = None,
+    /,
+    **job: Unpack[RLKeywords],
+) -> RLPlan:
     """Find the split of the GPUs between training and generation, and the layouts of both halves.
 
     Takes the keywords of `costmodel.estimate_rl`. What is given is held: `generation_gpus`, `generation_layout`, `lag`
@@ -140,7 +261,9 @@ def plan_rl(**job: Unpack[RLKeywords]) -> RLPlan:
     CostModelError
         One line that names the field, the value and what is allowed.
     """
-    asked: Mapping[str, Any] = job
+    asked: Mapping[str, Any] = keywords(
+        rl_fields(model_or_job, machine, job, who="plan_rl"), (*JOB_FIELDS, *RL_FIELDS), who="plan_rl"
+    )
     fixed = {name: value for name, value in asked.items() if name not in ("lag", "generation_gpus")}
     refusals: list[str] = []
 
@@ -173,4 +296,4 @@ def plan_rl(**job: Unpack[RLKeywords]) -> RLPlan:
                 found[number] = again
     if not found:
         raise NoLayoutError(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {refusals[-1]}")
-    return RLPlan(tuple(sorted(found, key=lambda each: each.step_time_s)), len(refusals))
+    return RLPlan(tuple(sorted(found, key=lambda each: each.step_time_s)), len(refusals), asked)

@@ -99,6 +99,7 @@ def rl_grids(found: RLEstimate) -> list[Grid]:
     title = (
         f"{job.model.name}, {job.algorithm} on {plural(job.gpus, 'GPU')} of {job.cluster.accelerator.name}"
     )
+    title = title if found.fits else f"DOES NOT FIT: {title}"
     where = f"{job.train_gpus:,} GPUs train, {job.generation_gpus:,} generate, lag {job.lag:g}"
     if not job.generates:
         where = f"{plural(job.gpus, 'GPU')} train"
@@ -162,13 +163,15 @@ def plan_grids(plan: RLPlan) -> list[Grid]:
 def plan_remarks(plan: RLPlan) -> list[str]:
     """Return how many were priced, and what would be sick about the best."""
     priced = f"{plural(len(plan.found), 'split')} priced with their best engine layout"
-    return [f"{priced}; {plan.impossible:,} do not fit or divide.", *plan.best.warnings]
+    turned = [f"Switches of the best: {plan.switches}."] if plan.switches else []
+    return [f"{priced}; {plan.impossible:,} do not fit or divide.", *turned, *plan.best.warnings]
 
 
 def run_grids(run: RLRun) -> list[Grid]:
     """Return what a campaign takes, above the table of its step."""
     dollars = "no price" if run.dollars is None else f"${run.dollars:,.0f}"
     title = "The campaign, without what failures take"
+    title = title if run.step.fits else f"DOES NOT FIT: {title}"
     return [facts_grid("rl run", run, title, usd=dollars), *rl_grids(run.step)]
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Unpack
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.version import __version__
 from costmodel.bill.quantity import Figure
+from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.keywords import RLKeywords
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.jobs.signature import shows
+from costmodel.describe.models.model import Model
 from costmodel.estimates.record import SCHEMA_VERSION
-from costmodel.generation.rl_estimate import RLEstimate, estimate_rl
+from costmodel.generation.rl_estimate import RLEstimate, estimate_rl_job
+from costmodel.generation.rl_job import rl_job_of
+from costmodel.interop.answer import rl_fields
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,11 +69,20 @@ class RLRun(Answer):
 
 
 @shows((*JOB_FIELDS, *RL_FIELDS))
-def run_rl(steps: int | str, **job: Unpack[RLKeywords]) -> RLRun:
+def run_rl(
+    model_or_job: str | Path | Model | int | None = None,
+    machine: str | Cluster | None = None,
+    /,
+    *,
+    steps: int | str | None = None,
+    **job: Unpack[RLKeywords],
+) -> RLRun:
     """Price so many steps of reinforcement learning: days, GPU-hours and dollars.
 
     Parameters
     ----------
+    model_or_job, machine : optional
+        As for `costmodel.estimate`; a number is that of the steps.
     steps : int
         Of reinforcement learning. [-]
     **job
@@ -79,10 +93,13 @@ def run_rl(steps: int | str, **job: Unpack[RLKeywords]) -> RLRun:
     CostModelError
         One line that names the field, the value and what is allowed.
     """
+    if steps is None and isinstance(model_or_job, int):
+        steps, model_or_job = model_or_job, None
     try:
         count = read("prompts", steps)
     except CostModelError:
         raise CostModelError(
             f"steps: expected a whole number from 1 to 100,000,000, got {shown(steps)}"
         ) from None
-    return RLRun(estimate_rl(**job), count)
+    fields = rl_fields(model_or_job, machine, job, who="run_rl")
+    return RLRun(estimate_rl_job(rl_job_of(fields, who="run_rl")), count)

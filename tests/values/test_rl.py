@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.base.units import format_seconds
 from costmodel.generation.phases import forward_lines, packed_sequences, refit_line, trainer_bytes
 from costmodel.generation.rollout import (
     exponential_lengths,
@@ -433,16 +432,54 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
         assert said in out
         assert command[0] != "estimate" or "--format" in command or len(out.splitlines()) <= 25
         if command == ["estimate", str(path)]:
-            # What nobody named is said, with the plan's best on the same split.
-            (best,) = (one for one in cm.plan_rl(**OPEN).found if not one.job.generation_gpus)
-            assert "Assumed of generation: training tp1 pp2 dp8, generation tp2." in out
-            assert f"Best on these GPUs: {format_seconds(best.step_time_s, 4)} a step" in out
+            # What nobody named is said; the plan's best on the same split is this one.
+            assert (
+                "Assumed of generation: training tp1 pp2 dp8, generation tp2. No other is 0.5% faster" in out
+            )
     for command, said in (
         (["run", str(path)], "--steps"),
         (["estimate", str(path), "--samples", "9"], "--samples, --expect, --html"),
+        (["plan", str(path), "--emit", "megatron"], "--emit megatron: a plan of reinforcement learning"),
+        (["plan", str(path), "--details"], "--details: a plan"),
+        (["plan", str(path), "--tokens", "5"], "--tokens: a plan"),
+        (["plan", str(path), "--why-not", "tp2"], "--why-not: a plan"),
+        (["plan", str(path), "--check"], "--check: a plan"),
     ):
         assert main(command) == 2
         assert said in capsys.readouterr().err
+    # Calls take the file as commands do, and the best of a plan is a file of the same step, its switches in it.
+    free = tmp_path / "free.yaml"
+    half = "gpus: 64\ncluster: dgx-h100-ndr\nzero: 3\nmicro_batch: 4"
+    free.write_text(text.replace("layout:", "#").replace("gpus: 16", half))
+    assert cm.estimate_rl(path).step_time_s == cm.estimate_rl(**OPEN).step_time_s
+    assert cm.run_rl(str(path), steps=1000).days == cm.run_rl(1000, **OPEN).days
+    with pytest.raises(cm.CostModelError, match="steps: expected a whole number"):
+        cm.run_rl(path)
+    for number, name in enumerate((path, free)):
+        best, planned = tmp_path / f"best{number}.yaml", cm.plan_rl(name)
+        assert main(["plan", str(name), "--emit", "job", "--out", str(best)]) == 0
+        assert cm.estimate_rl(best).step_time_s == planned.best.step_time_s
+        assert main(["plan", str(name)]) == 0
+        out = capsys.readouterr().out
+        assert "costmodel estimate best.yaml" in out
+        assert planned.to_dict()["splits"][0]["training_switches"] == planned.switches
+    assert "tp_overlap=pipelined" in planned.switches
+    assert planned.switches in out
+    # A best that is slower is not said, but where the estimate does not fit.
+    large = {**cm.read(free).job, "model": "llama3-70b", "generation_gpus": 32}
+    large |= {"seq_len": 4096, "prompt_len": 132, "max_response_len": 3964, "recipe": "megatron-bridge"}
+    for recompute, fits, said in (
+        ("full", True, "No other is 0.5% faster"),
+        ("none", False, "Best that fits"),
+    ):
+        found = cm.estimate_rl(**{**large, "recompute": recompute})
+        assert found.fits is fits
+        assert said in cm.better_rl(found, {**large, "recompute": recompute})
+    # What does not fit stands first.
+    path.write_text(text.replace("layout: pp2", "layout: tp1").replace("llama3-8b", "llama3-70b"))
+    for command in (["estimate", str(path)], ["run", str(path), "--steps", "100"]):
+        assert main(command) == 0
+        assert capsys.readouterr().out.startswith("DOES NOT FIT: ")
     path.write_text(text.replace("  prompts: 64", "  promts: 64"))
     assert main(["estimate", str(path)]) == 2
     assert "did you mean 'prompts'" in capsys.readouterr().err
