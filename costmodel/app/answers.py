@@ -23,7 +23,7 @@ from costmodel.app.texts import (
 from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import one_line
 from costmodel.base.grid import Grid, columns, html_table
-from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_figure, format_seconds, format_si
 from costmodel.base.words import called
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.fields import FIELD
@@ -81,17 +81,20 @@ def view(state: State) -> Record:
     if state.view == "run":
         return shown | _whole_run(state.job, state.run)
     est = cm.estimate(**job_keywords(state.job))
-    if state.view == "sure":
-        est = est.with_samples(SAMPLES)
     shown["head"] = head(est) + _piece("sentences", est.assumptions, "said")
     if state.view == "overview":
         point = {"x": float(est.memory_bytes_per_gpu) / 2**30, "y": float(est.step_time_s)}
         return shown | _overview(est) | {"point": point}
     if state.view == "figures":
         return shown | _figure(est, state.figure)
-    if state.view == "sure" and est.samples is not None:
-        spread = _wrapped([_spread(est.samples), tables.causes_grid(est.samples)])
-        shown["body"] = _piece("sentences", [f"{tables.sampled_text(est.samples)}."]) + spread
+    if state.view == "sure":
+        samples = est.sample(SAMPLES)
+        texts = [
+            f"Range: {tables.band_text(est)}.",
+            f"What the uncertain factors alone make of it: {tables.sampled_text(samples)}.",
+        ]
+        spread = _wrapped([_spread(samples), tables.causes_grid(samples)])
+        shown["body"] = _piece("sentences", texts) + spread
     if state.view == "bill":
         shown["body"] = bill_table(tables.time_grid(est, every_line=True), _opened(est, state.line))
     if state.view == "memory":
@@ -160,7 +163,7 @@ def head(est: Estimate) -> str:
             "fits" if est.fits else "over",
             *say("{memory_bytes_per_gpu:B}| of {memory_capacity_bytes:B} a GPU", est).split("|"),
         ),
-        ("", f"{float(est.tokens_per_s_per_gpu):,.0f}", " tokens/s/GPU"),
+        ("", format_figure(float(est.tokens_per_s_per_gpu)), " tokens/s/GPU"),
     ]
     details = [
         say("{fits_probability:chance} likely to fit", est),
@@ -169,10 +172,13 @@ def head(est: Estimate) -> str:
         f"step: {tables.breakdown_text(est)}",
     ]
     if job.tokens is not None:
-        numbers.append(("", f"{float(est.days(job.tokens)):,.1f}", " days"))
         usd = job.cluster.price_usd_per_gpu_hour
+        no_failures = " without failures"
+        numbers.append(
+            ("", f"{float(est.days(job.tokens)):,.1f}", " days" + (no_failures if usd is None else ""))
+        )
         if usd is not None:
-            numbers.append(("", f"${usd * float(est.gpu_hours(job.tokens)):,.0f}", ""))
+            numbers.append(("", f"${usd * float(est.gpu_hours(job.tokens)):,.0f}", no_failures))
             details.append(f"dollars: at {price_text(job.cluster)}, no failures")
         details.append(f"days: for {format_si(job.tokens, '')} tokens, no failures")
     about = f"{tables.job_text(est)}; recipe {job.recipe.name}"

@@ -138,7 +138,8 @@ def plan(
         table=found.columns,
         remarks=remarks,
     )
-    following = (found.commands(1)[0], command_with("plan", given, PLAN_FIELDS, "--details"))
+    dates = [word for flag, text in (("--start", start), ("--days", days)) if text for word in (flag, text)]
+    following = (found.commands(1)[0], command_with("plan", given, PLAN_FIELDS, *dates, "--details"))
     result = shortened(
         result,
         found,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.base.answer import Answer
-from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.errors import CostModelError, choices_hint, shown
 from costmodel.base.words import called, errors_called
 from costmodel.describe.jobs.job import Job, job_of
 from costmodel.estimates.explain import Explanation, explain
@@ -150,6 +150,13 @@ def assumed_sentences(job: Job, names: Collection[str]) -> list[str]:
     }
     assumed = ", ".join(f"{name}={value}" for name, value in values.items() if name in names)
     return [f"Assumed: {assumed}."] if assumed else []
+
+
+def require_estimate(who: str, given: Any, expected: str) -> Estimate:
+    """Refuse what is no estimate, saying what is expected."""
+    if not isinstance(given, Estimate):
+        raise CostModelError(f"{who}: expected {expected}, got {shown(given)}")
+    return given
 
 
 def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:

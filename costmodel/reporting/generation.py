@@ -44,7 +44,7 @@ def generation_grids(found: Generation) -> list[Grid]:
         ends += f", {_dollars(usd * low)} to {_dollars(usd * high)}"
     ends += f" (80% of measured steps within; {found.served.engine.basis})"
     title = "{served.model.name} on {work.gpus:plural GPU} of {served.cluster.accelerator.name}: "
-    title = say(title + "{tokens_per_s_per_gpu:,.0f} tokens/s/GPU", found)
+    title = say(title + "{tokens_per_s_per_gpu:figure} tokens/s/GPU", found)
     stars = {
         name: "*" if name in found.work.assumed else "" for name in ("engine", "prompt_len", "response_len")
     }

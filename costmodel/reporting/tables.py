@@ -81,6 +81,15 @@ def _time_range(samples: Samples) -> str:
     return say("{low:s3} to {high:s3}, median {middle:s3}", samples.interval(), middle=samples.quantile(0.5))
 
 
+def step_range(est: Estimate, samples: Samples | None) -> str:
+    """Say in short between which times the step lies by `band_text`; by `samples` where no published runs say it."""
+    if est.samples is None and est.error_band is not None:
+        low, high = (float(est.step_time_s) * end for end in (est.error_band.low, est.error_band.high))
+        return f"80% range {format_seconds(low, 3)} to {format_seconds(high, 3)}"
+    samples = est.sample() if samples is None else samples
+    return say("p10 to p90 of {0} samples {low:s3} to {high:s3}", samples.interval(), samples.count)
+
+
 def off_middle(samples: Samples) -> str:
     """Say that the headline's step time is far from the median of its samples; empty where it is near."""
     text = off_middle_text(samples.headline_place, format_seconds(samples.quantile(0.5), 3))

@@ -208,8 +208,10 @@ def run_summary(run: TrainingRun) -> Summary:
         ends += ", ${:,.0f} to ${:,.0f}".format(*spread["dollars"])
     largest = sorted(run.lost_gpu_hours().items(), key=lambda item: -item[1])[:3]
     lost = [f"{name.replace('_', ' ')} {spent / run.gpu_hours:.1%}" for name, spent in largest if spent > 0]
+    (layout, layout_of_job), setting = job_rows(est)
     rows = [
-        *job_rows(est),
+        (layout, layout_of_job + (PLANNED if est.is_planned else "")),
+        setting,
         *facts_of("run in short", run, ends=ends),
         *band_row(est),
         *facts_of(
@@ -222,8 +224,7 @@ def run_summary(run: TrainingRun) -> Summary:
             **_limits(run),
         ),
     ]
-    remarks = [*([PLANNED] if est.is_planned else []), *first_warning(_warnings(run))]
-    return Summary([Grid(title, columns("", ""), rows)], remarks)
+    return Summary([Grid(title, columns("", ""), rows)], first_warning(_warnings(run)))
 
 
 # --- several runs side by side ---

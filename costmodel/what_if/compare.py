@@ -28,7 +28,7 @@ from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.jobs.signature import shows
 from costmodel.describe.switch_table import SWITCHES
-from costmodel.estimates.estimate import Estimate
+from costmodel.estimates.estimate import Estimate, require_estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.planning.entry import estimate
@@ -211,8 +211,13 @@ def compare(*estimates: Estimate, labels: Sequence[str] = ()) -> Comparison:
     CostModelError
         If there is nothing to compare with, or an estimate holds many layouts.
     """
+    for est in estimates:
+        require_estimate("compare", est, "estimates one by one, such as compare(a, b)")
     if len(estimates) < 2:
-        raise CostModelError("compare: one job given, expected two or more, or one with something to vary")
+        raise CostModelError(
+            f"compare: {len(estimates) or 'no'} job given, expected two or more, such as compare(a, b), "
+            "or one with something to vary, such as compare(*vary(…).values())"
+        )
     for est in estimates:
         est.require_single("compare")
     names = _labels(labels, len(estimates))

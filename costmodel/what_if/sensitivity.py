@@ -22,7 +22,7 @@ from costmodel.describe.jobs.changes import Change
 from costmodel.describe.jobs.job import check_job
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.recipe import NUMERIC
-from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.estimate import Estimate, estimate_job, require_estimate
 from costmodel.what_if.changes import choice_changes, hardware_changes, number_changes
 
 _LEAST = 1e-9
@@ -103,7 +103,11 @@ class Sensitivity(Answer):
 
 
 def sensitivity(
-    est: Estimate, *, change: float = 0.1, progress: Callable[[int, int], None] | None = None
+    est: Estimate | None = None,
+    *,
+    change: float = 0.1,
+    progress: Callable[[int, int], None] | None = None,
+    **unknown: Any,
 ) -> Sensitivity:
     """Price a job with a little less and a little more of everything, and with every switch turned.
 
@@ -132,6 +136,11 @@ def sensitivity(
     >>> [effect.name for effect in cm.sensitivity(est).effects if effect.kind != "switch"][0]
     'bf16 peak'
     """
+    if unknown:
+        raise CostModelError(
+            f"sensitivity: {', '.join(unknown)}: expected an estimate, such as sensitivity(estimate(…)), and change"
+        )
+    est = require_estimate("sensitivity", est, "an estimate, such as sensitivity(estimate(…))")
     est.require_single("sensitivity")
     change = read("change", change)
     less, more = (

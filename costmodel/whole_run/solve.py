@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.base.numbers import divisors
-from costmodel.base.units import format_days
+from costmodel.base.units import format_days, format_seconds
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.job import job_of, layout_of_job, run_tokens, spelled_out
 from costmodel.describe.jobs.keywords import RunKeywords
@@ -69,7 +69,16 @@ def affordable_tokens(
         if not found.dollars:
             raise CostModelError(f"budget: {found.price_note}")
         limits.append(dollars / found.dollars)
-    return float(found.tokens * min(limits))
+    tokens = float(found.tokens * min(limits))
+    step = found.tokens / found.steps
+    if tokens < step:
+        named = {"days": days, "budget": dollars}
+        given = ", ".join(f"{name}: {value:g}" for name, value in named.items() if value is not None)
+        least = "" if dollars is None else f" and ${found.dollars / found.steps:,.2f}"
+        raise CostModelError(
+            f"{given} buys less than one step, which takes {format_seconds(found.calendar_s / found.steps)}{least}"
+        )
+    return tokens
 
 
 def gpus_needed(job: Mapping[str, Any], tokens: float, days: float, **run_options: Any) -> TrainingRun:

@@ -134,6 +134,13 @@ def test_sweep_is_the_same_on_two_workers_and_resumed(capsys, tmp_path):
     assert "cannot be read" in capsys.readouterr().err
 
 
+def test_the_next_command_keeps_the_dates(capsys):
+    dates = ["--tokens", "1T", "--days", "40", "--start", "2026-12-01"]
+    assert main(["plan", "llama3-8b", "8xH100", "-l", "tp2", *dates]) == 0
+    following = capsys.readouterr().out.splitlines()[-1]
+    assert "--start 2026-12-01 --days 40 --details" in following
+
+
 def test_why_not_is_answered_beside_flags(capsys):
     job = ["-m", "llama3-8b", "-n", "16", "--global-batch", "64", "--seq-len", "4096"]
     assert main(["plan", *job, "--fix", "zero=1", "--emit", "megatron", "--why-not", "tp8 pp2"]) == 0

@@ -33,7 +33,7 @@ from costmodel.app.texts import (
     run_keywords,
 )
 from costmodel.base.errors import one_line
-from costmodel.base.units import format_bytes
+from costmodel.base.units import format_bytes, format_seconds
 from costmodel.cli import main
 from costmodel.cli.output import with_flags
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
@@ -79,6 +79,20 @@ def test_the_command_of_a_plan_has_its_constraints_and_none_of_the_layout(capsys
     assert main([*shlex.split(line)[1:], "--format", "json"]) == 0
     found = cm.plan(**plan_keywords(job, search))
     assert f'"fastest_step_time_s": {float(found.fastest.step_time_s)!r}' in capsys.readouterr().out
+
+
+def test_days_of_the_headline_are_without_failures_and_one_range_is_said():
+    job = Texts({**JOB, "tokens": "1T"})
+    head = re.sub("<[^>]+>", "", view(State(jobs=(job, Texts())))["head"])
+    assert re.search(r"days · \$[\d,]+ without failures", head)
+    est = cm.estimate(**job_keywords(job))
+    low, high = (
+        format_seconds(float(est.step_time_s) * end, 3) for end in (est.error_band.low, est.error_band.high)
+    )
+    sure = view(State(jobs=(job, Texts()), view="sure"))
+    for text in (sure["head"], sure["body"]):
+        assert f"{low} to {high}: where 80 %" in text
+    assert "What the uncertain factors alone make of it: " in sure["body"]
 
 
 def test_the_command_of_a_whole_run_has_what_is_said_beside_the_job(capsys):

@@ -81,3 +81,16 @@ def test_what_was_measured_is_no_field_of_the_job(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("gpus: 8\nmeasured: {step_time: 5.2s, memory_kind: stated}\n", encoding="utf-8")
     assert read_job(path) == {"gpus": 8}
+
+
+def test_what_is_no_estimate_is_named_by_what_compares_estimates():
+    est = cm.estimate(**JOB, tp=2, precision="bf16")
+    for call, said in [
+        (lambda: cm.sensitivity(model="llama3-8b"), "sensitivity: model: expected an estimate"),
+        (lambda: cm.sensitivity("llama3-8b"), "sensitivity: expected an estimate.* got 'llama3-8b'"),
+        (lambda: cm.compare(est, 4), "compare: expected estimates .* got 4"),
+        (lambda: cm.compare([est, est]), r"compare: expected estimates one by one, such as compare\(a, b\)"),
+        (lambda: cm.compare(est), r"compare: 1 job given, expected two or more, such as compare\(a, b\)"),
+    ]:
+        with pytest.raises(CostModelError, match=said):
+            call()

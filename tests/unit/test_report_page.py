@@ -7,6 +7,7 @@ from html import unescape
 import pytest
 
 import costmodel as cm
+from costmodel.base.units import format_seconds
 from costmodel.cli import main
 from costmodel.reporting.cells import say
 from costmodel.reporting.charts import page_record
@@ -142,5 +143,13 @@ def test_the_page_of_report_says_what_makes_the_width():
     page = unescape(cm.report(est, plan=False, sensitivities=False, samples=50, seed=2))
     samples = est.sample(50, seed=2)
     assert samples.time_causes[0].scales in page
-    assert say("p10 to p90 {low:s3} to {high:s3}", samples.interval()) in page
+    low, high = (
+        format_seconds(float(est.step_time_s) * end, 3) for end in (est.error_band.low, est.error_band.high)
+    )
+    assert f"80% range {low} to {high}" in page
+    assert f"{low} to {high}: where 80 %" in page
+    assert say("{low:s3} to {high:s3}", samples.interval()) not in page
+    assert say("p10 to p90 of 50 samples {low:s3} to {high:s3}", samples.interval()) in unescape(
+        cm.report(est.with_samples(50, 2), plan=False, sensitivities=False)
+    )
     assert say("of {memory_capacity_bytes:B}, {fits_probability:chance} likely to fit", est) in page

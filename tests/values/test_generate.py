@@ -31,6 +31,12 @@ def test_memory_and_cache_by_hand():
     assert found.memory["cache_room"] - half.memory["cache_room"] == pytest.approx(0.45 * capacity)
 
 
+def test_a_rate_below_one_has_digits(capsys):
+    assert main(["generate", "llama3-8b", "8xH100", "--prompt", "200k", "--response", "1"]) == 0
+    title = capsys.readouterr().out.splitlines()[0]
+    assert 0.0 < float(title.split(": ")[1].removesuffix(" tokens/s/GPU")) < 0.1
+
+
 def test_sequences_beyond_the_positions_of_a_model_are_warned_of():
     """Llama 3.1 has 131,072 positions, for prompt and answer together."""
     for response_len, said in (

@@ -117,6 +117,10 @@ def test_a_run_shows_its_layout_and_memory(capsys):
     assert layout.endswith("(the planner's: none was named)")
     assert memory.startswith("memory ")
     assert "fits, " in memory
+    assert main(["run", *FLAGS, "--tokens", "1e12"]) == 0
+    short = capsys.readouterr().out
+    assert short.count("the planner's") == 1
+    assert "(the planner's: none was named)" in short.splitlines()[1]
     assert main(["run", *FLAGS, "--tokens", "1e12", "-l", "dp8", "--format", "json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert not record["fits"]

@@ -26,7 +26,7 @@ from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.record import MFU_CONVENTION, input_record, source_record
-from costmodel.estimates.samples import DEFAULT_SAMPLES, Samples
+from costmodel.estimates.samples import DEFAULT_SAMPLES
 from costmodel.planning.plan import Plan
 from costmodel.planning.plan import plan as plan_of
 from costmodel.reporting import pictures, tables
@@ -116,6 +116,7 @@ def report(
             progress(done, _TICKS)
 
     est.require_single("report")
+    alone = est
     est = est if est.samples is not None else est.with_samples(samples, seed)
     other = other_layouts(est) if plan else None
     tick()
@@ -138,7 +139,7 @@ def report(
         answer=answer_text(est),
         fits=est.fits,
         job=f"{tables.job_text(est)}{tables.PLANNED if est.is_planned else ''}; recipe {est.job.recipe.name}",
-        cards=_cards(est, est.sample() if est.samples is None else est.samples, run),
+        cards=_cards(est, tables.step_range(alone, est.samples), run),
         warnings=warned(est),
         labels={name: label for name, (label, _) in drawn.items()},
         notes={name: chart.note for name, (_, chart) in drawn.items()},
@@ -160,7 +161,7 @@ def report(
         },
         moved=moved and {"remarks": sensitivity_remarks(moved), "grids": sensitivity_grids(moved)},
         batch=f"{float(est.job.global_batch):,.0f}",
-        band=tables.band_text(est),
+        band=tables.band_text(alone),
         mfu=MFU_CONVENTION,
         sources=_assumptions(est),
         command=command_text(est.job),
@@ -273,16 +274,16 @@ def _script_json(data: Mapping[str, Any]) -> str:
 
 
 def _cards(
-    est: Estimate, samples: Samples, run: TrainingRun | CostModelError | None
+    est: Estimate, step_range: str, run: TrainingRun | CostModelError | None
 ) -> list[tuple[str, str, str]]:
     """Return the figures that people ask for first, each with what it means: of a whole run days, dollars and risk."""
     cards = [
         (
             "step time",
             format_seconds(float(est.step_time_s), 4),
-            say("p10 to p90 {low:s3} to {high:s3}", samples.interval()),
+            step_range,
         ),
-        ("MFU", f"{float(est.mfu):.1%}", say("{tokens_per_s_per_gpu:,.0f} tokens/s/GPU", est)),
+        ("MFU", f"{float(est.mfu):.1%}", say("{tokens_per_s_per_gpu:figure} tokens/s/GPU", est)),
         (
             "memory of a GPU",
             format_bytes(float(est.memory_bytes_per_gpu)),
