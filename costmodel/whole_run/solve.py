@@ -74,7 +74,7 @@ def affordable_tokens(
     if tokens < step:
         named = {"days": days, "budget": dollars}
         given = ", ".join(f"{name}: {value:g}" for name, value in named.items() if value is not None)
-        least = "" if dollars is None else f" and ${found.dollars / found.steps:,.2f}"
+        least = "" if found.dollars is None else f" and ${found.dollars / found.steps:,.2f}"
         raise CostModelError(
             f"{given} buys less than one step, which takes {format_seconds(found.calendar_s / found.steps)}{least}"
         )

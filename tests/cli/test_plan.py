@@ -136,7 +136,7 @@ def test_sweep_is_the_same_on_two_workers_and_resumed(capsys, tmp_path):
 
 def test_the_next_command_keeps_the_dates(capsys):
     dates = ["--tokens", "1T", "--days", "40", "--start", "2026-12-01"]
-    assert main(["plan", "llama3-8b", "8xH100", "-l", "tp2", *dates]) == 0
+    assert main(["plan", "llama3-8b", "8xH100", "--tp", "2", *dates]) == 0
     following = capsys.readouterr().out.splitlines()[-1]
     assert "--start 2026-12-01 --days 40 --details" in following
 
