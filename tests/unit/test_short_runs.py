@@ -29,7 +29,7 @@ def test_a_run_of_minutes():
     assert head["calendar time"].startswith(f"{minutes:.1f} min for 4.00 M tokens")
     assert head["GPU-hours"].startswith(f"{8 * minutes / 60:.3g} GPU-hours")
     assert float(hours["the whole run"]) == pytest.approx(8 * minutes / 60, rel=0.005)
-    assert float(hours["math"]) > 0
+    assert float(hours["GEMM+attention"]) > 0
     assert spread[0] == "hours"
 
 
