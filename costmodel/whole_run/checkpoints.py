@@ -45,7 +45,9 @@ class NoHostMemory(CostModelError):
 
     def __init__(self, how: str, has: str) -> None:
         self.has = has
-        super().__init__(f"checkpointing: {how} keeps copies in the hosts, but {has}; use blocking, or more GPUs")
+        super().__init__(
+            f"checkpointing: {how} keeps copies in the hosts, but {has}; use blocking, or more GPUs"
+        )
 
 
 def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | None = None) -> Checkpoint:

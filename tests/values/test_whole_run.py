@@ -177,7 +177,10 @@ def test_copies_in_the_memory_of_a_host():
     sourced = {key: {"value": value, "source": "assumed"} for key, value in host.items()}
     est = price(gpus=4, global_batch=4, cluster=cluster_file(cluster={"host": sourced}))
     assert describe_checkpoint(est, "async", STORE).size_bytes == near(14 * N)
-    with pytest.raises(CostModelError, match="replica keeps copies in the hosts, but the memory of a host .* has no room for"):
+    with pytest.raises(
+        CostModelError,
+        match=r"replica keeps copies in the hosts, but the memory of a host .* has no room for",
+    ):
         describe_checkpoint(est, "replica", STORE)
 
 
