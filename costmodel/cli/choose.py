@@ -124,7 +124,13 @@ def plan(
         target.note("\n".join(remark for remark in remarks if remark not in noted))
         return
     if folder is not None:
-        for name, text in found.launch_folders(asked.get("framework") or "").items():
+        written = found.launch_folders(asked.get("framework") or "")
+        why = [
+            line[2:] for text in written.values() for line in text.splitlines() if line.startswith("* No `")
+        ]
+        for line in dict.fromkeys(why):
+            target.note(line)
+        for name, text in written.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             target.write(folder / name, text)
     if target.out is not None and target.out.suffix.lower() == ".parquet":

@@ -12,7 +12,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.version import __version__
 from costmodel.describe.hardware.changed import changed_values, with_hardware
 from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.hardware.prices import given_price, with_price
+from costmodel.describe.hardware.prices import given_price, with_mixed_price, with_price
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
 from costmodel.describe.jobs.job import BALANCED, EVEN, Job, balances_stages, sliced_for
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_value
@@ -114,7 +114,8 @@ def _dealt(job: Job) -> str | None:
 def _of_profile(profile: Cluster, job: Job) -> Cluster:
     """Return the cluster of a profile as the job has it: with its numbers, at its price, and on a torus its slices."""
     profile = with_hardware(profile, dict(job.cluster.changed))
-    return sliced_for(with_price(profile, given_price(job.cluster)), job.layout, job.slice or None)
+    profile = with_mixed_price(with_price(profile, given_price(job.cluster)), job.layout.gpus)
+    return sliced_for(profile, job.layout, job.slice or None)
 
 
 def source_record(job: Job) -> dict[str, dict[str, str]]:

@@ -46,9 +46,9 @@ def warnings_of(est: PricedJob) -> list[str]:
     if est.job.layout.shape or est.shape:
         return []
     about = (
+        _other_nodes,
         _memory,
         _placement,
-        _other_nodes,
         _bubble,
         _simulated,
         _faster,
@@ -77,7 +77,8 @@ def _other_nodes(est: PricedJob) -> Iterator[str]:
     by_speed = ", which a batch divided by speed shortens" if mixed.batch_by_speed else ""
     yield (
         f"{mixed.nodes} nodes of {mixed.accelerator.name} take {share:.2f} of the time of the others for the same work: "
-        f"where replicas or stages get as much, {waits}{by_speed}; stages can get layers by speed (pipeline_layout)"
+        f"where replicas or stages get as much, {waits}{by_speed}; stages can get layers by speed (pipeline_layout); "
+        "power is that of the others"
     )
 
 

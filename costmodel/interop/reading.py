@@ -282,6 +282,8 @@ def read_model(file: TextFile, given: Mapping[str, Any]) -> Imported:
     missing = [key for key in ("gpus", "global_batch", "seq_len") if key not in job]
     left_out = tuple(note for note in found.notes if note.endswith("is priced"))
     notes = tuple(note for note in found.notes if note not in left_out)
+    if given.get("images_per_sample"):
+        left_out = tuple(note for note in left_out if "without images_per_sample" not in note)
     return Imported(job, tuple(missing), found.ignored, notes, left_out)
 
 

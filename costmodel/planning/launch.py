@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
+from math import ceil
 from typing import TYPE_CHECKING
 
 from costmodel.base.units import format_bytes, format_seconds
-from costmodel.base.words import chance_text
+from costmodel.base.words import chance_text, plural
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.interop.emit import emit
@@ -31,11 +32,15 @@ def launch_files(
     *,
     today: Estimate | None,
     file: JobFile | None,
+    missing: dict[str, str],
 ) -> dict[str, str]:
-    """Return the texts of a layout's folder: the given ones, a framework's configuration, and the README."""
+    """Return the texts of a layout's folder: the given ones, a framework's configuration, and the README.
+
+    `missing` is why a file is missing, should it be.
+    """
     if framework in FRAMEWORKS:
         texts = texts | _configuration(est, today, framework, file)
-    return {**texts, "README.md": _readme(est, trial, command, texts, framework)}
+    return {**texts, "README.md": _readme(est, trial, command, texts, framework, missing)}
 
 
 def _configuration(
@@ -61,7 +66,14 @@ def _configuration(
     }
 
 
-def _readme(est: Estimate, trial: Trial, command: str, texts: dict[str, str], framework: str) -> str:
+def _readme(
+    est: Estimate,
+    trial: Trial,
+    command: str,
+    texts: dict[str, str],
+    framework: str,
+    missing: dict[str, str],
+) -> str:
     """Return what a layout promises, what each file is, and what is left to the person."""
     step, memory = format_seconds(float(est.step_time_s), 4), format_bytes(float(est.memory_bytes_per_gpu))
     low, high = (format_seconds(end, 3) for end in trial.range_s(est))
@@ -87,7 +99,16 @@ def _readme(est: Estimate, trial: Trial, command: str, texts: dict[str, str], fr
                 if of_today
                 else "* `changes.diff`: your script with this layout: `patch -p0 < changes.diff` where you planned it."
             )
-        lines += ["", "Left to you:", "", *(f"* {one}" for one in _LEFT.findall(texts[record.file]))]
+        lines += [f"* No `{name}`: {why}." for name, why in missing.items() if name not in texts]
+        per_node = est.job.cluster.gpus_per_node
+        nodes = ceil(float(est.job.layout.gpus) / per_node)
+        lines += [
+            "",
+            "Left to you:",
+            "",
+            f"* {plural(nodes, 'node')} of up to {per_node} GPUs: start it on as many",
+        ]
+        lines += [f"* {one}" for one in _LEFT.findall(texts[record.file])]
     else:
         lines += ["", f"No framework's configuration is written for the recipe {est.job.recipe.name}."]
     return "\n".join(lines) + "\n"

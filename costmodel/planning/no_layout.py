@@ -14,6 +14,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.numbers import distinct
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import layout_text, value_text
@@ -113,16 +114,23 @@ _SAME_MODEL: tuple[tuple[dict[str, Any], str], ...] = (
 """Switches and an optimizer that save memory, least first; those below change numerics."""
 _OTHER_MODEL: tuple[tuple[dict[str, Any], str], ...] = (
     (_NARROWER, ""),
+    ({}, "adamw-bf16"),
     ({}, "adamw-8bit"),
+    (_NARROWER, "adamw-bf16"),
     (_NARROWER, "adamw-8bit"),
+    ({**_NARROWER, **_CHUNKED}, "adamw-bf16"),
     ({**_NARROWER, **_CHUNKED}, "adamw-8bit"),
 )
 
 
 def _switch_cures(question: Question, job: Job) -> Iterator[Cure]:
     """Try what a recipe may save: without another result, and with one. One of each is enough."""
+    launches = job.recipe.launches
+    framework = FRAMEWORKS.get(launches.framework) if launches is not None else None
     for tries in (_SAME_MODEL, _OTHER_MODEL):
         for switches, other in tries:
+            if other and framework is not None and other not in framework.optimizers:
+                continue
             numerics = tries is _OTHER_MODEL
             found = _tried(question, job, switches, other if job.optimizer.name == "adamw" else "", numerics)
             if found is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -132,10 +131,19 @@ class Plan(Found, Answer):
         for number, (est, trial) in enumerate(self.trials(), start=1):
             degrees = layout_text(est.job.layout).partition(",")[0]
             texts: dict[str, str] = {}
-            with suppress(CostModelError):  # a file cannot say every model, cluster or recipe
+            missing: dict[str, str] = {}
+            try:
                 texts["job.yaml"] = self.job_file(est)
+            except CostModelError as error:  # a file cannot say every model, cluster or recipe
+                missing["job.yaml"] = str(error).removeprefix("emit: ")
             command, file = self.command_of(trial.row), self.question.file
-            texts = launch_files(est, trial, command, texts, framework, today=today, file=file)
+            if file is not None and file.path:
+                missing["changes.diff"] = (
+                    self.own_problem or "the layout that your file has cannot be written"
+                )
+            texts = launch_files(
+                est, trial, command, texts, framework, today=today, file=file, missing=missing
+            )
             files |= {f"{number}-{degrees.replace(' ', '-')}/{name}": text for name, text in texts.items()}
         return files
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.base.answer import Listing
 from costmodel.base.grid import Grid, columns
+from costmodel.base.units import format_count
 from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.profile_pages import ProfilePage
 from costmodel.describe.jobs.recipe_page import RecipePage
@@ -125,9 +126,13 @@ def import_grids(found: Imported) -> list[Grid]:
     if answer["job"]:
         job = {key: value for key, value in answer["job"].items() if key != "switches"}
         job |= {f"set {name}": value for name, value in (answer["job"].get("switches") or {}).items()}
+        if job.get("tokens"):
+            job["tokens"] = format_count(float(job["tokens"]))
         grids.append(pairs(f"Job, from a file of {found.framework or found.kind}", titles, job))
     if answer["model"]:
-        shape = {k: v for k, v in answer["model"].items() if v not in (0, "", None, ()) or k == "priced"}
+        shape = {k: v for k, v in answer["model"].items() if v not in (0, "", None, (), {}) or k == "priced"}
+        if tower := shape.get("tower"):
+            shape["tower"] = f"{tower['name']}: {tower['num_layers']} layers of width {tower['hidden_size']}"
         grids.append(pairs("Model", titles, shape))
     if answer["sweeps"]:
         names = [name for name in answer["sweeps"][0] if name not in ("sizes", "time_s")]

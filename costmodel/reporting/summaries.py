@@ -10,6 +10,7 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.cluster import Accelerator
+from costmodel.describe.hardware.prices import mixed_note
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.estimate import PLANNED, Estimate
 from costmodel.estimates.frame import line_records
@@ -150,6 +151,8 @@ def estimate_summary(est: Estimate) -> Summary | None:
 def spent_text(est: Estimate, tokens: float) -> str:
     """Say how long training takes and what it costs, nothing lost to failures."""
     hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
-    cost = "" if price is None else f", ${price * hours:,.0f} at ${price:,.2f} a GPU-hour"
+    mixed = mixed_note(est.job.cluster)
+    note = f" ({mixed})" if mixed else ""
+    cost = "" if price is None else f", ${price * hours:,.0f} at ${price:,.2f} a GPU-hour{note}"
     text = "{0:count} in {1:days}, {2:,.0f} GPU-hours{cost} (without failures: costmodel run)"
     return say(text, {}, tokens, float(est.days(tokens)), hours, cost=cost)

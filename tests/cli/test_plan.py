@@ -161,6 +161,7 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
     )
     saved = tmp_path / "saved"
     assert main(["plan", str(script), "8xH100", "--save", str(saved)]) == 0
+    assert "No `job.yaml`: " in capsys.readouterr().err
     plan = cm.plan(str(script), "8xH100")
     folders = sorted(saved.iterdir())
     assert len(folders) == len(plan.trials()) >= 2
@@ -183,6 +184,8 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
         assert cm.estimate(patched, "8xH100").step_time_s == pytest.approx(est.step_time_s, rel=1e-3)
         readme = (folder / "README.md").read_text()
         assert "* data: --data-path" in readme
+        assert "* 1 node of up to 8 GPUs" in readme
+        assert "No `job.yaml`: " in readme
         ends = (format_seconds(est.step_time_s * end, 3) for end in (est.error_band.low, est.error_band.high))
         assert "({} to {})".format(*ends) in readme
     named = cm.plan("llama3-8b", "8xH100")

@@ -1,5 +1,6 @@
 """Encoders of images and audio: parameters of published towers, their work by hand, and what cannot be."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,22 @@ def test_what_cannot_be_encoded_is_one_line():
             cm.estimate(model=model, **JOB, **more)
     with pytest.raises(CostModelError, match=r"the tower of .* is not written; leave out images_per_sample"):
         cm.emit(cm.estimate(model=read(TINY), images_per_sample=2, image_tokens=64, **JOB), "megatron")
+    # Sizes that cannot be are named by their keys; the language model has a price without them.
+    for vision, said in (
+        ({"spatial_merge_size": 0}, "spatial_merge_size: expected more than 0, got 0"),
+        ({"patch_size": 0}, "patch_size: expected more than 0, got 0"),
+        ({"num_heads": 17}, "num_heads: expected a divisor of the width 128, got 17"),
+        ({"depth": None}, "vision_config: missing 'depth'"),
+        ({"hidden_size": "128"}, "hidden_size: expected a whole number"),
+        ({"window_size": -112}, "window_size: expected a whole number"),
+    ):
+        model = read(TINY, **vision)
+        assert float(cm.estimate(model=model, **JOB).step_time_s) > 0
+        with pytest.raises(CostModelError, match=said):
+            cm.estimate(model=model, images_per_sample=1, image_tokens=64, **JOB)
+    # No images, where that is one of several values, need no tower.
+    none = cm.estimate(model=read(TINY), images_per_sample=0, image_tokens=64, **JOB)
+    assert float(none.step_time_s) == float(cm.estimate(model=read(TINY), **JOB).step_time_s)
     # A tower without one of its sizes is left out, as one of an unknown kind is.
     assert read(TINY, depth=None).tower is None
     assert read(TINY, model_type="own_vit").tower is None
@@ -198,3 +215,12 @@ def test_what_cannot_be_encoded_is_one_line():
     assert {name: est.to_dict()["inputs"][name] for name in job if name != "model"} == {
         name: value for name, value in job.items() if name != "model"
     }
+
+
+def test_a_tower_is_said_to_be_left_out_where_it_is(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(TINY), encoding="utf-8")
+    job = {**JOB, "image_tokens": 64}
+    for images, said in ((0, True), (2, False)):
+        notes = cm.estimate(str(file), **job, images_per_sample=images).assumptions
+        assert any("is left out" in note for note in notes) is said

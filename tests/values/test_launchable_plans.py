@@ -311,3 +311,8 @@ def test_chunks_that_were_written_out_are_simulated_besides_and_the_difference_i
     assert any(told in line for line in far.warnings)
     near = cm.estimate(**job, layout="pp4 vp2", pipeline_layout="Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4L")
     assert not any(told in line for line in near.warnings)
+
+
+def test_an_optimizer_that_would_do_is_one_that_the_framework_has():
+    with pytest.raises(cm.NoLayoutError, match="--optimizer adamw-bf16"):
+        cm.plan("llama3-70b", "16xA100", global_batch=128, seq_len=8192)

@@ -4,6 +4,9 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.prices import price_note
+from costmodel.estimates.record import source_record
 
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 64, "tp": 8, "global_batch": 128, "seq_len": 8192}
 FACTORS = {"recipe": "megatron-core", "switches": {"overhead_fraction": 0.0, "step_overhead_s": 0.0}}
@@ -93,3 +96,17 @@ def test_all_have_the_memory_of_the_smaller_and_what_cannot_be_is_one_line():
     est = step(hw={"mixed": "2:h200"})
     assert est.to_dict()["inputs"]["hw"] == {"mixed": "2:h200"}
     assert any("2 nodes of h200-sxm-141gb" in said for said in est.warnings)
+
+
+def test_nodes_of_two_kinds_cost_the_mean_of_their_prices():
+    job = {"model": "llama3-8b", "gpus": 64, "global_batch": 64, "seq_len": 4096, "tp": 2}
+    own, other = (load_cluster(name).price_usd_per_gpu_hour for name in ("h100", "h200"))
+    est = cm.estimate(**job, cluster="h100", hw={"mixed": "2:h200"})
+    assert est.job.cluster.price_usd_per_gpu_hour == pytest.approx((6 * own + 2 * other) / 8)
+    assert "2 nodes of h200" in price_note(est.job.cluster)
+    assert "take" in est.warnings[0]
+    given = cm.estimate(**job, cluster="h100", hw={"mixed": "2:h200"}, price_usd_per_gpu_hour=1.0)
+    assert given.job.cluster.price_usd_per_gpu_hour == 1.0
+    # The cluster of a job is still that of its profile, which its sources are from.
+    for one in (est, given):
+        assert "dgx-h100-ndr" in source_record(one.job)

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from costmodel.base.errors import ProfileError, UnitError, choices_hint, shown
 from costmodel.base.units import parse_number, read_quantity
-from costmodel.describe.hardware.cluster import Cluster, OtherNodes, Tier
-from costmodel.describe.hardware.hardware import load_accelerator
+from costmodel.describe.hardware.cluster import NO_PRICES, Accelerator, Cluster, OtherNodes, Tier
+from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.physics.network.fabric import Fabric
 
@@ -98,7 +98,7 @@ def _placed(cluster: Cluster, text: str) -> Cluster:
 def _mixed(cluster: Cluster, text: str) -> Cluster:
     """Return a cluster whose last nodes have another accelerator: ``8:h200``, ``8:h200:batch`` with a batch dealt by speed.
 
-    Host, network, price and power stay the cluster's, and all have the memory of the smaller.
+    Host, network and power stay the cluster's, and all have the memory of the smaller.
     """
     nodes, _, rest = text.partition(":")
     name, _, dealt = rest.partition(":")
@@ -107,16 +107,32 @@ def _mixed(cluster: Cluster, text: str) -> Cluster:
             f"hw: mixed: expected nodes and their accelerator such as 8:h200, or 8:h200:batch, got {shown(text)}"
         )
     other, own = load_accelerator(name.strip()), cluster.accelerator
+    if other.software.recipe != own.software.recipe or other.is_gpu != own.is_gpu:
+        raise ProfileError(
+            f"hw: mixed: expected an accelerator with the software of {own.name}, got {other.name}, which runs "
+            "other frameworks and collectives"
+        )
     least = {
         name: min(getattr(one, name) for one in (own, other))
         for name in ("memory_bytes", "memory_vendor_bytes")
     }
+    listed = bool(cluster.price_date)
+    prices = (cluster.price_usd_per_gpu_hour, _list_price(name.strip(), other)) if listed else NO_PRICES
     return replace(
         cluster,
         accelerator=replace(own, **least),
-        mixed=OtherNodes(int(nodes), other, batch_by_speed=bool(dealt)),
+        mixed=OtherNodes(int(nodes), other, bool(dealt), prices),
         changed=_recorded(cluster, "mixed", text),
     )
+
+
+def _list_price(name: str, accelerator: Accelerator) -> float | None:
+    """Return the list price of the cluster that an accelerator's name means, if it means one. [USD/h]"""
+    try:
+        cluster = load_cluster(name)
+    except ProfileError:
+        return None
+    return cluster.price_usd_per_gpu_hour if cluster.accelerator.name == accelerator.name else None
 
 
 def require_placed(cluster: Cluster, gpus: ArrayLike) -> None:

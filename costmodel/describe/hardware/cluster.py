@@ -143,6 +143,9 @@ class Host(NamedTuple):
     """GPUs that share one link to it (two A100 behind a PCIe switch with one port to the CPU). [-]"""
 
 
+NO_PRICES = (None, None)
+
+
 class OtherNodes(NamedTuple):
     """Nodes of another kind, the last ones of a job."""
 
@@ -150,6 +153,8 @@ class OtherNodes(NamedTuple):
     accelerator: Accelerator
     batch_by_speed: bool
     """Whether replicas on them get another part of the batch, so that no replica waits."""
+    prices_usd_per_gpu_hour: tuple[float | None, float | None] = NO_PRICES
+    """List prices of the cluster's own nodes and of these, None where there is none or one was given. [USD/h]"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from costmodel.base.errors import ProfileError
-from costmodel.describe.hardware.cluster import Cluster
+from costmodel.base.words import plural
+from costmodel.describe.hardware.cluster import NO_PRICES, Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 
 
@@ -22,7 +26,33 @@ def with_price(
         )
     if usd is None:
         return cluster
-    return replace(cluster, price_usd_per_gpu_hour=usd, price_date="", price_range_usd_per_gpu_hour=None)
+    mixed = None if cluster.mixed is None else cluster.mixed._replace(prices_usd_per_gpu_hour=NO_PRICES)
+    return replace(
+        cluster, price_usd_per_gpu_hour=usd, price_date="", price_range_usd_per_gpu_hour=None, mixed=mixed
+    )
+
+
+def with_mixed_price(cluster: Cluster, gpus: ArrayLike) -> Cluster:
+    """Return a cluster with nodes of two kinds at the mean of their list prices, by a job's GPUs; a given price stays.
+
+    Jobs of several numbers of GPUs have no one price.
+    """
+    if cluster.mixed is None or not cluster.price_date:
+        return cluster
+    own, other = cluster.mixed.prices_usd_per_gpu_hour
+    counts, usd = np.unique(gpus), None
+    if own is not None and other is not None and counts.size == 1:
+        share = cluster.mixed.nodes * cluster.gpus_per_node / float(counts[0])
+        usd = own + share * (other - own)
+    return replace(cluster, price_usd_per_gpu_hour=usd, price_range_usd_per_gpu_hour=None)
+
+
+def mixed_note(cluster: Cluster) -> str:
+    """Say what of a list price is that of other nodes."""
+    if cluster.mixed is None or not cluster.price_date:
+        return ""
+    mixed = cluster.mixed
+    return f"{plural(mixed.nodes, 'node')} of {mixed.accelerator.name} at ${mixed.prices_usd_per_gpu_hour[1]:,.2f}"
 
 
 def _name_of(named: str) -> str:
@@ -47,10 +77,14 @@ def price_text(cluster: Cluster) -> str:
 def price_note(cluster: Cluster) -> str:
     """Say where a price comes from, and its range."""
     if cluster.price_usd_per_gpu_hour is None:
+        if cluster.mixed is not None:
+            return f"cluster {cluster.name} with nodes of {cluster.mixed.accelerator.name} has no one price; give --price USD"
         return f"cluster {cluster.name} has no price; give --price USD"
     if not cluster.price_date:
         return "given"
     note = f"profile {cluster.name}, {cluster.price_date}"
+    if cluster.mixed is not None:
+        return f"{note}; {mixed_note(cluster)}"
     if cluster.price_range_usd_per_gpu_hour is None:
         return note
     low, high = cluster.price_range_usd_per_gpu_hour

@@ -22,7 +22,7 @@ from costmodel.describe.hardware.changed import require_placed, with_hardware
 from costmodel.describe.hardware.cluster import Accelerator, Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.describe.hardware.prices import with_price
+from costmodel.describe.hardware.prices import with_mixed_price, with_price
 from costmodel.describe.hardware.slices import parse_slice, slice_text, sliced
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
 from costmodel.describe.jobs.keywords import JobKeywords
@@ -175,6 +175,7 @@ def changed_cluster(cluster: Cluster, given: Mapping[str, Any], layout: Layout) 
     if "hw" in given:
         cluster = with_hardware(cluster, read("hw", given["hw"]))
     require_placed(cluster, layout.gpus)
+    cluster = with_mixed_price(cluster, layout.gpus)
     return sliced_for(cluster, layout, read("slice", given["slice"]) if "slice" in given else None)
 
 
@@ -225,7 +226,7 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         ),
         images=make_images(
             model,
-            float(read_given(given, "images_per_sample")),
+            float(read_given(given, "images_per_sample")) if "images_per_sample" in given else None,
             float(read_given(given, "image_tokens")),
             float(read_given(given, "image_spread")),
             seq_len,

@@ -62,15 +62,22 @@ class Images:
         }
 
 
-def make_images(model: Model, per_sample: float, tokens: float, spread: float, seq_len: Array) -> Images:
-    """Return the images of a sequence; refuse those that nothing encodes, that have no size or find no room."""
+def make_images(
+    model: Model, per_sample: float | None, tokens: float, spread: float, seq_len: Array
+) -> Images:
+    """Return the images of a sequence; refuse those that nothing encodes, that have no size or find no room.
+
+    `per_sample` is None where nobody named it.
+    """
     if not per_sample:
-        if tokens or spread:
+        if per_sample is None and (tokens or spread):
             raise CostModelError(
                 "image_tokens, image_spread: need images_per_sample, the images of a sequence"
             )
         return Images()
     tower = model.tower
+    if tower is None and model.tower_problem:
+        raise CostModelError(f"images_per_sample: the tower of {model.name}: {model.tower_problem}")
     if tower is None:
         raise CostModelError(f"images_per_sample: {model.name} has no tower that is known; leave it out")
     tokens = tokens or tower.tokens // tower.merge

@@ -112,9 +112,20 @@ def read_hf_config(config: str | Path | Mapping[str, Any], name: str = "") -> Hu
             f"{origin}: model_type {kind!r}: a value is of another kind than its key wants, such as a text for a list"
         ) from None
     called = name or str(raw.get("_name_or_path") or "").rstrip("/").rsplit("/", 1)[-1] or stem
-    tower = tower_of(raw, keys.need(*HIDDEN), origin)
+    hidden_size, tower, problem = keys.need(*HIDDEN), None, ""
+    try:
+        tower = tower_of(raw, hidden_size, origin)
+    except ModelConfigError as error:  # the language model has a price without it
+        problem = str(error).removeprefix(f"{origin}: ")
     model = make_model(
-        {**values, "tower": tower, "name": called or keys.raw["model_type"], "source": origin}, origin
+        {
+            **values,
+            "tower": tower,
+            "tower_problem": problem,
+            "name": called or keys.raw["model_type"],
+            "source": origin,
+        },
+        origin,
     )
     left = sorted(key for key in keys.raw.keys() - keys.used if _may_shape(key, keys.raw[key]))
     for key in left:

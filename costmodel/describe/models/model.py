@@ -236,6 +236,8 @@ class Model(BaseModel):
     """Multi-token-prediction layers on top of `num_layers`; see `physics.params.mtp_param_blocks`."""
     tower: Tower | None = None
     """What encodes images or audio in front of it; no part of its own counts."""
+    tower_problem: str = ""
+    """Why the sizes of its tower could not be read."""
 
     def __init__(self, **fields: Any) -> None:
         """Make a model of its fields; what follows from the rest may be left out."""

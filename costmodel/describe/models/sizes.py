@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 from costmodel.base.errors import ModelConfigError, shown
 from costmodel.base.yaml_files import read_mapping
@@ -96,24 +97,49 @@ _TOWER = (
 
 
 def tower_of(raw: Mapping[str, Any], hidden_size: int, origin: str) -> Tower | None:
-    """Return the tower of a multimodal config, by the width of its language model; None where no row counts it."""
+    """Return the tower of a multimodal config, by the width of its language model; None where no row counts it.
+
+    Sizes that cannot be are refused by their keys.
+    """
     kind = str(raw.get("model_type"))
     for key, name in _MAPPINGS.items():
         if not isinstance(raw.get(key), dict):
             continue
         keys, formulas = _formulas_of_tower(raw, kind, key, hidden_size, origin)
+        if "projector" not in formulas:
+            return None
         try:
             with np.errstate(all="raise"):
                 numbers = [_number(keys, formulas, word) for word in _TOWER]
-        except (ModelConfigError, ArithmeticError):
-            return None
+        except ArithmeticError:
+            raise _refused_sizes(keys, "sizes divide by zero or are too large") from None
         _, *fields = Tower.model_fields.items()
         sizes = {
             field: bool(number) if info.annotation is bool else round(number)
             for (field, info), number in zip(fields, numbers, strict=True)
         }
-        return Tower.model_validate({"name": name, **sizes})
+        try:
+            tower = Tower.model_validate({"name": name, **sizes})
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise _refused_sizes(keys, f"{wrong['loc'][0]}: {wrong['msg']}, got {wrong['input']}") from None
+        if "head_dim" not in keys.raw and tower.hidden_size % tower.num_heads:
+            raise keys.refuse(
+                f"{formulas['heads']}: expected a divisor of the width {tower.hidden_size}, got {tower.num_heads}"
+            )
+        return tower
     return None
+
+
+def _refused_sizes(keys: Keys, otherwise: str) -> ModelConfigError:
+    """Return the error for sizes that make no tower: the keys that are not positive, or another reason."""
+    found = {name: keys.raw.get(name) for name in sorted(keys.used)}
+    wrong = [
+        f"{name}: expected more than 0, got {value}"
+        for name, value in found.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0
+    ]
+    return keys.refuse("; ".join(wrong) or otherwise)
 
 
 def _formulas_of_tower(
