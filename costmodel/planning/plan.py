@@ -93,7 +93,7 @@ class Plan(Found, Answer):
         try:
             back = estimate(**parse_mapping(text, "job file", example="model: llama3-405b"))
         except CostModelError as error:
-            raise CostModelError(f"emit: a job file cannot say this job ({error})") from None
+            raise CostModelError(f"emit: a job file cannot say this job: {error}") from None
         ours, theirs = ([one.step_time_s, one.memory_bytes_per_gpu] for one in (est, back))
         if not np.allclose(ours, theirs, rtol=1e-12):
             raise CostModelError(
@@ -135,7 +135,7 @@ class Plan(Found, Answer):
             try:
                 texts["job.yaml"] = self.job_file(est)
             except CostModelError as error:  # a file cannot say every model, cluster or recipe
-                missing["job.yaml"] = str(error).removeprefix("emit: ")
+                missing["job.yaml"] = str(error).removeprefix("emit: ").partition("; known: ")[0]
             command, file = self.command_of(trial.row), self.question.file
             if file is not None and file.path:
                 missing["changes.diff"] = (

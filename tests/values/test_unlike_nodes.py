@@ -109,4 +109,4 @@ def test_nodes_of_two_kinds_cost_the_mean_of_their_prices():
     assert given.job.cluster.price_usd_per_gpu_hour == 1.0
     # The cluster of a job is still that of its profile, which its sources are from.
     for one in (est, given):
-        assert "dgx-h100-ndr" in source_record(one.job)
+        assert "cluster dgx-h100-ndr" in source_record(one.job)
