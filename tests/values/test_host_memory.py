@@ -247,7 +247,7 @@ def test_a_snapshot_needs_room_and_shares_the_link():
     assert save.pause_s == pytest.approx(0.5 + save.size_bytes / 2 / 25e9, rel=1e-9)
     small = price(gpus=2, global_batch=2, cluster=host(memory=f"{1.5 * save.size_bytes:.0f} B"))
     assert describe_checkpoint(small, "async", 1e12).size_bytes == save.size_bytes
-    with pytest.raises(CostModelError, match="replica, but the memory of a host"):
+    with pytest.raises(CostModelError, match="replica keeps copies in the hosts, but the memory of a host"):
         describe_checkpoint(small, "replica", 1e12)
     assert describe_checkpoint(small, "blocking", 1e12).size_bytes == save.size_bytes
 
