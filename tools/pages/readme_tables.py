@@ -91,7 +91,7 @@ def validation_table(runs: Path) -> str:
         f"{sweeps.spearman.median():.2f}, median regret {sweeps.regret.median():.1%}, p90 {sweeps.regret.quantile(0.9):.1%}.",
     ]
     large = checked.summary("source").query("runs >= 20")
-    lines += ["", "<details markdown="1"><summary>Sources of 20 runs and more</summary>", "", *head]
+    lines += ["", '<details markdown="1"><summary>Sources of 20 runs and more</summary>', "", *head]
     lines += [_line(row["source"], row) for _, row in large.iterrows()]
     return "\n".join([*lines, "", "</details>"])
 
