@@ -108,6 +108,9 @@ def test_work_of_a_tower_by_hand():
         0.25,
     ]
     assert float(by_name["vision.ends.embedding.projector"].m) == 128
+    two = cm.estimate(model=model, images_per_sample=2, image_tokens=64, micro_batch=2, **JOB)
+    block = next(block for block in two.priced.step.blocks if block.label == "vision.dense.")
+    assert float(block.by_operator["attention.qkv"].operator.m) == 1024
     # Tensor parallelism cuts heads where it divides them, and context parallelism cuts no image.
     for tp, cp, heads in ((8, 1, 1.0), (2, 2, 4.0)):
         cut = cm.estimate(model=model, tp=tp, cp=cp, images_per_sample=2, image_tokens=64, **JOB)

@@ -54,7 +54,13 @@ def test_a_batch_dealt_by_speed_by_hand():
     assert dealt.tokens_per_step == even.tokens_per_step
     with pytest.raises(CostModelError, match="a batch dealt by speed needs replicas on nodes of one kind"):
         step(pp=2, hw={"mixed": "2:a100:batch"})
-    assert float(step(pp=2, axis_order="tp cp pp dp", hw={"mixed": "2:a100:batch"}).step_time_s) > 0
+    # A replica of two nodes that has one of each is no faster than its slower one.
+    pairs = {"pp": 2, "axis_order": "tp cp pp dp"}
+    counts = [
+        float(step(**pairs, hw={"mixed": f"{nodes}:b200:batch"}).priced.placed.micro_batches)
+        for nodes in (2, 3, 4)
+    ]
+    assert counts[0] == counts[1] > counts[2]
 
 
 def test_stages_on_other_nodes_take_their_share_and_layers_can_be_dealt_by_speed():
@@ -68,6 +74,11 @@ def test_stages_on_other_nodes_take_their_share_and_layers_can_be_dealt_by_speed
     assert passes(both)[2] / passes(alone)[2] == pytest.approx(
         passes(both)[1] / passes(alone)[1] * share, rel=0.1
     )
+    # A stage on faster nodes alone is faster, one that shares them waits for the others.
+    for nodes, faster in ((1, False), (2, True)):
+        est = step(pp=4, hw={"mixed": f"{nodes}:h200"})
+        assert passes(est)[:3] == pytest.approx(passes(alone)[:3], rel=1e-12)
+        assert (passes(est)[3] < (1 - 1e-6) * passes(alone)[3]) == faster
     dealt = step(pp=4, hw={"mixed": "2:a100"}, pipeline_layout="Et*9|t*9|t*9|t*5L")
     assert float(dealt.step_time_s) < float(last.step_time_s)
     assert max(passes(dealt)) < passes(last)[3]
