@@ -246,8 +246,8 @@ def step_period(job: RLJob, generation_s: float, training_s: float, spans: Spans
         batch = np.geomspace(low, high, 65)
         each = decode_step(job.served, job.split, batch, context).step_time_s()
         latency_s = beside * longest * each
-        late = (latency_s + max(1.0 - job.lag, 0.0) * training_s) / max(job.lag, 1.0)
-        period = np.maximum(late, max(training_s, throughput_s))
+        # Below one step of lag no answer is under way for longer than its own length, whatever the step.
+        period = np.maximum(latency_s / max(job.lag, 1.0), max(training_s, throughput_s))
         meets = batch >= tokens * each / np.minimum(period, longest * each)
         at = int(np.argmax(meets)) if np.any(meets) else len(batch) - 1
         low, high = batch[max(at - 1, 0)], batch[at]

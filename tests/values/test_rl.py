@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.generation.decode import decode_step
 from costmodel.generation.phases import forward_lines, packed_sequences, refit_line, trainer_bytes
 from costmodel.generation.rollout import (
     exponential_lengths,
@@ -292,6 +293,41 @@ def test_halves_apart_overlap_and_a_longer_lag_is_never_slower():
     # With eight steps of lag the tail is gone: the step is what training or decoding takes at full batches.
     last = {name: float(value) for name, value in steps[-1].period.terms.items()}
     assert times[-1] == pytest.approx(max(last["training_s"], last["throughput_s"]))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lag": 0.5},
+        {"lag": 1},
+        {"lag": 2, "gpus": 12, "layout": "tp4"},
+        {"lag": 1, "rl_framework": "nemo-rl"},
+    ],
+)
+def test_the_running_batch_of_halves_apart_meets_littles_law(changed):
+    """Bisection on n = answers' tokens times t(n) over the step, each answer under way for at most its own length."""
+    found = cm.estimate_rl(**{**APART, **changed})
+    framework = 1.388 if "rl_framework" in changed else 1.0
+    job, terms = found.job, {name: float(value) for name, value in found.period.terms.items()}
+    tokens = job.answers * job.rollout_factor * job.lengths.mean / job.replicas
+    context = job.prompt_len + job.lengths.mean_age
+    longest = found.spans.steps.sum() if found.spans.batch[0] < found.places else job.lengths.longest
+
+    def step_s(batch):
+        return float(np.max(decode_step(job.served, job.split, np.asarray([batch]), context).step_time_s()))
+
+    def beyond(batch):
+        lag, latency_s = terms["lag"], longest * step_s(batch)
+        late = (framework * latency_s + max(1 - lag, 0) * terms["training_s"]) / max(lag, 1)
+        period = max(late, terms["training_s"], terms["throughput_s"])
+        return batch * min(period, latency_s) - tokens * step_s(batch)
+
+    low, high = 1.0, min(found.places, max(job.lag, 1.0) * tokens / job.lengths.mean)
+    assert beyond(low) < 0 < beyond(high)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if beyond(middle) >= 0 else (middle, high)
+    assert terms["latency_s"] == pytest.approx(framework * longest * step_s(high), rel=1e-4)
 
 
 def test_more_of_everything_costs_more():
