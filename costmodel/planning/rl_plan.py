@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -149,10 +149,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else getattr(value, "name", value)
 
 
-def layouts_of(found: RLEstimate) -> str:
-    """Return the layouts of both halves, such as ``training tp2 dp8, generation tp4``."""
+def layouts_of(found: RLEstimate, halves: Iterable[str] = ("training", "generation")) -> str:
+    """Return the layouts of the halves, such as ``training tp2 dp8, generation tp4``."""
     degrees = [f"{name}{degree:.0f}" for name, degree in found.job.split._asdict().items() if degree > 1]
-    return f"training {layout_text(found.training.job.layout).partition(',')[0]}, generation {' '.join(degrees) or 'tp1'}"
+    layouts = {
+        "training": layout_text(found.training.job.layout).partition(",")[0],
+        "generation": " ".join(degrees) or "tp1",
+    }
+    return ", ".join(f"{half} {layouts[half]}" for half in halves)
 
 
 def better_rl(found: RLEstimate, asked: Mapping[str, Any]) -> str:
@@ -163,7 +167,7 @@ def better_rl(found: RLEstimate, asked: Mapping[str, Any]) -> str:
     }
     if not any(is_open.values()):
         return ""
-    assumed = f"Assumed of {' and '.join(half for half in is_open if is_open[half])}: {layouts_of(found)}."
+    assumed = f"Assumed layouts: {layouts_of(found, [half for half in is_open if is_open[half]])}."
     try:
         best = plan_rl(**{**asked, "generation_gpus": found.job.generation_gpus}).best
     except CostModelError as error:
