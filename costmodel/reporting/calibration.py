@@ -11,6 +11,7 @@ import pandas as pd
 from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import TO_P90
 from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.factors import ROLES
 from costmodel.reporting.cells import cell, facts_of, say, table_of
 from costmodel.trust.calibrate import FabricCalibration, KernelCalibration, StepCalibration
@@ -127,12 +128,13 @@ def step_grids(found: StepCalibration) -> list[Grid]:
     titles = columns("Job", "Measured >", "Model >", "Off >", "Memory >", "Model >", "Off >")
     note = "Error left with that part alone changed; the lowest explains most."
     if len(found.steps) == 1:
-        note = "One step: every part can explain it; measure another layout to tell them apart."
+        note = "One step: each plausible part can explain it; measure another layout to tell them apart."
         if not any(part.plausible for part in found.parts):
             note = (
                 f"One step, and no part explains it alone without changing by half or double: {INPUTS_FIRST}."
             )
     parts = {
+        "Part": lambda part: CATEGORY_NAMES.get(part.part, part.part),
         "Share >": lambda part: f"{part.share:.1%}" if np.isfinite(part.share) else "",
         "Would be >": lambda part: (
             cell(part, "factor:s") if part.part == "constant" else f"x {part.factor:.3f}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import TimeLine
+from costmodel.bill.lines import CATEGORY_NAMES, TimeLine
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -25,9 +25,7 @@ class StackPart(NamedTuple):
 
 
 STEP_PARTS = (
-    ("GEMM+attention", "math"),
-    ("memory-bound", "hbm"),
-    ("overhead", "overhead"),
+    *((CATEGORY_NAMES[name], name) for name in ("math", "hbm", "overhead")),
     ("tensor parallel", "tp"),
     ("context parallel", "cp"),
     ("expert parallel", "ep"),
@@ -35,7 +33,7 @@ STEP_PARTS = (
     ("data parallel", "dp"),
     ("optimizer", "optimizer"),
     ("failures and checkpoints", "resilience"),
-    ("pipeline bubble", "bubble"),
+    (CATEGORY_NAMES["bubble"], "bubble"),
 )
 """Labels and styles of the parts of a step, in the order they are drawn."""
 
