@@ -147,7 +147,7 @@ def test_steps_by_command(tmp_path, capsys):
     job.write_text("model: llama3-8b\ngpus: 64\nlayout: tp2\nglobal_batch: 512\nseq_len: 8192\n")
     assert main(["observed", "calibrate", "steps", f"{job}=7s,60GiB"]) == 0
     out = capsys.readouterr().out
-    assert "math" in out
+    assert "GEMM+attention" in out
     assert "60.0 GiB" in out
     assert "constant" not in out
     assert main(["observed", "calibrate", "steps", f"{job}=7s", "--overhead", "--format", "json"]) == 0
