@@ -75,9 +75,9 @@ class Views:
             raise CostModelError(f"figure: {name!r} is unknown; {choices_hint(name, self.names())}")
         return name.replace("-", "_")
 
-    def named(self, name: str) -> Any:
-        """Draw the figure of that name by matplotlib."""
-        return import_module("costmodel.reporting.charts").draw(self.chart(name))
+    def named(self, name: str = "") -> Any:
+        """Draw the figure of that name by matplotlib, the first where none is named, as ``--plot`` does."""
+        return import_module("costmodel.reporting.charts").draw(self.chart(name or self.names()[0]))
 
     def chart(self, name: str) -> Any:
         """Return the figure of that name as data, a `costmodel.reporting.charts.Chart`."""

@@ -441,7 +441,8 @@ def _draw_bars(axes: Any, bars: Bars) -> None:
     axes.grid(visible=False, axis="y")
     for place, start, length, text in zip(bars.at, starts, lengths, bars.texts, strict=False):
         if bars.texts_inside:
-            ink = {"fontsize": 6, "color": ink_on(colour), "clip_on": True}
+            # A pipeline has hundreds of them, a step of reinforcement learning one a phase.
+            ink = {"fontsize": 6 if len(bars.texts) > 1 else 8, "color": ink_on(colour), "clip_on": True}
             axes.text(start + length / 2, place, text, ha="center", va="center", **ink)
         elif text:
             side = {"xytext": (4 if length >= 0 else -4, 0), "ha": "left" if length >= 0 else "right"}

@@ -47,6 +47,7 @@ def test_the_stacks_reach_the_memory_of_every_stage(est):
 
 def test_bars_of_the_waterfall_follow_one_another(est):
     axes = est.plot.time().axes[0]
+    assert est.plot().get_suptitle() == axes.figure.get_suptitle()
     bars = [bar for bar in axes.patches if bar.get_height() == pytest.approx(0.7)]
     ends = [bar.get_x() + bar.get_width() for bar in bars]
 
