@@ -116,6 +116,11 @@ RELEASES: Mapping[str, tuple[str, ...]] = {
 """Releases of each framework whose settings are written and whose assertions are known, its own first."""
 
 
+def framework_of(launches: Launches | None) -> Framework | None:
+    """Return the framework that writes the configurations of what is launched; None where none does."""
+    return None if launches is None else FRAMEWORKS.get(launches.framework)
+
+
 def launched_by(name: str, launches: Launches | None) -> Launches:
     """Return what a framework starts, in the release of a recipe where the framework has that one too."""
     own = FRAMEWORKS[name].launches

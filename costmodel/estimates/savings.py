@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.numbers import divisors
-from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.frameworks import framework_of
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.jobs.changes import Change, with_layout, with_switch
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
@@ -195,8 +195,7 @@ def _balanced(job: Job) -> Iterator[Change]:
 
 def _other_orders(job: Job) -> Iterator[Change]:
     """Yield the other orders of the axes that the framework starts."""
-    launches = job.recipe.launches
-    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    framework = framework_of(job.recipe.launches)
     alike = not job.model.num_experts or job.layout.expert_dp == job.layout.dp
     now = " ".join(job.axis_order)
     for order in framework.axis_orders if framework and alike else ():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.csv_text import read_rows
 from costmodel.bill.formula import run
-from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.frameworks import framework_of
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.recipe import switch_text
@@ -86,7 +86,7 @@ _FREE = (("tp_overlap", "weight-grad"), ("tp_overlap", "none"), ("ep_overlap", F
 def choices_of(job: Job, held: frozenset[str] = frozenset()) -> tuple[Choice, ...]:
     """Return what a job's framework lets a user choose otherwise than the job has it."""
     launches = job.recipe.launches
-    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    framework = framework_of(launches)
     if framework is None or launches is None:
         return ()
     # A recipe of years ago leaves its users less than the framework does today.

@@ -14,7 +14,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.numbers import distinct
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
-from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.frameworks import framework_of
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import layout_text, value_text
@@ -125,8 +125,7 @@ _OTHER_MODEL: tuple[tuple[dict[str, Any], str], ...] = (
 
 def _switch_cures(question: Question, job: Job) -> Iterator[Cure]:
     """Try what a recipe may save: without another result, and with one. One of each is enough."""
-    launches = job.recipe.launches
-    framework = FRAMEWORKS.get(launches.framework) if launches is not None else None
+    framework = framework_of(job.recipe.launches)
     for tries in (_SAME_MODEL, _OTHER_MODEL):
         for switches, other in tries:
             if other and framework is not None and other not in framework.optimizers:

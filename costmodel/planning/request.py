@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from costmodel.base.errors import CostModelError, LayoutError, choices_hint, shown
-from costmodel.describe.frameworks import FRAMEWORKS, Launches, launched_by, trainers_of
+from costmodel.describe.frameworks import FRAMEWORKS, Launches, framework_of, launched_by, trainers_of
 from costmodel.describe.hardware.changed import with_hardware
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
@@ -220,7 +220,7 @@ def make_question(
 def _turned(recipe: Recipe) -> frozenset[str]:
     """Return the switches of a recipe that a search turns."""
     launches = recipe.launches
-    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    framework = framework_of(launches)
     if framework is None or launches is None:
         return frozenset()
     found = {*framework.switches} & {*launches.chooses}
@@ -253,7 +253,7 @@ def _recipe_on(cluster: Cluster, options: Mapping[str, Any], framework: str) -> 
 def _require_adapters(job: Job) -> None:
     """Refuse to search layouts of adapters for a framework whose configurations cannot train them."""
     launches, base = job.recipe.launches, job.tuning.base_dtype
-    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    framework = framework_of(launches)
     if framework and job.tuning.lora_rank and base not in framework.adapters:
         raise CostModelError(
             f"lora_rank: {framework.title}, which recipe {job.recipe.name} is for, trains no adapters on a base in {base}; "

@@ -18,7 +18,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.frameworks import FRAMEWORKS, framework_of
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import value_text
@@ -50,8 +50,7 @@ def ladder_of(question: Question, job: Job) -> tuple[Choice, ...]:
     Each module is priced alone, with whole layers on a GPU: those that free memory stand in the order of seconds a byte.
     None where the framework takes none, or where the user named modules or another policy.
     """
-    launches = job.recipe.launches
-    framework = FRAMEWORKS.get(launches.framework) if launches else None
+    framework = framework_of(job.recipe.launches)
     if (
         framework is None
         or RUNG in question.user_switches
