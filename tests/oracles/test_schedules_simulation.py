@@ -8,6 +8,7 @@ import pytest
 from costmodel.bill.formula import evaluate
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
+from costmodel.physics.pipeline.orders import KINDS
 from costmodel.physics.pipeline.schedule_table import SCHEDULES, Schedule
 from costmodel.physics.pipeline.schedules import task_orders
 from costmodel.physics.pipeline.stages import Fold
@@ -221,18 +222,21 @@ def test_1f1b_order_of_four_stages_is_the_published_one():
     # Narayanan et al. (SC21), figure 4, second and fourth device.
     orders = task_orders("1f1b", 4, 8).ranks
 
-    assert "".join(f"{s.kind}{s.micro_batch}" for s in orders[1]) == "F0F1F2B0F3B1F4B2F5B3F6B4F7B5B6B7"
-    assert "".join(f"{s.kind}{s.micro_batch}" for s in orders[3]) == "".join(f"F{i}B{i}" for i in range(8))
+    assert "".join(f"{KINDS[kind]}{i}" for kind, _, i, _ in orders[1]) == "F0F1F2B0F3B1F4B2F5B3F6B4F7B5B6B7"
+    assert "".join(f"{KINDS[kind]}{i}" for kind, _, i, _ in orders[3]) == "".join(
+        f"F{i}B{i}" for i in range(8)
+    )
 
 
 def test_interleaved_order_loops_through_the_chunks_as_megatron_does():
     # Narayanan et al. (SC21), figure 4 bottom: device 1 runs micro-batches 1-4 in both chunks first.
     order = task_orders("interleaved", 4, 8, 2).ranks[0]
-    forwards = [(s.chunk, s.micro_batch) for s in order if s.kind == "F"]
+    kinds = "".join(KINDS[kind] for kind in order[:, 0])
+    forwards = [tuple(task) for task in order[order[:, 0] == KINDS.index("F"), 1:3]]
 
     assert forwards[:8] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]
-    assert [s.kind for s in order].index("B") == 11
-    assert next((s.chunk, s.micro_batch) for s in order if s.kind == "B") == (1, 0)
+    assert kinds.index("B") == 11
+    assert tuple(order[11, 1:3]) == (1, 0)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb-h1", "zb-2p"])

@@ -9,16 +9,15 @@ closed forms.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.physics.pipeline.orders import Orders, Step
+from costmodel.physics.pipeline.orders import KINDS, Orders
 
 Array = NDArray[np.float64]
 
@@ -53,11 +52,13 @@ class Timeline:
     def tasks(self) -> tuple[Task, ...]:
         """All tasks, by start."""
         tasks = [
-            Task(rank, step.kind, step.micro_batch, step.chunk, start, end)
-            for rank, (steps, starts, ends) in enumerate(
+            Task(rank, KINDS[kind], micro_batch, chunk, start, end)
+            for rank, (order, starts, ends) in enumerate(
                 zip(self.orders.ranks, self.starts, self.ends, strict=True)
             )
-            for step, start, end in zip(steps, starts.tolist(), ends.tolist(), strict=True)
+            for (kind, chunk, micro_batch, _), start, end in zip(
+                order.tolist(), starts.tolist(), ends.tolist(), strict=True
+            )
         ]
         return tuple(sorted(tasks, key=itemgetter(4)))
 
@@ -169,42 +170,42 @@ def _by_chunk(value: ArrayLike, orders: Orders) -> Array:
     return out
 
 
-_KINDS = "FIWB"
-_Key = tuple[bool, int, int, int]
-"""A pass: whether it is backward, its rank, chunk and micro-batch."""
+class _Links(NamedTuple):
+    """The passes that the tasks of a rank take inputs from and make, by number, and whether a message takes what they make.
 
+    -1 where nothing is waited for, as a rank has what its own passes kept, and -2 where nothing is made, by weight gradients.
+    """
 
-class _Linked(NamedTuple):
-    """A task, the passes that it waits for and whether a message brings what they made, and whether one takes what it makes."""
-
-    step: Step
-    waits: tuple[tuple[_Key, bool], ...]
-    is_sent: bool
+    takes: NDArray[np.int64]
+    makes: NDArray[np.int64]
+    is_sent: NDArray[np.bool_]
 
 
 @lru_cache(maxsize=32)
-def _linked(orders: Orders) -> tuple[tuple[_Linked, ...], ...]:
-    """Return the order of every rank with where its inputs come from."""
-    # Of passes by direction, path, rank and chunk: rank and chunk that their inputs come from, and whether they send.
-    ways: dict[_Key, tuple[tuple[int, int] | None, bool]] = {}
+def _linked(orders: Orders) -> tuple[_Links, ...]:
+    """Return where the inputs of every task come from, and where its output goes."""
+    p, ways = len(orders.ranks), len(orders.paths)
+    chunks = 1 + max(chunk for path in orders.paths for _, chunk in path)
+    # By direction and path, the place in `rank * chunks + chunk` that inputs come from, and whether outputs are sent.
+    source = np.full((2, ways, p * chunks), -1)
+    sends = np.zeros((2, ways, p * chunks), dtype=bool)
     for way, path in enumerate(orders.paths):
-        for back, passed in ((False, path), (True, path[::-1])):
-            for before, here, after in zip((None, *passed), passed, (*passed[1:], None), strict=False):
-                ways[back, way, *here] = before, after is not None and after[0] != here[0]
-
-    def linked(rank: int, step: Step) -> _Linked:
-        if step.kind == "W":
-            return _Linked(step, (), False)
-        back = step.kind != "F"
-        source, is_sent = ways[back, step.micro_batch % len(orders.paths), rank, step.chunk]
-        waits: list[tuple[_Key, bool]] = (
-            [((False, rank, step.chunk, step.micro_batch), False)] if back else []
-        )
-        if source is not None:
-            waits.append(((back, *source, step.micro_batch), source[0] != rank))
-        return _Linked(step, tuple(waits), is_sent)
-
-    return tuple(tuple(linked(rank, step) for step in order) for rank, order in enumerate(orders.ranks))
+        for back, passed in enumerate((path, path[::-1])):
+            ranks = np.array([rank for rank, _ in passed])
+            places = ranks * chunks + [chunk for _, chunk in passed]
+            source[back, way, places[1:]] = places[:-1]
+            sends[back, way, places[:-1]] = ranks[1:] != ranks[:-1]
+    found = []
+    count = 1 + max(int(order[:, 2].max()) for order in orders.ranks)
+    for rank, order in enumerate(orders.ranks):
+        kind, chunk, micro_batch, _ = order.T
+        back, here = (kind > 0) * 1, rank * chunks + chunk
+        at = back, micro_batch % ways, here
+        runs, before = kind != KINDS.index("W"), source[at]
+        takes = np.where(runs & (before >= 0), (back * p * chunks + before) * count + micro_batch, -1)
+        makes = np.where(runs, (back * p * chunks + here) * count + micro_batch, -2)
+        found.append(_Links(takes, makes, sends[at] & runs))
+    return tuple(found)
 
 
 def _require_done(orders: Orders, position: list[int]) -> None:
@@ -212,78 +213,47 @@ def _require_done(orders: Orders, position: list[int]) -> None:
         raise AssertionError("pipeline orders that wait for each other")
 
 
-class _Sequence(NamedTuple):
-    """Steps of all ranks, each after what it waits for, whatever anything takes.
+def _in_order(orders: Orders, times: _Times) -> Timeline:
+    """Run orders that say where every task runs: each starts when its input is there.
 
-    Of two that run as one both wait for what either needs: a step that takes no time waits for the first before them.
+    Two that run as one wait for what either needs, and what they make is there when the last of them ends.
     """
-
-    ranks: list[int]
-    waits: list[int]
-    """The step of another rank that makes the input; -1 where there is none, as what a rank has made itself is there."""
-    steps_of: Sequence[Any]
-    """Of each rank: which of the sequence are its steps, in order."""
-    passes: Sequence[Any]
-    """Of each rank: the kind (in `_KINDS`) and the chunk of each step, and whether a message takes what it makes."""
-
-
-@lru_cache(maxsize=32)
-def _sequence(orders: Orders) -> _Sequence:
-    """Return an order in which everything can be run."""
-    position, moved = [0] * len(orders.ranks), True
-    made: dict[_Key, int] = {}
-    found = _Sequence([], [], *([[] for _ in orders.ranks] for _ in range(2)))
+    durations = np.stack([times.durations[kind] for kind in KINDS])
+    whole, todo = [], []
+    for rank, (order, links) in enumerate(zip(orders.ranks, _linked(orders), strict=True)):
+        kind, chunk, _, joined = order.T
+        takes_s = durations[kind, rank, chunk]
+        here_s, later_s = takes_s + times.pause_s * links.is_sent, times.delay_s * links.is_sent
+        first, other = np.flatnonzero(joined), np.full(len(order), -1)
+        other[first] = links.takes[first + 1]
+        later_s[first] += here_s[first + 1]
+        whole.append((takes_s, here_s))
+        columns = (links.takes, other, here_s, links.makes, later_s)
+        todo.append(list(zip(*(column.tolist() for column in columns), strict=True)))
+    # When what a pass makes is with the rank that takes it; before that it is negative.
+    there = [-1.0] * (max(int(links.makes.max()) for links in _linked(orders)) + 2) + [0.0]
+    free = [0.0] * len(todo)
+    ends: list[list[float]] = [[] for _ in todo]
+    moved = True
     while moved:
         moved = False
-        for rank, order in enumerate(_linked(orders)):
-            at, steps_of, passes = position[rank], found.steps_of[rank], found.passes[rank]
-            while at < len(order):
-                together = order[at : at + 1 + order[at].step.joined]
-                needs = [key for task in together for key, _ in task.waits]
-                if not all(key in made for key in needs):
+        for rank, (tasks, done) in enumerate(zip(todo, ends, strict=True)):
+            now, before = free[rank], len(done)
+            for own, other, here, makes, later in tasks[before:]:
+                first, second = there[own], there[other]
+                if first < 0.0 or second < 0.0:
                     break
-                others = [made[key] for key in needs if key[1] != rank]
-                # The first step waits for the last of the inputs, steps without a task for those before it.
-                entries = [*others[:-1], *(others[-1:] or [-1]), *[-1] * (len(together) - 1)]
-                found.ranks.extend([rank] * len(entries))
-                found.waits.extend(entries)
-                end = len(found.ranks)
-                steps_of.extend(range(end - len(together), end))
-                for step, _, is_sent in together:
-                    passes.append((_KINDS.index(step.kind), step.chunk, is_sent))
-                    if step.kind != "W":
-                        made[step.kind != "F", rank, step.chunk, step.micro_batch] = end - 1
-                at += len(together)
-                moved = True
-            position[rank] = at
-    _require_done(orders, position)
-    arrays = ([np.array(each).T for each in of_ranks] for of_ranks in (found.steps_of, found.passes))
-    return _Sequence(found.ranks, found.waits, *arrays)
-
-
-def _in_order(orders: Orders, times: _Times) -> Timeline:
-    """Run orders that say where every task runs: each starts when the ones that it waits for have ended.
-
-    Of two that run as one, what they make is there when the last of them ends.
-    """
-    sequence = _sequence(orders)
-    takes, pauses = np.zeros((2, len(sequence.ranks)))
-    durations = np.stack([times.durations[kind] for kind in _KINDS])
-    for rank, (at, (kinds, chunks, is_sent)) in enumerate(
-        zip(sequence.steps_of, sequence.passes, strict=True)
-    ):
-        takes[at] = durations[kinds, rank, chunks]
-        pauses[at] = times.pause_s * is_sent
-    free, done = [0.0] * len(orders.ranks), list[float]()
-    for rank, wait, takes_s in zip(sequence.ranks, sequence.waits, (takes + pauses).tolist(), strict=True):
-        now = free[rank]
-        if wait >= 0 and (there := done[wait] + times.delay_s) > now:
-            now = there
-        free[rank] = now = now + takes_s
-        done.append(now)
-    ends = [np.array(done)[at] - pauses[at] for at in sequence.steps_of]
-    starts = [end - takes[at] for end, at in zip(ends, sequence.steps_of, strict=True)]
-    return Timeline(orders, tuple(starts), tuple(ends))
+                if first > now or second > now:
+                    now = max(first, second)
+                now += here
+                done.append(now)
+                there[makes] = now + later
+            free[rank] = now
+            moved = moved or len(done) > before
+    _require_done(orders, [len(done) for done in ends])
+    ended = [np.array(done) - (here_s - takes_s) for done, (takes_s, here_s) in zip(ends, whole, strict=True)]
+    starts = [end - takes_s for end, (takes_s, _) in zip(ended, whole, strict=True)]
+    return Timeline(orders, tuple(starts), tuple(ended))
 
 
 @lru_cache(maxsize=64)
@@ -303,7 +273,9 @@ class _Choice(NamedTuple):
 
     start_s: float
     rank: int
-    tasks: tuple[_Linked, ...]
+    kind: str
+    chunk: int
+    micro_batch: int
     fills: bool
     stays: bool
 
@@ -317,9 +289,13 @@ class _Run:
         p = len(orders.ranks)
         self.orders, self.times, self.kept, self.least_share = orders, times, kept, least_share
         self.durations = {kind: each.tolist() for kind, each in times.durations.items()}
-        self.ranks = _linked(orders)
-        self.done: dict[_Key, float] = {}
-        self.run: list[list[tuple[Step, float, float]]] = [[] for _ in range(p)]
+        self.ranks = [
+            list(zip(*order.T[:3].tolist(), *(each.tolist() for each in links), strict=True))
+            for order, links in zip(orders.ranks, _linked(orders), strict=True)
+        ]
+        # When what is made of each pass is with the rank that takes it.
+        self.there: dict[int, float] = {-1: 0.0}
+        self.run: list[list[tuple[int, int, int, float, float]]] = [[] for _ in range(p)]
         self.free, self.idle, self.held = [0.0] * p, [0.0] * p, [0.0] * p
         self.position = [0] * p
         self.waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(p)]
@@ -335,58 +311,45 @@ class _Run:
             self.execute(next_one)
             staying = {choice.rank: choice for choice in choices if choice.stays and choice is not next_one}
         _require_done(self.orders, self.position)
-        steps, starts, ends = zip(*(zip(*of_rank, strict=True) for of_rank in self.run), strict=True)
-        return Timeline(
-            replace(self.orders, ranks=steps), *(tuple(map(np.array, each)) for each in (starts, ends))
-        )
-
-    def ready_s(self, task: _Linked) -> float | None:
-        """Return when the inputs of a task are there; None if that is not yet known."""
-        latest = 0.0
-        for key, far in task.waits:
-            if key not in self.done:
-                return None
-            latest = max(latest, self.done[key] + (self.times.delay_s if far else 0.0))
-        return latest
+        tasks = [np.array(of_rank) for of_rank in self.run]
+        ran = tuple(np.insert(of_rank[:, :3], 3, 0, axis=1).astype(np.int64) for of_rank in tasks)
+        starts, ends = (tuple(of_rank[:, at] for of_rank in tasks) for at in (3, 4))
+        return Timeline(replace(self.orders, ranks=ran), starts, ends)
 
     def next_choice(self, rank: int) -> _Choice | None:
         """Return what `rank` does next if nothing changes; None if it cannot know."""
-        order, at = self.ranks[rank], self.position[rank]
-        tasks = order[at : at + (2 if at < len(order) and order[at].step.joined else 1)]
-        times = [self.ready_s(task) for task in tasks]
-        known = [time for time in times if time is not None]
-        start = max([self.free[rank], *known]) if tasks and len(known) == len(times) else None
+        order, at, free = self.ranks[rank], self.position[rank], self.free[rank]
+        kind, chunk, micro_batch, takes, *_ = order[at] if at < len(order) else (-1, 0, 0, 0)
+        start = max(free, self.there[takes]) if kind >= 0 and takes in self.there else None
         stays = start is not None and self.least_share is not None
         if self.waiting[rank]:
-            chunk, micro_batch = self.waiting[rank][0]
-            gap = np.inf if start is None else start - self.free[rank]
+            waits = self.waiting[rank][0]
+            gap = np.inf if start is None else start - free
             room = self.orders.fill_limit + 1e-9 - self.held[rank]
-            full = bool(tasks) and tasks[0].step.kind == "F" and room < 1.0
+            full = kind == KINDS.index("F") and room < 1.0
             least = 1.0 - 1e-9 if self.least_share is None else self.least_share
-            long = gap >= least * self.durations["W"][rank][chunk]
+            long = gap >= least * self.durations["W"][rank][waits[0]]
             idlest = self.least_share is None and self.idle[rank] + gap > max(self.idle) + 1e-9
             if full or long or (idlest and gap > 1e-9):
-                weight = _Linked(Step("W", chunk, micro_batch), (), False)
-                return _Choice(self.free[rank], rank, (weight,), True, stays)
-        return None if start is None else _Choice(start, rank, tasks, False, stays)
+                return _Choice(free, rank, "W", *waits, True, stays)
+        return None if start is None else _Choice(start, rank, KINDS[kind], chunk, micro_batch, False, stays)
 
     def execute(self, choice: _Choice) -> None:
-        """Run the tasks back to back; what they produce is there when the last one ends."""
-        rank, now = choice.rank, choice.start_s
-        if choice.fills:
+        """Run a task; what it makes is there when it has ended, and a message has come."""
+        start, rank, kind, chunk, micro_batch, fills, _ = choice
+        end = free = start + self.durations[kind][rank][chunk]
+        if fills:
             self.waiting[rank].popleft()
         else:
+            at = self.position[rank]
             # The wait for a rank's first task is not idle time: its step starts with it.
-            self.idle[rank] += now - self.free[rank] if self.position[rank] else 0.0
-            self.position[rank] += len(choice.tasks)
-        for step, _, is_sent in choice.tasks:
-            end = now + self.durations[step.kind][rank][step.chunk]
-            self.run[rank].append((step, now, end))
-            now = end + self.times.pause_s * is_sent
-        for step, _, _ in choice.tasks:
-            if step.kind != "W":
-                self.done[step.kind != "F", rank, step.chunk, step.micro_batch] = now
-            self.held[rank] += self.kept[step.kind]
-            if step.kind == "I" and self.orders.fill_limit:
-                self.waiting[rank].append((step.chunk, step.micro_batch))
-        self.free[rank] = now
+            self.idle[rank] += start - self.free[rank] if at else 0.0
+            self.position[rank] += 1
+            *_, makes, is_sent = self.ranks[rank][at]
+            free += self.times.pause_s * is_sent
+            self.there[makes] = free + self.times.delay_s * is_sent
+        self.run[rank].append((KINDS.index(kind), chunk, micro_batch, start, end))
+        self.held[rank] += self.kept[kind]
+        if kind == "I":
+            self.waiting[rank].append((chunk, micro_batch))
+        self.free[rank] = free

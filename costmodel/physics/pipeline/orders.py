@@ -6,26 +6,24 @@ B whole backward, I backward towards the input, W backward towards the weights.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 
-class Step(NamedTuple):
-    """One entry of a rank's order: a task, and whether it runs as one with the entry after it."""
+Tasks = NDArray[np.int64]
+"""A row a task: its kind, as its place in `KINDS`, its chunk and its micro-batch; and 1 where it runs as one with the next."""
 
-    kind: str
-    chunk: int
-    micro_batch: int
-    joined: bool = False
+KINDS = "FIWB"
 
 
 @dataclass(frozen=True, eq=False)
 class Orders:
     """What every rank does; long, and so told apart by identity."""
 
-    ranks: tuple[tuple[Step, ...], ...]
+    ranks: tuple[Tasks, ...]
     """The order of each rank. Where weight gradients fill gaps they are not listed."""
     paths: tuple[tuple[tuple[int, int], ...], ...]
     """The ways of micro-batches through the pipeline; micro-batch i takes path i % len(paths)."""
@@ -55,62 +53,76 @@ def _both_ways(p: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return (tuple((r, 0) for r in range(p)), tuple((r, 1) for r in reversed(range(p))))
 
 
-def _one_f_one_b(
-    forwards: Sequence[tuple[int, int]], backwards: Sequence[tuple[int, int]], warm_up: int, kind: str
-) -> tuple[Step, ...]:
+def _tasks(rows: Iterable[tuple[str, int, int]]) -> Tasks:
+    """Return tasks given as kind, chunk and micro-batch."""
+    return np.array([(KINDS.index(kind), chunk, micro_batch, 0) for kind, chunk, micro_batch in rows])
+
+
+def _passes(kind: str, chunks: Sequence[int] | Tasks, micro_batches: Sequence[int] | Tasks) -> Tasks:
+    """Return passes of one kind."""
+    found = np.zeros((len(micro_batches), 4), dtype=np.int64)
+    found[:, 0], found[:, 1], found[:, 2] = KINDS.index(kind), chunks, micro_batches
+    return found
+
+
+def _one_f_one_b(forwards: Tasks, backwards: Tasks, warm_up: int) -> Tasks:
     """Return `warm_up` forwards, then forward and backward in turn, then the other backwards."""
-    ahead = min(warm_up, len(forwards))
-    steps = [Step("F", *task) for task in forwards[:ahead]]
-    for index, task in enumerate(backwards):
-        if ahead + index < len(forwards):
-            steps.append(Step("F", *forwards[ahead + index]))
-        steps.append(Step(kind, *task))
-    return tuple(steps)
+    ahead, count = min(warm_up, len(forwards)), len(forwards)
+    # Where each stands: backwards after as many forwards as run before them.
+    places = np.concatenate(
+        [
+            np.arange(count) + np.maximum(np.arange(count) - ahead, 0),
+            np.minimum(np.arange(count) + ahead + 1, count) + np.arange(count),
+        ]
+    )
+    found = np.empty((2 * count, 4), dtype=np.int64)
+    found[places] = np.concatenate([forwards, backwards])
+    return found
 
 
 def naive(p: int, m: int, v: int) -> Orders:
     """One micro-batch at a time through the whole model."""
-    steps = tuple(Step(kind, 0, i) for i in range(m) for kind in "FB")
-    return Orders((steps,) * p, _loop(p, 1), 1)
+    return Orders((_tasks((kind, 0, i) for i in range(m) for kind in "FB"),) * p, _loop(p, 1), 1)
 
 
 def gpipe(p: int, m: int, v: int) -> Orders:
     """All forwards, then all backwards."""
-    steps = tuple(Step(kind, 0, i) for kind in "FB" for i in range(m))
-    return Orders((steps,) * p, _loop(p, 1), 1)
+    return Orders((_tasks((kind, 0, i) for kind in "FB" for i in range(m)),) * p, _loop(p, 1), 1)
+
+
+def _plain(p: int, m: int, kind: str, ahead: int) -> tuple[Tasks, ...]:
+    """Return orders of whole stages in which a rank is `ahead` forwards ahead for each rank behind it."""
+    forwards, backwards = (_passes(each, np.zeros(m), range(m)) for each in ("F", kind))
+    return tuple(_one_f_one_b(forwards, backwards, ahead * (p - r - 1)) for r in range(p))
 
 
 def one_f_one_b(p: int, m: int, v: int) -> Orders:
     """PipeDream-flush, 1F1B: rank r is p - r - 1 forwards ahead."""
-    tasks = [(0, i) for i in range(m)]
-    return Orders(tuple(_one_f_one_b(tasks, tasks, p - r - 1, "B") for r in range(p)), _loop(p, 1), 1)
+    return Orders(_plain(p, m, "B", 1), _loop(p, 1), 1)
 
 
 def interleaved(p: int, m: int, v: int) -> Orders:
     """Megatron's interleaved 1F1B: p micro-batches through a chunk before the next chunk."""
-    forwards = [(c, g + i) for g in range(0, m, p) for c in range(v) for i in range(p)]
-    backwards = [(v - 1 - c, i) for c, i in forwards]
-    ranks = [_one_f_one_b(forwards, backwards, 2 * (p - r - 1) + (v - 1) * p, "B") for r in range(p)]
+    group, chunk, index = (each.ravel() for each in np.indices((m // p, v, p)))
+    forwards = _passes("F", chunk, group * p + index)
+    backwards = _passes("B", v - 1 - chunk, group * p + index)
+    ranks = [_one_f_one_b(forwards, backwards, 2 * (p - r - 1) + (v - 1) * p) for r in range(p)]
     return Orders(tuple(ranks), _loop(p, v), v)
 
 
 def zb_h1(p: int, m: int, v: int) -> Orders:
     """1F1B with the weight gradients put off as long as the memory of 1F1B's first rank allows."""
-    tasks = [(0, i) for i in range(m)]
-    ranks = tuple(_one_f_one_b(tasks, tasks, p - r - 1, "I") for r in range(p))
-    return Orders(ranks, _loop(p, 1), 1, fill_limit=p)
+    return Orders(_plain(p, m, "I", 1), _loop(p, 1), 1, fill_limit=p)
 
 
 def zb_2p(p: int, m: int, v: int) -> Orders:
     """ZB-H2: twice the warm-up, so that no rank waits for the first backward."""
-    tasks = [(0, i) for i in range(m)]
-    ranks = tuple(_one_f_one_b(tasks, tasks, 2 * (p - r - 1), "I") for r in range(p))
-    return Orders(ranks, _loop(p, 1), 1, fill_limit=2 * p - 1)
+    return Orders(_plain(p, m, "I", 2), _loop(p, 1), 1, fill_limit=2 * p - 1)
 
 
 def _building_block(
     p: int, m: int, hops: tuple[int, int, int, int], turns: tuple[int, int, int]
-) -> tuple[tuple[Step, ...], ...]:
+) -> tuple[Tasks, ...]:
     """Return orders of F and I from a block of passes that repeats every six units of time.
 
     `hops` are the units from rank to rank of F of chunk 0, F of chunk 1, I of chunk 1 and I of
@@ -124,11 +136,9 @@ def _building_block(
         away = (rank, p - 1 - rank, rank, p - 1 - rank)
         starts = [begins[i] + hops[i] * away[i] for i in range(4)]
         timed = [
-            (6 * i + start, Step(*task, i))
-            for i in range(m)
-            for start, task in zip(starts, passes, strict=True)
+            (6 * i + start, (*task, i)) for i in range(m) for start, task in zip(starts, passes, strict=True)
         ]
-        ranks.append(tuple(step for _, step in sorted(timed, key=itemgetter(0))))
+        ranks.append(_tasks(task for _, task in sorted(timed, key=itemgetter(0))))
     return tuple(ranks)
 
 
@@ -142,9 +152,9 @@ def zb_v(p: int, m: int, v: int) -> Orders:
         steps = []
         for task in wanted:
             if count[task] < m:
-                steps.append(Step(*task, count[task]))
+                steps.append((*task, count[task]))
                 count[task] += 1
-        ranks.append(tuple(steps))
+        ranks.append(_tasks(steps))
     return Orders(tuple(ranks), _vee(p), 2, fill_limit=2 * p)
 
 
@@ -187,21 +197,21 @@ def _dual_order(half: int, position: int, count: int, first: int) -> list[tuple[
     return steps
 
 
-def _numbered(steps: list[tuple[str, int, bool]], micro_batches: Sequence[Sequence[int]]) -> tuple[Step, ...]:
+def _numbered(steps: list[tuple[str, int, bool]], micro_batches: Sequence[Sequence[int]]) -> Tasks:
     """Give micro-batches to DualPipe's steps, in order; a W takes the oldest I that still waits."""
     forward, backward, waiting = [0, 0], [0, 0], deque[tuple[int, int]]()
     out = []
     for kind, chunk, joined in steps:
         if kind == "W":
-            out.append(Step("W", *waiting.popleft()))
+            out.append((KINDS.index("W"), *waiting.popleft(), 0))
             continue
         counter = forward if kind == "F" else backward
         micro_batch = micro_batches[chunk][counter[chunk]]
         counter[chunk] += 1
         if kind == "I":
             waiting.append((chunk, micro_batch))
-        out.append(Step(kind, chunk, micro_batch, joined))
-    return tuple(out)
+        out.append((KINDS.index(kind), chunk, micro_batch, int(joined)))
+    return np.array(out)
 
 
 def dualpipe(p: int, m: int, v: int) -> Orders:
