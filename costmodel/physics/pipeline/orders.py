@@ -92,7 +92,7 @@ def gpipe(p: int, m: int, v: int) -> Orders:
 
 def _plain(p: int, m: int, kind: str, ahead: int) -> tuple[Tasks, ...]:
     """Return orders of whole stages in which a rank is `ahead` forwards ahead for each rank behind it."""
-    forwards, backwards = (_passes(each, np.zeros(m), range(m)) for each in ("F", kind))
+    forwards, backwards = (_passes(each, [0] * m, range(m)) for each in ("F", kind))
     return tuple(_one_f_one_b(forwards, backwards, ahead * (p - r - 1)) for r in range(p))
 
 
