@@ -18,7 +18,7 @@ from costmodel.cli import options as opt
 from costmodel.cli.group import COMMANDS, SHOWN_FLAGS, Command, Group
 from costmodel.cli.output import Target
 from costmodel.describe.jobs.fields import FIELD, Field
-from costmodel.describe.jobs.positional import is_file_name, job_and_machine, parted
+from costmodel.describe.jobs.positional import is_file_name, job_and_machine, jobs_and_machines
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -104,12 +104,11 @@ def command(
             if "given" in wanted:
                 asked = {p.name: _joined(p.name, values[p.name], several) for p in job}
                 asked["note"] = notes.append
-                if isinstance(values.get("job"), list):
-                    keywords["job"], machine = parted(values["job"])
-                else:
+                if not isinstance(values.get("job"), list):
                     file, machine = job_and_machine(values.get("job") or "", asked.pop("machine", ""))
                     (keywords if "job" in keywords else asked)["job"] = file
-                keywords["given"] = _with_words(asked, machine)
+                    asked = _with_words(asked, machine)
+                keywords["given"] = asked
             if "target" in wanted:
                 keywords["target"] = target
             try:
@@ -139,7 +138,7 @@ def command(
     return decorate
 
 
-def _with_words(given: dict[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+def _with_words(given: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
     """Return flags with the model, the GPUs and the cluster that were named without one, and by no flag too."""
     for name, value in words.items():
         if given.get(name) is not None:
@@ -158,6 +157,18 @@ def merged_job(given: Mapping[str, Any], file: str | None = None, *, several: bo
     from costmodel.describe.jobs.merge import merge_jobs
 
     return with_profiles(merge_jobs(found.keywords, flags), given.get("profiles"))
+
+
+def jobs_side_by_side(given: Mapping[str, Any], words: list[str] | None) -> dict[str, dict[str, Any]]:
+    """Return the keywords of every job file or model on every machine among words, by the name of what tells it apart."""
+    files, machines = jobs_and_machines(words or ())
+    flags = [(word, _with_words(given, fields)) for word, fields in (machines or {"": {}}).items()]
+    found = {}
+    for name, file in zip(short_names(files or [""]), files or [""], strict=True):
+        for word, one in flags:
+            label = " ".join([name] * (len(files) > 1) + [word] * (len(flags) > 1))
+            found[label] = merged_job(one, file)
+    return found
 
 
 def priced(given: Mapping[str, Any]) -> Estimate:

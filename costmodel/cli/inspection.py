@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cli.command import DETAILED, command, command_with, merged_job, priced, short_names
+from costmodel.cli.command import DETAILED, command, command_with, jobs_side_by_side, merged_job, priced
 from costmodel.cli.output import Result, Target, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
 
@@ -58,6 +58,7 @@ def explain(
 @command(
     """
     costmodel compare before.yaml after.yaml
+    costmodel compare llama3-8b 64xH100 64xB200
     costmodel compare job.yaml --vary tp=4,8
     costmodel compare h200.yaml v6e.yaml --tokens 1T --start 2026-12-01 --price dgx-h200-ndr=2.5,tpu-v6e=1.8
     costmodel compare job.yaml --vary recompute=none,full --vary dp_overlap=none,last-micro-batch
@@ -83,11 +84,11 @@ def compare(
     import costmodel as cm
 
     draw = planned_figure("Comparison", plot, target)
-    files, found = job or [""], {}
-    for name, file in zip(short_names(files), files, strict=True):
-        for label, est in cm.vary(vary or [], **merged_job(given, file)).items():
-            parts = (name if len(files) > 1 else "", label)
-            found[" ".join(part for part in parts if part) or "as given"] = est
+    found = {
+        f"{name} {label}".strip() or "as given": est
+        for name, one in jobs_side_by_side(given, job).items()
+        for label, est in cm.vary(vary or [], **one).items()
+    }
     comparison = cm.compare(*found.values(), labels=list(found))
     if start and any(est.job.tokens is None for est in comparison.estimates):
         raise cm.CostModelError("start: needs --tokens, for a run that ends")

@@ -14,8 +14,8 @@ from costmodel.cli.command import (
     DETAILED,
     command,
     command_with,
+    jobs_side_by_side,
     merged_job,
-    short_names,
 )
 from costmodel.cli.output import Result, Target, hold, result_of, shortened
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, JOB_FIELDS, LENGTH_FIELDS, RUN_FIELDS
@@ -54,24 +54,24 @@ def run(
     The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
     say how far to train; with --tokens they are limits: what is left, and how surely they are kept. With --tokens and
     --days but without --gpus, replicas are added until it is done in time.
-    A file with a section ``rl`` takes --steps. Several job files are laid side by side.
+    A file with a section ``rl`` takes --steps. Several job files, models or machines are laid side by side.
     """
     import costmodel as cm
     from costmodel.describe.jobs.merge import is_rl
 
     for text in expect or []:
         cm.read_expected(text, whole_run=True)
-    files = job or [""]
     all_ways = given.get("on_failure") == "any"
     if all_ways:
         given = {**given, "on_failure": None}
-    jobs = [merged_job(given, file) for file in files]
-    if is_rl(jobs[0]):
-        if not steps or len(files) > 1:
+    jobs = jobs_side_by_side(given, job)
+    first = next(iter(jobs.values()))
+    if is_rl(first):
+        if not steps or len(jobs) > 1:
             raise cm.CostModelError(
                 "--steps: a run of reinforcement learning takes one job file and its steps"
             )
-        return target.show(cm.run_rl(steps=steps, **jobs[0]))
+        return target.show(cm.run_rl(steps=steps, **first))
     if steps:
         raise cm.CostModelError("--steps: goes with a job file that has a section rl; give --tokens")
     if all_ways:
@@ -79,14 +79,14 @@ def run(
             raise cm.CostModelError(
                 "--on-failure any: lays the ways of one job side by side, and takes one job file"
             )
-        return target.show(_ways_on_failure(jobs[0]))
-    found = [cm.run(**one) for one in jobs]
+        return target.show(_ways_on_failure(first))
+    found = [cm.run(**one) for one in jobs.values()]
     dated = []
-    for name, one in zip(short_names(files), found, strict=True):
+    for name, one in zip(jobs, found, strict=True):
         if start:
             days = ", ".join(f"{percent} {day}" for percent, day in one.finishing_dates(start).items())
-            dated.append(f"{name + ': ' if len(files) > 1 else ''}started on {start}, done by {days}.")
-    result = result_of(found[0] if len(found) == 1 else cm.runs(*found, labels=short_names(files)))
+            dated.append(f"{name and f'{name}: '}started on {start}, done by {days}.")
+    result = result_of(found[0] if len(found) == 1 else cm.runs(*found, labels=list(jobs)))
     result = result._replace(remarks=[*result.remarks, *dated])
     if len(found) == 1:
         following = (

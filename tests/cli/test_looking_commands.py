@@ -57,3 +57,17 @@ def test_compare_takes_several_files_and_flags_on_top(run, tmp_path):
     code, _, err = run("compare", first)
     assert code == 2
     assert "two or more" in err
+
+
+def test_several_machines_are_laid_side_by_side(run):
+    machines, job = ("8xH100", "16xA100"), ("--tp", "8", "--global-batch", "64", "--seq-len", "4096")
+    jobs = json.loads(run("compare", "llama3-8b", *machines, *job, "--format", "json")[1])["jobs"]
+    assert [each["label"] for each in jobs] == list(machines)
+    runs = json.loads(run("run", "llama3-8b", *machines, *job, "--tokens", "1B", "--format", "json")[1])
+    alone = [
+        json.loads(run("run", "llama3-8b", one, *job, "--tokens", "1B", "--format", "json")[1])
+        for one in machines
+    ]
+    found = runs["runs"]
+    assert [each["days"] for each in found] == [each["days"] for each in alone]
+    assert found[0]["days"] < found[1]["days"]

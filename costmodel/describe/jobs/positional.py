@@ -17,15 +17,20 @@ _FILES = (
 )
 
 
-def parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the job files or models among words, and GPUs and cluster where a word counts them."""
-    given = [word for word in words if word]
-    counted = [word for word in given if _COUNTED.fullmatch(word.strip()) and not Path(word).exists()]
-    if len(counted) > 1:
-        raise CostModelError(f"machine: expected one such as 256xH100, got {shown(' '.join(counted))}")
-    found = _COUNTED.fullmatch(counted[0].strip()) if counted else None
-    fields = {name: value for name, value in found.groupdict().items() if value} if found else {}
-    return [word for word in given if word not in counted], fields
+def jobs_and_machines(words: Iterable[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Return the job files or models among words, and by each word that counts GPUs their number and cluster.
+
+    >>> jobs_and_machines(["llama3-8b", "64xh100", "32xb200"])
+    (['llama3-8b'], {'64xh100': {'gpus': '64', 'cluster': 'h100'}, '32xb200': {'gpus': '32', 'cluster': 'b200'}})
+    """
+    jobs, machines = [], {}
+    for word in filter(None, words):
+        counted = _COUNTED.fullmatch(word.strip())
+        if counted and not Path(word).exists():
+            machines[word] = {name: value for name, value in counted.groupdict().items() if value}
+        else:
+            jobs.append(word)
+    return jobs, machines
 
 
 def job_and_machine(first: str, second: str) -> tuple[str, dict[str, str]]:
@@ -34,7 +39,10 @@ def job_and_machine(first: str, second: str) -> tuple[str, dict[str, str]]:
     >>> job_and_machine("llama3-8b", "h100"), job_and_machine("8xa100", "job.yaml")
     (('', {'model': 'llama3-8b', 'cluster': 'h100'}), ('job.yaml', {'gpus': '8', 'cluster': 'a100'}))
     """
-    files, machine = parted((first, second))
+    files, machines = jobs_and_machines((first, second))
+    if len(machines) > 1:
+        raise CostModelError(f"machine: expected one such as 256xH100, got {shown(f'{first} {second}')}")
+    machine = next(iter(machines.values()), {})
     if len(files) == 2:
         if is_file_name(files[1]):
             raise CostModelError(
