@@ -19,6 +19,7 @@ from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
 from costmodel.physics.pipeline.orders import Orders
 from costmodel.physics.pipeline.stages import Fold, Split, StagePlan, chunks_on_ranks, plan_stages
+from costmodel.step.unlike_nodes import pace_of_ranks
 
 if TYPE_CHECKING:
     from costmodel.estimates.priced_job import PricedJob
@@ -109,10 +110,10 @@ def simulated_step_s(est: PricedJob) -> float:
     """Return what the step of one layout takes if its pipeline takes what its simulation does. [s]
 
     Of a long step four micro-batches a stage are run: from three to four it grows as it does from there on, where
-    the order of all tasks is given. A port that is busy for longer than that still is. Stages on unlike nodes are not
-    simulated.
+    the order of all tasks is given. A port that is busy for longer than that still is. A two-way schedule on nodes of
+    two kinds is not simulated.
     """
-    if est.job.cluster.mixed is not None:
+    if est.job.cluster.mixed is not None and fold_of(est.priced) == Fold.BIDIRECTIONAL:
         return float(est.step_time_s)
     placed, waits = est.priced.placed, not est.priced.placed.synchronized
     p, m = int(est.job.layout.pp), int(placed.micro_batches)
@@ -193,6 +194,14 @@ def stages_in_order(priced: Priced) -> StagePlan:
     return _cut(priced, p * chunks, Split(mtp_layers=mtp, chunks=held))
 
 
+def _ranks_of(priced: Priced, stages: Array) -> Array:
+    """Return the pipeline rank that each stage, in the order of the model, is on."""
+    ranks = float(priced.placed.layout.pp)
+    if fold_of(priced) == Fold.V_SHAPED:
+        return np.minimum(stages, 2.0 * ranks - 1.0 - stages)
+    return np.asarray(stages % ranks)
+
+
 def _cut(priced: Priced, count: float, split: Split) -> StagePlan:
     """Deal the layers to so many stages one after the other."""
     placed = priced.placed
@@ -215,10 +224,13 @@ def part_times(priced: Priced) -> dict[str, PartTimes]:
         *plan.blocks(priced.placed.model.mtp_layers),
         *(np.asarray(plan.has_embedding * runs) for runs in towers),
     ]
-    for held, lines in zip(blocks, priced.step.block_lines, strict=True):
+    ranks = _ranks_of(priced, plan.index)
+    for block, held, lines in zip(priced.step.blocks, blocks, priced.step.block_lines, strict=True):
+        # What a tower runs on the whole model is at the pace of its nodes.
+        pace = np.asarray(1.0) if block.role == "tower" else pace_of_ranks(priced.placed, block, ranks)
         for line in lines:
             part = times[{"forward": "F", "backward_weight": "W"}.get(line.phase, "I")]
             stream = STREAMS.index(line.axis)
-            part.exposed_s[stream] += np.asarray(held) * float(line.exposed_each_s)
-            part.busy_s[stream] += np.asarray(held) * float(line.each_s)
+            part.exposed_s[stream] += pace * np.asarray(held) * float(line.exposed_each_s)
+            part.busy_s[stream] += pace * np.asarray(held) * float(line.each_s)
     return times

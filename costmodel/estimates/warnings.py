@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,8 +18,7 @@ from costmodel.physics.network.mesh import slowest_tier
 from costmodel.physics.pipeline.schedules import fact, schedule_at
 from costmodel.physics.run.stragglers import MOST_PIECE_VARIATION
 from costmodel.step.overhead import synchronisations
-from costmodel.step.price import price, price_blocks
-from costmodel.step.unlike_nodes import on_other_nodes
+from costmodel.step.price import price
 
 BUBBLE_SHARE = 0.10
 COMMUNICATION_SHARE = 0.20
@@ -68,17 +66,15 @@ def warnings_of(est: PricedJob) -> list[str]:
 
 def _other_nodes(est: PricedJob) -> Iterator[str]:
     """Say which of two kinds of node waits for the other."""
-    mixed, placed = est.job.cluster.mixed, est.priced.placed
-    if mixed is None:
+    mixed, other_share = est.job.cluster.mixed, est.priced.placed.other_share
+    if mixed is None or other_share is None:
         return
-    same = price_blocks(replace(placed, cluster=replace(placed.cluster, mixed=None))).seconds
-    share = float(price_blocks(on_other_nodes(placed)).seconds / same)
+    share = float(other_share)
     waits = f"they wait {1.0 - share:.0%} of each micro-batch" if share < 1.0 else "the others wait for them"
     by_speed = ", which a batch divided by speed shortens" if mixed.batch_by_speed else ""
     yield (
         f"{mixed.nodes} nodes of {mixed.accelerator.name} take {share:.2f} of the time of the others for the same work: "
-        f"where replicas or stages get as much, {waits}{by_speed}; stages can get layers by speed (pipeline_layout); "
-        "power is that of the others"
+        f"where replicas or stages get as much, {waits}{by_speed}; stages can get layers by speed (pipeline_layout)"
     )
 
 

@@ -131,6 +131,8 @@ class Block:
     runs_in_model: float | Array
     """The same on all stages together. [-]"""
     kind: LayerKind | None = None
+    other_share: Array | None = None
+    """Its time on the job's other nodes over that on the cluster's own. [-]"""
     frozen: bool = False
     """It runs forward alone: a tower without gradients, before which there is nothing to train."""
 
@@ -191,6 +193,8 @@ class PlacedJob(Job):
     kinds: tuple[LayerKind, ...]
     imbalance: Array
     """Tokens of the busiest expert rank over the mean. [-]"""
+    other_share: Array | None = None
+    """Time on the job's other nodes over that on the cluster's own, for the same work. [-]"""
 
     @cached_property
     def tower(self) -> PlacedJob | None:

@@ -27,6 +27,7 @@ from costmodel.step import (
     reserve,
     states,
     tensor,
+    unlike_nodes,
 )
 from costmodel.step.critical_stage import Step, critical_step
 from costmodel.step.placed_job import Block, PlacedJob, place_job
@@ -72,6 +73,7 @@ CLOSING: tuple[Callable[[Step, Bill], Sequence[Line]], ...] = (
     states.end_of_step_lines,
     optimizer.end_of_step_lines,
     reserve.memory_lines,
+    unlike_nodes.memory_lines,
 )
 """Lines that follow from the bill so far, in this order: each counts all lines of those before it."""
 

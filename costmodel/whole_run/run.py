@@ -40,6 +40,7 @@ from costmodel.physics.run.goodput import (
 )
 from costmodel.physics.run.power import mean_power_w
 from costmodel.physics.run.sampling import SampledRuns, sample_runs
+from costmodel.step.unlike_nodes import busy_shares
 from costmodel.whole_run.checkpoints import Checkpoint, NoHostMemory, describe_checkpoint
 
 Array = NDArray[np.float64]
@@ -537,15 +538,17 @@ def _broken_nodes(reliability: Reliability, gpus: float) -> float:
 
 def step_power_w(est: Estimate, running: float = 1.0) -> float:
     """Return the mean power of a GPU and its share of the host, in steps for a share of the time. [W]."""
-    by_category = est.exposed_by("category")
-    busy = sum(float(by_category.get(category, 0.0)) for category in ("math", "hbm", "state", "activation"))
-    return float(
-        mean_power_w(
-            est.job.cluster.accelerator.tdp_w,
-            busy_fraction=busy / float(est.step_time_s),
-            running_fraction=running,
-        )
-    )
+    by_category, cluster = est.exposed_by("category"), est.job.cluster
+    busy_s = sum(float(by_category.get(category, 0.0)) for category in ("math", "hbm", "state", "activation"))
+    busy = busy_s / float(est.step_time_s)
+    own_w = cluster.accelerator.tdp_w
+    if cluster.mixed is None:
+        return float(mean_power_w(own_w, busy_fraction=busy, running_fraction=running))
+    shares = np.asarray(busy_shares(est.priced.step))
+    both_w = np.asarray([own_w, cluster.mixed.accelerator.tdp_w])
+    others = cluster.mixed.nodes * cluster.gpus_per_node / float(est.job.layout.gpus)
+    each_w = mean_power_w(both_w, busy_fraction=busy * shares, running_fraction=running)
+    return float(np.asarray([1.0 - others, others]) @ each_w)
 
 
 def run_of(

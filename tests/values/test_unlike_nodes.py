@@ -4,9 +4,11 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
 from costmodel.describe.hardware.prices import price_note
+from costmodel.estimates.pipeline_run import durations, simulated_step_s
 from costmodel.estimates.record import source_record
+from costmodel.whole_run.run import step_power_w
 
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 64, "tp": 8, "global_batch": 128, "seq_len": 8192}
 FACTORS = {"recipe": "megatron-core", "switches": {"overhead_fraction": 0.0, "step_overhead_s": 0.0}}
@@ -52,7 +54,7 @@ def test_a_batch_dealt_by_speed_by_hand():
     assert float(counts[1].seconds) == pytest.approx(float(counts[0].seconds) * slow / 16, rel=1e-9)
     assert float(alone.step_time_s) < float(dealt.step_time_s) < float(even.step_time_s)
     assert dealt.tokens_per_step == even.tokens_per_step
-    with pytest.raises(CostModelError, match="a batch dealt by speed needs replicas on nodes of one kind"):
+    with pytest.raises(CostModelError, match="a batch divided by speed needs replicas on nodes of one kind"):
         step(pp=2, hw={"mixed": "2:a100:batch"})
     # A replica of two nodes that has one of each is no faster than its slower one.
     pairs = {"pp": 2, "axis_order": "tp cp pp dp"}
@@ -121,3 +123,59 @@ def test_nodes_of_two_kinds_cost_the_mean_of_their_prices():
     # The cluster of a job is still that of its profile, which its sources are from.
     for one in (est, given):
         assert "cluster dgx-h100-ndr" in source_record(one.job)
+
+
+def test_a_stage_has_the_memory_of_its_own_nodes():
+    """Four stages of two nodes: those of H200 alone are less full by what an H100 has of the memory of an H200."""
+    smaller, larger = (load_accelerator(name).memory_bytes for name in ("h100", "h200"))
+    # Of three other nodes the last stage has two, and the third stage one beside one of the cluster's.
+    for cluster, other, less in (
+        ("h100", "h200", [1, 1, 1, smaller / larger]),
+        ("h200", "h100", [smaller / larger, smaller / larger, 1, 1]),
+    ):
+        alone = step(pp=4, cluster=cluster).bill.memory_per_stage_bytes()
+        both = step(pp=4, cluster=cluster, hw={"mixed": f"3:{other}"})
+        assert both.bill.memory_per_stage_bytes() / alone == pytest.approx(less, rel=1e-9)
+        assert both.memory_capacity_bytes == smaller
+    # The first stage holds most in flight: more than an H100 has, less than an H200.
+    big = {"pp": 4, "global_batch": 256, "micro_batch": 16}
+    assert not step(**big).fits
+    assert step(**big, cluster="h200", hw={"mixed": "2:h100"}).fits
+
+
+def test_power_is_that_of_each_kind_by_how_busy_it_is():
+    """A quarter of the GPUs are A100 of 400 W beside 700 W: replicas on H100 wait for them; a divided batch keeps both busy."""
+    own, other = load_accelerator("h100").tdp_w, load_accelerator("a100").tdp_w
+    assert (own, other) == (700.0, 400.0)
+    for hw, busy_own in (("2:a100", None), ("2:a100:batch", 1.0)):
+        est = step(hw={"mixed": hw})
+        share = float(est.priced.placed.other_share)
+        assert share > 1.5
+        by_category = est.exposed_by("category")
+        working = sum(float(by_category.get(name, 0.0)) for name in ("math", "hbm", "state", "activation"))
+        busy = working / float(est.step_time_s)
+        own_busy = busy * (1.0 / share if busy_own is None else busy_own)
+        # TDP times b + (1 - b) / 2, and the host, which draws 0.38 of the TDP.
+        base = 0.5 + 0.76 * 10.2 / 5.6 - 1.0
+        by_hand = 0.75 * own * (base + own_busy / 2) + 0.25 * other * (base + busy / 2)
+        assert step_power_w(est) == pytest.approx(by_hand, rel=1e-9)
+    # Faster ones wait: 8 H200 of 64 at as many watts.
+    est = step(hw={"mixed": "1:h200"})
+    assert step_power_w(est) < step_power_w(step())
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-v"])
+def test_the_simulated_pipeline_has_stages_of_two_paces(schedule):
+    """Each pass of the last of four ranks takes the share that A100 take of it; the step is about what the bill says."""
+    job = {"pp": 4, "schedule": schedule, **({} if schedule == "1f1b" else {"vp": 2})}
+    alone, last = step(**job), step(**job, hw={"mixed": "2:a100"})
+    for own, mixed in zip(durations(alone.priced), durations(last.priced), strict=True):
+        if own.any():
+            assert mixed[:3] == pytest.approx(own[:3], rel=1e-12)
+            assert (mixed[3] > 1.4 * own[3]).all()
+    both = sum(mixed[3].sum() for mixed in durations(last.priced)) / sum(
+        own[3].sum() for own in durations(alone.priced)
+    )
+    assert both == pytest.approx(passes(last)[3] / passes(alone)[3], rel=0.02)
+    assert simulated_step_s(last) == pytest.approx(float(last.step_time_s), rel=0.05)
+    assert simulated_step_s(last) > 1.3 * simulated_step_s(alone)

@@ -96,13 +96,13 @@ def _placed(cluster: Cluster, text: str) -> Cluster:
 
 
 def _mixed(cluster: Cluster, text: str) -> Cluster:
-    """Return a cluster whose last nodes have another accelerator: ``8:h200``, ``8:h200:batch`` with a batch dealt by speed.
+    """Return a cluster whose last nodes have another accelerator: ``8:h200``, ``8:h200:batch`` with a batch divided by speed.
 
-    Host, network and power stay the cluster's, and all have the memory of the smaller.
+    Host and network stay the cluster's; the memory of the smaller is what stages are measured against.
     """
     nodes, _, rest = text.partition(":")
-    name, _, dealt = rest.partition(":")
-    if not (nodes.strip().isdecimal() and int(nodes) and name and dealt in ("", "batch")):
+    name, _, divided = rest.partition(":")
+    if not (nodes.strip().isdecimal() and int(nodes) and name and divided in ("", "batch")):
         raise ProfileError(
             f"hw: mixed: expected nodes and their accelerator such as 8:h200, or 8:h200:batch, got {shown(text)}"
         )
@@ -121,7 +121,7 @@ def _mixed(cluster: Cluster, text: str) -> Cluster:
     return replace(
         cluster,
         accelerator=replace(own, **least),
-        mixed=OtherNodes(int(nodes), other, bool(dealt), prices),
+        mixed=OtherNodes(int(nodes), other, bool(divided), other.memory_bytes - own.memory_bytes, prices),
         changed=_recorded(cluster, "mixed", text),
     )
 
