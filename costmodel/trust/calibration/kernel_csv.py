@@ -118,28 +118,26 @@ def _rows(path: Path, problems: list[LogProblem]) -> Iterator[tuple[int, dict[st
         return wrong(0, str(error).removeprefix(f"{path}: "), str(path))
     except (OSError, UnicodeDecodeError) as error:
         return wrong(0, f"cannot be read ({getattr(error, 'strerror', 'not text')})", str(path))
-    numbered = [(i, line) for i, line in enumerate(lines, start=1) if line.strip() and line[0] != "#"]
-    if not numbered:
-        return wrong(0, "is empty; expected a header and rows")
-    first, header = numbered[0][0], _cells(numbered[0][1])
-    if not any({*kind.split(", ")} <= {*header} for kind in _KINDS):
-        return wrong(first, f"expected the columns {' or '.join(_KINDS)}")
-    if not {*TIMES, "tflops"} & {*header}:
-        return wrong(first, "expected a column time_us, time_ms, time_s or tflops")
-    for number, line in numbered[1:]:
-        cells = _cells(line)
-        if len(cells) != len(header):
-            wrong(number, f"has {len(cells)} cells; expected {len(header)}")
-        else:
+    header: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([line]))]
+        except csv.Error:
+            cells = []
+        if header and len(cells) == len(header):
             yield number, dict(zip(header, cells, strict=True))
-
-
-def _cells(line: str) -> list[str]:
-    """Return the cells of a line; none of one that a reader of CSV gives up on."""
-    try:
-        return [cell.strip() for cell in next(csv.reader([line]), [])]
-    except csv.Error:
-        return []
+        elif header:
+            wrong(number, f"has {len(cells)} cells; expected {len(header)}")
+        elif not any({*kind.split(", ")} <= {*cells} for kind in _KINDS):
+            return wrong(number, f"expected the columns {' or '.join(_KINDS)}")
+        elif not {*TIMES, "tflops"} & {*cells}:
+            return wrong(number, "expected a column time_us, time_ms, time_s or tflops")
+        else:
+            header = cells
+    if not header:
+        wrong(0, "is empty; expected a header and rows")
 
 
 def _positive(row: Mapping[str, str], key: str, default: float | None = None) -> float:
