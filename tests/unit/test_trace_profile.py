@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import sqlite3
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,7 @@ from costmodel.cli import main
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.site import load_site
 from costmodel.describe.switch_table import SWITCHES
+from costmodel.trust.profiles import chrome_trace
 from costmodel.trust.profiles.activities import alone_ns, union
 from costmodel.trust.profiles.against_bill import GROUPS, find_window, group_of_line, merged
 from costmodel.trust.profiles.chrome_trace import nanoseconds
@@ -129,15 +131,21 @@ def test_what_is_exposed_idle_and_beside(overlapped):
     ]
 
 
-def test_a_trace_is_the_same_in_every_form(tmp_path):
+def test_a_trace_is_the_same_in_every_form_and_piece(tmp_path, monkeypatch):
     events = [*step_events(200, 1), annotation("µ – ranges", 0, 5)]
     nested = {"a": [1, {"b": "}]"}]}
     whole = profile(write_trace(tmp_path / "whole.json", events, zipped=True, nested=nested)).to_dict()
     array = json.dumps(events, indent=1, ensure_ascii=False)
-    path = tmp_path / "form.json"
-    for text in (json.dumps({"traceEvents": events}), array, array.rstrip("]\n") + ",\n"):
+    forms = (
+        json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0}}, ensure_ascii=False),
+        array,
+        array.rstrip("]\n") + ",\n",
+    )
+    path = tmp_path / "pieces.json"
+    for text, chunk in product(forms, (1, 7, 64, 4096)):
+        monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
         path.write_text(text, encoding="utf-8")
-        assert {**profile(path).to_dict(), "file": "", "gpu": ""} == {**whole, "file": "", "gpu": ""}
+        assert {**profile(path).to_dict(), "file": "", "gpu": ""} == {**whole, "file": "", "gpu": ""}, chunk
 
 
 def test_decimals_of_long_times_are_kept(tmp_path):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from bounded_fits import Bound, fit
 
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.hardware import load_link
@@ -12,7 +13,7 @@ from costmodel.describe.jobs.merge import MEMORY_KINDS
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.trust.calibration import fabric_fit
-from costmodel.trust.calibration.fitting import Bound, fit, fit_pulled, thirds
+from costmodel.trust.calibration.fitting import fit_pulled, thirds
 from costmodel.trust.calibration.kernel_csv import read_timings
 from costmodel.trust.published_runs import seen_by_kind
 from costmodel.trust.shares import source_family

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from bounded_fits import fit_attention, fit_matmul
 from kernel_tables import ShippedFit, count_sources, read_attention, read_matmul
 from library_fp4 import DTYPE, fit_library, of_chip
 
@@ -24,13 +25,7 @@ from costmodel.base.yaml_files import document, document_text, node
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.physics.kernels.roofline import AttentionConstants, AttentionPassConstants
 from costmodel.trust.calibration.kernel_csv import Rows
-from costmodel.trust.calibration.kernel_fits import (
-    MIN_POINTS,
-    Block,
-    fit_attention,
-    fit_matmul,
-    kernel_block,
-)
+from costmodel.trust.calibration.kernel_fits import MIN_POINTS, Block, kernel_block
 
 # One die of an MI250X, sold alone; it has measurements and no profile.
 MI210 = SimpleNamespace(

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from bounded_fits import Bound, Parameters, fit
 from kernel_tables import ShippedFit
 from numpy.typing import NDArray
 
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.physics.kernels.roofline import MatmulConstants, matmul_time
-from costmodel.trust.calibration.fitting import Bound, Parameters, fit
 from costmodel.trust.calibration.kernel_csv import INPUT_BYTES
 
 Array = NDArray[np.float64]

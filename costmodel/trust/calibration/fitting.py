@@ -1,13 +1,11 @@
 """Robust least squares for calibration: on the logarithm of predicted over measured.
 
-The loss keeps outliers from ruling. `fit` has named parameters between bounds (moved by factors
-where the bounds span decades); `fit_pulled` has positive constants that stay where they were unless
-the rows say otherwise.
+The loss keeps outliers from ruling; constants stay where they were unless the rows say otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,52 +15,15 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.version import install_command
 
 Array = NDArray[np.float64]
-Parameters = dict[str, float]
 
 
-class Bound(NamedTuple):
-    """Range of one parameter and where its fit starts; `log` moves it by factors."""
-
-    low: float
-    high: float
-    start: float
-    log: bool = False
-
-
-def _solve(residual: Callable[[Array], Array], start: Array, low: ArrayLike, high: ArrayLike) -> Any:
+def minimise(residual: Callable[[Array], Array], start: Array, low: ArrayLike, high: ArrayLike) -> Any:
     """Minimise the soft-L1 loss 2(sqrt(1 + r^2) - 1) of the residuals between bounds."""
     try:
         from scipy.optimize import least_squares
     except ImportError:
         raise CostModelError(f"fitting constants needs SciPy: {install_command('fit')}") from None
     return least_squares(residual, start, bounds=(low, high), loss="soft_l1", x_scale="jac", ftol=1e-7)
-
-
-def fit(
-    predict: Callable[[Parameters], Array],
-    measured: Array,
-    bounds: Mapping[str, Bound],
-    *,
-    outlier_scale: float = 0.06,
-) -> tuple[Parameters, float]:
-    """Fit the parameters in `bounds` so that `predict` gives `measured`; return them and the cost."""
-    names, ranges = list(bounds), list(bounds.values())
-    by_factors = np.asarray([bound.log for bound in ranges])
-
-    def moved(values: Sequence[float]) -> Array:
-        x = np.asarray(values, dtype=np.float64)
-        return np.log(x, out=x.copy(), where=by_factors)
-
-    def parameters(x: Array) -> Parameters:
-        values = np.exp(x, out=x.copy(), where=by_factors)
-        return {name: float(value) for name, value in zip(names, values, strict=True)}
-
-    def residual(x: Array) -> Array:
-        return np.asarray(np.log(predict(parameters(x)) / measured) / outlier_scale)
-
-    low, high = moved([bound.low for bound in ranges]), moved([bound.high for bound in ranges])
-    found = _solve(residual, moved([bound.start for bound in ranges]), low, high)
-    return parameters(found.x), 2.0 * float(found.cost) / len(measured)
 
 
 class PulledFit(NamedTuple):
@@ -99,7 +60,7 @@ def fit_pulled(
         rows = weights * np.log(predict(np.exp(x)) / measured)
         return np.asarray(np.concatenate([rows, pulls * (x - x0)]) / outlier_scale)
 
-    found = _solve(residual, x0 if begin is None else np.log(begin), -np.inf, np.inf)
+    found = minimise(residual, x0 if begin is None else np.log(begin), -np.inf, np.inf)
     # The curvature of the loss, to which the rows and the pull both contribute.
     prior = np.diag((pulls / outlier_scale) ** 2 + 1e-12)
     covariance = np.linalg.inv(found.jac[: len(measured)].T @ found.jac[: len(measured)] + prior)

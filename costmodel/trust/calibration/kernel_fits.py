@@ -1,8 +1,8 @@
-"""Kernel constants fitted to measured rows: their error on rows left out, and the blocks of a profile that hold them."""
+"""Kernel constants of a profile moved towards measured rows, their error on rows left out, and the blocks that hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.describe.hardware.cluster import Accelerator
-from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
+from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY, KernelConstants
 from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,
@@ -19,7 +19,7 @@ from costmodel.physics.kernels.roofline import (
     attention_time,
     matmul_time,
 )
-from costmodel.trust.calibration.fitting import Bound, Parameters, fit, thirds
+from costmodel.trust.calibration.fitting import fit_pulled, thirds
 from costmodel.trust.calibration.kernel_csv import INPUT_BYTES, Rows, Timings
 
 Array = NDArray[np.float64]
@@ -30,12 +30,19 @@ MIN_POINTS = 9
 MAX_ERROR = 0.15
 SEEDS = (0, 1)
 """Random deals into thirds that the held-out error is averaged over."""
-BACKWARD_RATIO = 0.875
-"""Backward over forward share of the peak where only both together were timed (FlashAttention-2, H100)."""
-TILES = ((128.0, 128.0), (128.0, 256.0), (256.0, 128.0), (128.0, 192.0))
-"""Output tiles tried for each accelerator and dtype."""
-ATTENTION_TILES = (64.0, 128.0, 256.0)
-"""Rows of a tile tried for each attention kernel."""
+PULL = 0.05
+"""A constant a factor e off the profile's counts as one row that is 5 % off. [-]"""
+OUTLIER_SCALE = 0.06
+"""Error of a row from which it counts less than its square. [-]"""
+MOST = {
+    "peak_fraction": 1.0,
+    "memory_fraction": 0.95,
+    "wave_fraction": 1.0,
+    "sustained_loss": 0.5,
+    "bandwidth_fraction": 1.0,
+    "causal_fraction": 1.05,
+}
+"""Largest values of constants that are shares. [-]"""
 PASSES = ("forward", "backward")
 
 
@@ -61,36 +68,6 @@ def fit_held_out(
     return KernelFit(find(rows), len(rows), float(np.concatenate(errors).mean()))
 
 
-# --- matrix products ---
-
-
-def matmul_bounds(rows: Rows, generation: str) -> dict[str, Bound]:
-    """Return which constants the rows can tell, and between which bounds."""
-    bounds = {
-        "fixed_s": Bound(1e-7, 3e-5, 2.5e-6, log=True),
-        "peak_fraction": Bound(0.1, 1.0, 0.75),
-        "memory_fraction": Bound(0.2, 0.95, 0.8),
-        "wave_fraction": Bound(0.0, 1.0, 0.3),
-        "epilogue_fraction": Bound(0.0, 1.5, 0.1),
-        "ramp_k": Bound(1.0, 4000.0, 60.0, log=True),
-    }
-    if generation == "ampere":
-        # cuBLAS of that time picks between few tiles and splits only deep products; later libraries
-        # hide the choice: there the two extra constants do not lower the held-out error.
-        bounds["split_k"] = Bound(200.0, 2e4, 3000.0, log=True)
-        bounds["small_tile_fraction"] = Bound(0.3, 1.0, 0.7)
-    if rows.sustained.any():
-        bounds["sustained_loss"] = Bound(0.0, 0.5, 0.15)
-        if rows.sustained.sum() >= 30:
-            bounds["sustained_flops"] = Bound(1e10, 5e12, 3e11, log=True)
-    if (rows.groups > 1.0).any():
-        bounds["fixed_per_group_s"] = Bound(1e-8, 2e-5, 1e-6, log=True)
-    if rows.cast.any():
-        bounds["cast_bytes_per_element"] = Bound(0.1, 30.0, 5.0, log=True)
-        bounds["cast_fixed_s"] = Bound(1e-7, 3e-5, 5e-6, log=True)
-    return bounds
-
-
 def predict_matmul(rows: Rows, accelerator: Accelerator, dtype: str, constants: MatmulConstants) -> Array:
     """Price measured products with `constants`."""
     return matmul_time(
@@ -110,87 +87,13 @@ def predict_matmul(rows: Rows, accelerator: Accelerator, dtype: str, constants: 
     ).value
 
 
-def fit_matmul(
-    rows: Rows, accelerator: Accelerator, dtype: str, known: Parameters | None = None
-) -> KernelFit[MatmulConstants]:
-    """Fit one accelerator and dtype, with every tile; constants that are `known` stay."""
-    given = known or {}
-    tiles = ((256.0, 128.0),) if accelerator.generation == "ampere" else TILES
-    if "tile_m" in given:
-        tiles = ((given["tile_m"], given["tile_n"]),)
-
-    def find(part: Rows) -> MatmulConstants:
-        bounds = {k: b for k, b in matmul_bounds(part, accelerator.generation).items() if k not in given}
-        best: tuple[float, MatmulConstants] | None = None
-        for tile_m, tile_n in tiles:
-            # Where a power limit has been seen with few rows, the size at which it bites is not told.
-            fixed = {"sustained_flops": 1e11, **given, "num_sms": accelerator.num_sms}
-            fixed |= {"tile_m": tile_m, "tile_n": tile_n}
-
-            def price(parameters: Parameters, fixed: Parameters = fixed) -> Array:
-                return predict_matmul(part, accelerator, dtype, MatmulConstants(**{**fixed, **parameters}))
-
-            parameters, cost = fit(price, part.time_s, bounds)
-            if best is None or cost < best[0]:
-                best = (cost, MatmulConstants(**{**fixed, **parameters}))
-        assert best is not None
-        return best[1]
-
-    return fit_held_out(
-        rows, find, lambda part, found: predict_matmul(part, accelerator, dtype, found), SEEDS
-    )
-
-
-# --- attention ---
-
-
-def attention_bounds(rows: Rows, pass_index: int) -> dict[str, Bound]:
-    """Return the free constants of one pass, prefixed with its name."""
-    here = rows[rows.passes != 1 - pass_index]
-    bounds = {
-        "ramp_seq": Bound(1.0, 600.0, 60.0, log=True),
-        "wave_fraction": Bound(0.0, 1.0, 0.5),
-    }
-    if 0.0 < here.causal.mean() < 1.0:
-        bounds["causal_fraction"] = Bound(0.6, 1.05, 0.92)
-    if pass_index == 1:
-        bounds["side_bytes_per_element"] = Bound(0.1, 40.0, 10.0, log=True)
-    # By head dimension, the mean of key and value.
-    dims = np.unique(0.5 * (here.qk_head_dim + here.v_head_dim))
-    bounds |= {f"peak_{dim:g}": Bound(0.05, 1.0, 0.5) for dim in dims.tolist()}
-    if here.host_timed.any():
-        bounds["host_s"] = Bound(1e-6, 2e-4, 5e-5, log=True)
-    return {f"{PASSES[pass_index]}.{name}": bound for name, bound in bounds.items()}
-
-
-def _pass_constants(
-    parameters: Parameters, name: str, num_sms: float, tile_rows: float, ratio: float = 1.0
-) -> AttentionPassConstants:
-    """Build the constants of one pass from the fit's parameters, its peaks times `ratio`."""
-    p = {key.split(".")[1]: value for key, value in parameters.items() if key.startswith(f"{name}.")}
-    dims = sorted(float(key.removeprefix("peak_")) for key in p if key.startswith("peak_"))
-    return AttentionPassConstants(
-        num_sms=num_sms,
-        fixed_s=5e-6,
-        memory_fraction=0.8,
-        head_dims=tuple(dims),
-        peak_fractions=tuple(min(1.0, p[f"peak_{dim:g}"] * ratio) for dim in dims),
-        causal_fraction=p.get("causal_fraction", 1.0),
-        ramp_seq=p["ramp_seq"],
-        tile_rows=tile_rows,
-        wave_fraction=p["wave_fraction"],
-        side_bytes_per_element=p.get("side_bytes_per_element", 0.0),
-    )
-
-
 def predict_attention(
     rows: Rows,
     accelerator: Accelerator,
     constants: AttentionConstants,
-    host_s: tuple[float, float] = (0.0, 0.0),
     kernel: str = "cudnn",
 ) -> Array:
-    """Price measured attention kernels, with a host cost a pass where the host was timed too."""
+    """Price measured attention kernels."""
     low = kernel == FP8_ATTENTION
     time_s = np.zeros(len(rows))
     for d_qk, d_v in sorted(set(zip(rows.qk_head_dim, rows.v_head_dim, strict=True))):
@@ -202,8 +105,7 @@ def predict_attention(
         # The 8-bit backward pass takes no window, as `step.compute` prices it.
         unwindowed = part.seq_len * (1.0 - 0.5 * part.causal)
         both = [
-            part.host_timed * host_s[backward]
-            + attention_time(
+            attention_time(
                 part.batch,
                 part.seq_len,
                 part.seq_len,
@@ -225,68 +127,73 @@ def predict_attention(
     return time_s
 
 
-class _Attention(NamedTuple):
-    """Constants of a kernel, and the seconds of the host in each pass that were timed with it."""
-
-    constants: AttentionConstants
-    host_s: tuple[float, float]
-
-
-def fit_attention(
-    rows: Rows, accelerator: Accelerator, kernel: str = "cudnn"
-) -> KernelFit[AttentionConstants]:
-    """Fit one accelerator and kernel, with every tile."""
-    bounds, only_both = attention_bounds(rows, 0), bool((rows.passes == 2.0).all())
-    if not only_both:
-        bounds |= attention_bounds(rows, 1)
-
-    def build(parameters: Parameters, tile_rows: float) -> _Attention:
-        forward = _pass_constants(parameters, "forward", accelerator.num_sms, tile_rows)
-        name, ratio = ("forward", BACKWARD_RATIO) if only_both else ("backward", 1.0)
-        backward = _pass_constants(parameters, name, accelerator.num_sms, 128.0, ratio)
-        host_s = (parameters.get("forward.host_s", 0.0), parameters.get("backward.host_s", 0.0))
-        return _Attention(AttentionConstants(forward, backward), host_s)
-
-    def price(part: Rows, found: _Attention) -> Array:
-        return predict_attention(part, accelerator, found.constants, found.host_s, kernel)
-
-    def find(part: Rows) -> _Attention:
-        best: tuple[float, _Attention] | None = None
-        for tile_rows in ATTENTION_TILES:
-            made = partial(build, tile_rows=tile_rows)
-            parameters, cost = fit(lambda p, made=made: price(part, made(p)), part.time_s, bounds)  # type: ignore[misc]
-            if best is None or cost < best[0]:
-                best = (cost, made(parameters))
-        assert best is not None
-        return best[1]
-
-    found = fit_held_out(rows, find, price, SEEDS)
-    return KernelFit(found.constants.constants, found.points, found.held_out_error)
-
-
-# --- memory-bound kernels ---
-
-
 def predict_memory(rows: Rows, accelerator: Accelerator, constants: MemoryConstants) -> Array:
     """Price copies and the like: a start, and bytes at a share of the bandwidth."""
     rate = constants.bandwidth_fraction * accelerator.memory_bandwidth_bytes_per_s
     return np.asarray(constants.fixed_s + rows.size_bytes / rate)
 
 
-def fit_memory(rows: Rows, accelerator: Accelerator) -> KernelFit[MemoryConstants]:
+def _moved(
+    rows: Rows,
+    start: Mapping[str, float],
+    build: Callable[[Mapping[str, float]], C],
+    price: Callable[[Rows, C], Array],
+) -> C:
+    """Return the constants that `build` makes of named numbers, fitted to rows from where the profile has them."""
+    most = np.array([MOST.get(name.rpartition(".")[2], np.inf) for name in start])
+
+    def made(values: Array) -> C:
+        return build(dict(zip(start, np.minimum(values, most).tolist(), strict=True)))
+
+    begin = np.array([*start.values()])
+    pulled = partial(fit_pulled, pull=PULL, outlier_scale=OUTLIER_SCALE)
+    return made(pulled(lambda values: price(rows, made(values)), begin, rows.time_s).values)
+
+
+def fit_matmul(
+    rows: Rows, start: MatmulConstants, price: Callable[[Rows, MatmulConstants], Array]
+) -> MatmulConstants:
+    """Fit what bursts tell of products; a power limit only where rows show it, and what the profile lacks stays out."""
+    names = ["fixed_s", "peak_fraction", "memory_fraction", "wave_fraction", "epilogue_fraction", "ramp_k"]
+    names += ["split_k", "small_tile_fraction", "fixed_per_group_s"]
+    if rows.sustained.any():
+        names += ["sustained_loss", "sustained_flops"]
+    free = {name: float(getattr(start, name)) for name in names if getattr(start, name) > 0}
+    return _moved(rows, free, lambda values: start._replace(**values), price)
+
+
+def fit_attention(
+    rows: Rows, start: AttentionConstants, price: Callable[[Rows, AttentionConstants], Array]
+) -> AttentionConstants:
+    """Fit both passes of an attention kernel, with a share of the peak for each head dimension that was measured."""
+    dims = np.unique(0.5 * (rows.qk_head_dim + rows.v_head_dim))
+    names = ["ramp_seq", "wave_fraction", "side_bytes_per_element"]
+    if 0.0 < rows.causal.mean() < 1.0:
+        names.append("causal_fraction")
+    free = {}
+    for name in PASSES:
+        known: AttentionPassConstants = getattr(start, name)
+        free |= {f"{name}.{each}": getattr(known, each) for each in names if getattr(known, each) > 0}
+        peaks = np.interp(np.log(dims), np.log(known.head_dims), known.peak_fractions)
+        free |= {f"{name}.{dim:g}.peak_fraction": float(peak) for dim, peak in zip(dims, peaks, strict=True)}
+
+    def build(values: Mapping[str, float]) -> AttentionConstants:
+        made = []
+        for name in PASSES:
+            peaks = tuple(values[f"{name}.{dim:g}.peak_fraction"] for dim in dims)
+            own = {each: values[f"{name}.{each}"] for each in names if f"{name}.{each}" in values}
+            known = getattr(start, name)._replace(head_dims=tuple(dims.tolist()), peak_fractions=peaks, **own)
+            made.append(known)
+        return AttentionConstants(*made)
+
+    return _moved(rows, free, build, price)
+
+
+def fit_memory(
+    rows: Rows, start: MemoryConstants, price: Callable[[Rows, MemoryConstants], Array]
+) -> MemoryConstants:
     """Fit start and share of the bandwidth of memory-bound kernels."""
-    bounds = {"fixed_s": Bound(1e-7, 1e-4, 2e-6, log=True), "bandwidth_fraction": Bound(0.05, 1.0, 0.85)}
-
-    def find(part: Rows) -> MemoryConstants:
-        def price(parameters: Parameters) -> Array:
-            return predict_memory(part, accelerator, MemoryConstants(**parameters))
-
-        return MemoryConstants(**fit(price, part.time_s, bounds)[0])
-
-    return fit_held_out(rows, find, lambda part, found: predict_memory(part, accelerator, found), SEEDS)
-
-
-# --- a user's own accelerator ---
+    return _moved(rows, start._asdict(), lambda values: MemoryConstants(**values), price)
 
 
 class KernelResult(NamedTuple):
@@ -300,28 +207,64 @@ class KernelResult(NamedTuple):
     block: Mapping[str, Any]
 
 
+class _Case(NamedTuple):
+    """Rows of one kernel, the constants that a profile has for it, and what prices and fits them."""
+
+    section: str
+    name: str
+    rows: Rows
+    start: Any
+    price: Callable[[Rows, Any], Array]
+    fit: Callable[[Rows, Any, Callable[[Rows, Any], Array]], Any]
+
+
+def _cases(timings: Timings, accelerator: Accelerator, kernels: KernelConstants) -> Iterator[_Case]:
+    """Yield what was timed; a dtype or kernel that the profile lacks starts from the first that it has."""
+    for (op, dtype), rows in sorted(timings.matmul.items()):
+        known = getattr(kernels, op)
+
+        def product(part: Rows, found: MatmulConstants, dtype: str = dtype) -> Array:
+            return predict_matmul(part, accelerator, dtype, found)
+
+        yield _Case(op, dtype, rows, known.get(dtype) or next(iter(known.values())), product, fit_matmul)
+
+    def attention(part: Rows, found: AttentionConstants) -> Array:
+        return predict_attention(part, accelerator, found)
+
+    for kernel, rows in sorted(timings.attention.items()):
+        start = kernels.attention.get(kernel) or next(iter(kernels.attention.values()))
+        yield _Case("attention", kernel, rows, start, attention, fit_attention)
+    if timings.memory is not None:
+
+        def copy(part: Rows, found: MemoryConstants) -> Array:
+            return predict_memory(part, accelerator, found)
+
+        yield _Case("memory", "", timings.memory, kernels.memory, copy, fit_memory)
+
+
 def fit_kernels(
     timings: Timings, accelerator: Accelerator, source: str, *, max_error: float = MAX_ERROR
 ) -> tuple[list[KernelResult], list[str]]:
     """Fit every dtype and kernel that has rows; return the fits and why some should not be used."""
-    kernels = accelerator.kernels
-    found: list[KernelResult] = []
-    named = {f"{op} {dtype}": rows for (op, dtype), rows in timings.matmul.items()}
-    named |= {f"attention {name}": rows for name, rows in timings.attention.items()}
-    if timings.memory is not None:
-        named["memory"] = timings.memory
+    if accelerator.kernels is None:
+        return [], [f"{accelerator.name}: kernels: expected constants that a fit starts from; none there"]
+    cases = list(_cases(timings, accelerator, accelerator.kernels))
     problems = [
-        f"{name}: {len(rows)} rows; expected at least {MIN_POINTS}"
-        for name, rows in named.items()
-        if len(rows) < MIN_POINTS
+        f"{case.section} {case.name}".strip() + f": {len(case.rows)} rows; expected at least {MIN_POINTS}"
+        for case in cases
+        if len(case.rows) < MIN_POINTS
     ]
     if problems:
-        return found, problems
-
-    def add(
-        section: str, name: str, rows: Rows, old: C | None, price: Callable[[C], Array], fitted: KernelFit[C]
-    ) -> None:
-        before = np.nan if old is None else float(np.mean(np.abs(price(old) / rows.time_s - 1.0)))
+        return [], problems
+    found: list[KernelResult] = []
+    for section, name, rows, start, price, fit in cases:
+        timed = set(rows.passes.tolist()) if section == "attention" else {2.0}
+        if 2.0 not in timed and len(timed) < 2:
+            expected = "expected attention_fwd and attention_bwd, or attention_fwd_bwd"
+            problems.append(f"attention {name}: {expected}")
+            continue
+        before = float(np.mean(np.abs(price(rows, start) / rows.time_s - 1.0)))
+        fitted = fit_held_out(rows, partial(fit, start=start, price=price), price, SEEDS)
         error = fitted.held_out_error
         found.append(KernelResult(section, name, fitted.points, before, error, kernel_block(fitted, source)))
         if error > max_error:
@@ -329,29 +272,6 @@ def fit_kernels(
                 f"{section} {name}: rows left out are missed by {error:.0%} on average, "
                 f"more than {max_error:.0%} (--max-error)"
             )
-
-    for (op, dtype), rows in sorted(timings.matmul.items()):
-        old = None if kernels is None else getattr(kernels, op).get(dtype)
-        known: dict[str, float] = {}
-        if old is not None and not rows.sustained.any():
-            # A power limit that the rows do not show stays as it was.
-            known = {"sustained_loss": old.sustained_loss, "sustained_flops": old.sustained_flops}
-        price = partial(predict_matmul, rows, accelerator, dtype)
-        add(op, dtype, rows, old, price, fit_matmul(rows, accelerator, dtype, known))
-    for kernel, rows in sorted(timings.attention.items()):
-        timed = set(rows.passes.tolist())
-        if 2.0 not in timed and len(timed) < 2:
-            problems.append(
-                f"attention {kernel}: expected attention_fwd and attention_bwd, or attention_fwd_bwd"
-            )
-            continue
-        shipped = None if kernels is None else kernels.attention.get(kernel)
-        attend = partial(predict_attention, rows, accelerator)
-        add("attention", kernel, rows, shipped, attend, fit_attention(rows, accelerator))
-    if timings.memory is not None:
-        copy = partial(predict_memory, timings.memory, accelerator)
-        was = None if kernels is None else kernels.memory
-        add("memory", "", timings.memory, was, copy, fit_memory(timings.memory, accelerator))
     return found, problems
 
 
