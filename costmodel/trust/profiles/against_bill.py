@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +44,8 @@ _EXPERTS = re.compile(r"^compute\.((?:[\w-]+\.)?)moe\.experts\.fc1\.(forward|rec
 _OF_A_LAYER = r"^\w+\.{label}(attention|mlp|moe|mixer|layer|expert_tensor)\."
 
 
-class ClassTime(NamedTuple):
+@dataclass(frozen=True)
+class ClassTime:
     """What the kernels of one class took; the pass stands behind a dot of its name where the trace tells it.
 
     `busy_s` is the sum of their durations, `exposed_s` the time in which one of them ran and no computing kernel of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,8 @@ _STREAMS_PAIRED = 8
 """So many of the busiest streams are laid over each other."""
 
 
-class StreamTime(NamedTuple):
+@dataclass(frozen=True)
+class StreamTime:
     """What ran on one stream: the class that was busy longest, and how long others were busy at the same time. [s]"""
 
     stream: int
@@ -45,7 +46,8 @@ class StreamTime(NamedTuple):
     overlap_s: dict[int, float]
 
 
-class StepTime(NamedTuple):
+@dataclass(frozen=True)
+class StepTime:
     """One step, from its first kernel to that of the next, the last one to the end of its own. [s]"""
 
     name: str
@@ -56,7 +58,8 @@ class StepTime(NamedTuple):
     exposed_communication_s: float
 
 
-class FamilyTime(NamedTuple):
+@dataclass(frozen=True)
+class FamilyTime:
     """Kernels of one family of names, or one kernel that no family knows. [s]"""
 
     family: str
@@ -142,30 +145,27 @@ class TraceProfile(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""
-        same = (
-            "file",
-            "gpu",
-            "device",
-            "devices",
-            "window_s",
-            "idle_s",
-            "communication_s",
-            "exposed_communication_s",
-        )
         record: dict[str, Any] = {
             "schema_version": 1,
+            "file": self.file,
             "format": self.kind,
-            **{name: getattr(self, name) for name in same},
+            "gpu": self.gpu,
+            "device": self.device,
+            "devices": list(self.devices),
             "kernels": {"count": self.count, "busy_s": self.busy_s},
+            "window_s": self.window_s,
+            "idle_s": self.idle_s,
+            "communication_s": self.communication_s,
+            "exposed_communication_s": self.exposed_communication_s,
             "classes": _class_records(self.classes),
             "copies": _class_records(self.copies),
             "streams": [
-                one._asdict() | {"overlap_s": {str(key): value for key, value in one.overlap_s.items()}}
+                {**asdict(one), "overlap_s": {str(key): value for key, value in one.overlap_s.items()}}
                 for one in self.streams
             ],
             "steps_told_by": self.told_by,
-            "steps": [one._asdict() for one in self.steps],
-            "families": [one._asdict() for one in self.families],
+            "steps": [asdict(one) for one in self.steps],
+            "families": [asdict(one) for one in self.families],
         }
         if self.against_bill is not None:
             record["against_bill"] = self.against_bill.records()
@@ -184,7 +184,10 @@ class TraceProfile(Answer):
 
 
 def _class_records(classes: tuple[ClassTime, ...]) -> list[dict[str, Any]]:
-    return [dict(zip(("class", *one._fields[1:]), one, strict=True)) for one in classes]
+    return [
+        {"class": one.name, "count": one.count, "busy_s": one.busy_s, "exposed_s": one.exposed_s}
+        for one in classes
+    ]
 
 
 def profile(
@@ -233,7 +236,7 @@ def profile(
     steps = len(spans)
     held = np.isin(np.arange(work.size), np.concatenate([step.members for step in spans]))
     each = [
-        ClassTime(one.name, *(figure / steps for figure in one[1:]))
+        ClassTime(one.name, one.count / steps, one.busy_s / steps, one.exposed_s / steps)
         for one in class_times(work[held], Labels(labels.names, labels.which[held]))
     ]
     against = profile_against_bill(
