@@ -29,7 +29,7 @@ RECIPES = {
     "cluster": 1,
     "collective": 1,
     "pipeline schedule": 1,
-    "model family": 5,
+    "model family": 4,
     "framework": 2,
     "output": 5,
 }

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.bill.formula import inputs_of
 from costmodel.describe.models.model import LayerKind, Model
 from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
@@ -258,8 +259,9 @@ class Scan(NamedTuple):
     terms: Mapping[str, Number] = MappingProxyType({})
 
     def of(self, **terms: Number) -> Scan:
-        """Return the same recurrence of these sizes."""
-        return self._replace(terms=terms)
+        """Return the same recurrence of those of these sizes that its formulas need."""
+        texts = (self.forward_bytes, self.forward_flops, self.backward_bytes, self.backward_flops)
+        return self._replace(terms={name: terms[name] for text in texts for name in inputs_of(text)})
 
 
 class AttentionShape(NamedTuple):

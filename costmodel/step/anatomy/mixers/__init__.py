@@ -16,7 +16,8 @@ from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.bill.lines import Array
 from costmodel.bill.quantity import quantity
 from costmodel.describe.models.mixers import AnyMixer
-from costmodel.step.anatomy.mixers import recurrent, sparse
+from costmodel.step.anatomy.mixers import sparse
+from costmodel.step.anatomy.mixers.recurrent import recurrent_operators
 from costmodel.step.anatomy.operator_parts import Given, Operator
 
 
@@ -37,13 +38,7 @@ MIXERS: Mapping[str, Mixer] = {
     row["name"]: Mixer(**row) for row in read_rows(Path(__file__).with_name("mixers.csv"))
 }
 """Every mixer by the kind of its sizes."""
-_OPERATORS: Mapping[str, Callable[[Given, Any], list[Operator]]] = {
-    "gated-delta": recurrent.gated_delta_operators,
-    "kimi-delta": recurrent.kimi_operators,
-    "lightning": recurrent.lightning_operators,
-    "mamba": recurrent.mamba_operators,
-    "mamba-2": recurrent.mamba2_operators,
-    "short-convolution": recurrent.convolution_operators,
+_CHOOSING: Mapping[str, Callable[[Given, Any], list[Operator]]] = {
     "indexed": sparse.indexed_operators,
     "block-sparse": sparse.block_operators,
     "native-sparse": sparse.native_operators,
@@ -59,7 +54,9 @@ def mixer_of(kind: str) -> Mixer:
 
 def mixer_operators(given: Given, sizes: AnyMixer) -> list[Operator]:
     """Return the operators of one layer's mixer, norm and residual addition included."""
-    return _OPERATORS[sizes.kind](given, sizes)
+    if sizes.kind in _CHOOSING:
+        return _CHOOSING[sizes.kind](given, sizes)
+    return recurrent_operators(given, sizes.kind, _numbers(sizes))
 
 
 def _numbers(sizes: AnyMixer) -> dict[str, float]:
