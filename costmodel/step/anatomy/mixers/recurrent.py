@@ -66,7 +66,7 @@ def recurrent_operators(given: Given, kind: str, sizes: Mapping[str, float]) -> 
             sent = tuple(ContextExchange(name, way, number(size)) for name, way, size in exchanges)
             made[leaf] = scan(SCANS[kind].of(**numbers), t * kept, sent)
         elif role == "pointwise":
-            traffic = Traffic(*map(float, row["traffic"].split()))
+            traffic = Traffic(*map(float, row["traffic"].split()))  # type: ignore[arg-type]
             made[leaf] = elementwise("mixer", leaf, t * width, traffic, t * width * kept)
             made[leaf] = made[leaf]._replace(neighbour_bytes=number(row["neighbour"]))
         else:
