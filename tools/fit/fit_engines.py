@@ -125,13 +125,14 @@ def split_of(row: dict[str, str]) -> Split:
 
 
 def read_points(path: Path) -> list[Point]:
-    """Return the points of a table that can be scored, each once."""
+    """Return the points of a table that can be scored, each once: lists of one source repeat a run with fewer digits."""
     points: dict[tuple[Any, ...], Point] = {}
     with path.open(encoding="utf-8", newline="") as table:
         for row in csv.DictReader(table):
             if not left_out(row):
                 for point in _points(row):
-                    points[(*point[:5], *point.split, *point[7:])] = point
+                    seconds = (f"{value:.3g}" for value in (point.itl_s, point.rate))
+                    points[(*point[:5], *point.split, *point[7:11], *seconds, point.what)] = point
     return list(points.values())
 
 
