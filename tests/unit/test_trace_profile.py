@@ -537,84 +537,53 @@ BROKEN = {
 }
 
 
+def command(*words):
+    return main(["observed", "profile", *map(str, words)])
+
+
 def test_what_is_no_trace_is_one_line(tmp_path, capsys):
-    for name, (content, message) in BROKEN.items():
+    for name, (content, _) in BROKEN.items():
         (tmp_path / name).write_bytes(content)
-        assert main(["observed", "profile", str(tmp_path / name)]) == 2
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert printed.err.count("\n") == 1
-        assert message in printed.err
-
-
-def test_databases_that_are_no_export_are_one_line(tmp_path, capsys):
-    base = sqlite3.connect(tmp_path / "other.sqlite")
-    base.execute("CREATE TABLE a (b)")
-    base.commit()
-    base.close()
+    sqlite3.connect(tmp_path / "other.sqlite").execute("CREATE TABLE a (b)").connection.close()
     nsight(tmp_path / "none.sqlite", [])
-    nsight(tmp_path / "old.sqlite", [(ADD, 0, 1, 7, 1)])
-    base = sqlite3.connect(tmp_path / "old.sqlite")
+    base = sqlite3.connect(nsight(tmp_path / "old.sqlite", [(ADD, 0, 1, 7, 1)]))
     base.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN streamId TO stream")
-    base.commit()
     base.close()
-    for name, message in (
-        ("other", "no table StringIds"),
-        ("none", "holds nothing that ran on a GPU"),
-        ("old", "has no column streamId"),
-    ):
-        assert main(["observed", "profile", str(tmp_path / f"{name}.sqlite")]) == 2
-        printed = capsys.readouterr().err
-        assert message in printed
-        assert printed.count("\n") == 1
+    said = {name: message for name, (_, message) in BROKEN.items()}
+    said |= {"other.sqlite": "no table StringIds", "old.sqlite": "has no column streamId"}
+    said["none.sqlite"] = "holds nothing that ran on a GPU"
+    for name, message in said.items():
+        assert command(tmp_path / name) == 2
+        out, error = capsys.readouterr()
+        assert (out, error.count("\n")) == ("", 1), name
+        assert message in error
 
 
 def test_the_command_prints_tables_and_draws(tmp_path, capsys):
     trace = write_trace(tmp_path / "t.json.gz", step_events(1000, 1, layers=4), zipped=True)
-    job = tmp_path / "job.yaml"
+    job, site = tmp_path / "job.yaml", tmp_path / "site.yaml"
     job.write_text("\n".join(f"{name}: {value}" for name, value in SMALL.items()))
-    assert main(["observed", "profile", str(trace), "--job", str(job)]) == 0
-    printed = capsys.readouterr().out
-    assert "4 of 32 passes through a layer against the bill of llama3-8b" in printed
-    assert "--set attention_kernel=flash3" in printed
-    assert (
-        main(
-            [
-                "observed",
-                "profile",
-                str(trace),
-                "--job",
-                str(job),
-                "--set",
-                "attention_kernel=flash3",
-                "--format",
-                "csv",
-            ]
-        )
-        == 0
-    )
-    printed = capsys.readouterr().out
-    assert printed.startswith("line_group,bill_s,trace_s,difference_s")
-    assert "prices" not in printed
-    assert (
-        main(
-            ["observed", "profile", str(trace), "--figure", "against_bill", "--plot", str(tmp_path / "x.png")]
-        )
-        == 2
-    )
-    assert "needs a job" in capsys.readouterr().err
-    site = tmp_path / "site.yaml"
-    assert main(["observed", "profile", str(trace), "--job", str(job), "--write", str(site)]) == 0
-    printed = capsys.readouterr()
-    assert "What the profile says of the model's factors" in printed.out
-    assert f"wrote {site}" in printed.err
+
+    def printed(code, *words):
+        assert command(trace, *words) == code
+        return "".join(capsys.readouterr())
+
+    plain = printed(0, "--job", job)
+    assert "4 of 32 passes through a layer against the bill of llama3-8b" in plain
+    assert "--set attention_kernel=flash3" in plain
+    table = printed(0, "--job", job, "--set", "attention_kernel=flash3", "--format", "csv")
+    assert table.startswith("line_group,bill_s,trace_s,difference_s")
+    assert "prices" not in table
+    assert "needs a job" in printed(2, "--figure", "against_bill", "--plot", tmp_path / "x.png")
+    written = printed(0, "--job", job, "--write", site)
+    assert "What the profile says of the model's factors" in written
+    assert f"wrote {site}" in written
     assert main(["estimate", str(job), "--site", str(site), "--quiet"]) == 0
-    assert main(["observed", "profile", str(trace), "--write", str(tmp_path / "other.yaml")]) == 2
-    assert "a site file needs a job" in capsys.readouterr().err
+    assert "a site file needs a job" in printed(2, "--write", tmp_path / "other.yaml")
     pytest.importorskip("matplotlib")
-    for more in ([], ["--job", str(job)]):
+    for more in ([], ["--job", job]):
         picture = tmp_path / f"p{len(more)}.png"
-        assert main(["observed", "profile", str(trace), *more, "--plot", str(picture), "--quiet"]) == 0
+        printed(0, *more, "--plot", picture, "--quiet")
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
