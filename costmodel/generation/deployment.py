@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records, read_rows
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.describe.hardware.hardware import load_cluster
@@ -59,16 +59,7 @@ class Engine(NamedTuple):
 
 _HERE = Path(__file__).parent
 
-NUMBER_FORMATS: dict[str, NumberFormat] = {
-    row["name"]: NumberFormat(
-        name=row["name"],
-        weight_bytes=float(row["weight_bytes"]),
-        matmul_dtype=row["matmul_dtype"],
-        everything=row["everything"] == "true",
-        kernels=float(row["kernels"]),
-    )
-    for row in read_rows(_HERE / "number_formats.csv")
-}
+NUMBER_FORMATS: dict[str, NumberFormat] = read_records(_HERE / "number_formats.csv", NumberFormat)
 ENGINES: dict[tuple[str, str], Engine] = {
     (row["engine"], row["generation"]): Engine(
         row["engine"],

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.bill.lines import Cause, TimeLine, repeated, sum_exposed, time_line
 from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, estimate
@@ -55,16 +55,12 @@ class RefitMethod(NamedTuple):
     source: str  # Where it was measured
 
 
-REFITS: dict[str, RefitMethod] = {
-    row["method"]: RefitMethod(
-        float(row["start_s"]),
-        float(row["tensor_ms"]) * 1e-3,
-        float(row["bytes_per_s"]),
-        row["bytes"] == "all",
-        row["source"],
-    )
-    for row in read_rows(Path(__file__).with_name("refit.csv"))
-}
+REFITS: dict[str, RefitMethod] = read_records(
+    Path(__file__).with_name("refit.csv"),
+    RefitMethod,
+    tensor_s=lambda row: float(row["tensor_ms"]) * 1e-3,
+    moves_all=lambda row: row["bytes"] == "all",
+)
 """Every method by name."""
 
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.bill.lines import (
     Array,
     MemoryLine,
@@ -219,17 +219,9 @@ class Method:
 
 
 _SENDS = {"ring": _ring, "all-gather": _gathers, "ulysses": _swaps, "a2a+p2p": _swaps_and_ring}
-METHODS: Mapping[str, Method] = {
-    row["name"]: Method(
-        name=row["name"],
-        sends=_SENDS[row["name"]],
-        rotates=row["rotates"] == "yes",
-        held_slices=row["held_slices"],
-        swaps=row["swaps"] == "yes",
-        source=row["source"],
-    )
-    for row in read_rows(Path(__file__).with_name("context_methods.csv"))
-}
+METHODS: Mapping[str, Method] = read_records(
+    Path(__file__).with_name("context_methods.csv"), Method, sends=lambda row: _SENDS[row["name"]]
+)
 """Every method by its name, a row of ``context_methods.csv``."""
 
 

@@ -5,13 +5,14 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from costmodel.base import files
 from costmodel.base.answer import Answer, Listing, Renderers, Views
-from costmodel.base.csv_text import to_csv
+from costmodel.base.csv_text import read_records, to_csv
 from costmodel.base.errors import (
     CostModelError,
     DataError,
@@ -34,6 +35,29 @@ def test_cells_of_a_csv():
     assert to_csv(table) == 'a,b,c\n,,false\n1,true,1e+30\n"x,y",0.1,inf\n'
     with pytest.raises(ValueError, match="shorter"):
         to_csv({"a": [1, 2], "b": [1]})
+
+
+class Shape(NamedTuple):
+    name: str
+    size: "float"
+    flat: "bool"
+    most: "float | None"
+    parts: "tuple[str, ...]"
+    twice: "float"
+
+
+def test_rows_of_a_shipped_table_are_records(tmp_path):
+    table = tmp_path / "shapes.csv"
+    table.write_text("name,size,flat,most,parts,note\na,1e3,yes,,x y,why\nb,2,,0.5,,\n")
+    found = read_records(table, Shape, twice=lambda row: 2 * float(row["size"]))
+    assert found == {
+        "a": ("a", 1000.0, True, None, ("x", "y"), 2000.0),
+        "b": ("b", 2.0, False, 0.5, (), 4.0),
+    }
+    for wrong in ("name,size,flat,most,parts\na,1,ye,,\n", "name,size,flat,most\na,1,yes,\n"):
+        table.write_text(wrong)
+        with pytest.raises((KeyError, TypeError), match="ye|parts"):
+            read_records(table, Shape, twice=lambda row: 0.0)
 
 
 def test_names_that_were_meant():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,9 @@ class AttentionKind:
     source: str
 
 
-ATTENTION_KERNELS: dict[str, AttentionKind] = {
-    row["name"]: AttentionKind(
-        **row | {key: row[key] == "true" for key in ("is_open", "writes_scores", "fused_softmax")}
-    )
-    for row in read_rows(Path(__file__).parents[1] / "data" / "attention_kernels.csv")
-}
+ATTENTION_KERNELS: dict[str, AttentionKind] = read_records(
+    Path(__file__).parents[1] / "data" / "attention_kernels.csv", AttentionKind
+)
 """Every choice by name."""
 
 OPEN_KERNELS = tuple(name for name, one in ATTENTION_KERNELS.items() if one.is_open)

@@ -17,7 +17,7 @@ References
    of deepseek-ai/DeepEP's branch hybrid-ep (buffers).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.bill.formula import with_steps
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS, GroupCost, Tier
 from costmodel.physics.network.mesh import Group
@@ -85,19 +85,12 @@ class Dispatcher:
     source: str
 
 
-def _dispatcher(row: Mapping[str, str]) -> Dispatcher:
-    numbers = {name: float(row[name]) for name in ("quantised_bytes", "sms", "network_rate")}
-    kernels = float(row["router_kernels"]) if row["router_kernels"] else None
-    buffers = {
-        name: with_steps(_BUFFER_STEPS, row[name] or "0") for name in ("node_buffer", "network_buffer")
-    }
-    flags = {"waits_for_counts": row["waits_for_counts"] == "yes"}
-    return Dispatcher(**{**row, **flags, **numbers, **buffers, "router_kernels": kernels})  # type: ignore[arg-type]
-
-
-DISPATCHERS: dict[str, Dispatcher] = {
-    row["name"]: _dispatcher(row) for row in read_rows(Path(__file__).with_name("dispatchers.csv"))
-}
+DISPATCHERS: dict[str, Dispatcher] = read_records(
+    Path(__file__).with_name("dispatchers.csv"),
+    Dispatcher,
+    node_buffer=lambda row: with_steps(_BUFFER_STEPS, row["node_buffer"] or "0"),
+    network_buffer=lambda row: with_steps(_BUFFER_STEPS, row["network_buffer"] or "0"),
+)
 """Every dispatcher by its name."""
 
 DISPATCH_LATENCY_S = 25e-6

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.bill.formula import evaluate
 from costmodel.bill.quantity import Quantity, quantity
@@ -63,15 +63,7 @@ class Compression:
         return self.exchange in ("sum", "pieces")
 
 
-def _compression(row: Mapping[str, str]) -> Compression:
-    flags = {name: row[name] == "yes" for name in ("residual", "counts")}
-    numbers = {name: float(row[name]) for name in ("kernels_per_matrix", "steps")}
-    return Compression(**{**row, **flags, **numbers})  # type: ignore[arg-type]
-
-
-METHODS: Mapping[str, Compression] = {
-    row["name"]: _compression(row) for row in read_rows(Path(__file__).with_name("compression.csv"))
-}
+METHODS: Mapping[str, Compression] = read_records(Path(__file__).with_name("compression.csv"), Compression)
 """Every method, by name."""
 
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.base.errors import CostModelError, choices_hint
 
 
@@ -47,11 +47,7 @@ class Topology(NamedTuple):
     """Where the shares come from, and why."""
 
 
-_FLAGS = ("forwards", "shaped", "innermost")
-TOPOLOGIES: Mapping[str, Topology] = {
-    row["name"]: Topology(**{**row, **{flag: row[flag] == "yes" for flag in _FLAGS}})
-    for row in read_rows(Path(__file__).with_name("topologies.csv"))
-}
+TOPOLOGIES: Mapping[str, Topology] = read_records(Path(__file__).with_name("topologies.csv"), Topology)
 """Every kind of wiring, by name."""
 
 SWITCH, TORUS = TOPOLOGIES["switch"], TOPOLOGIES["torus"]

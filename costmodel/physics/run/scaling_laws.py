@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 
 Array = NDArray[np.float64]
 
@@ -29,13 +29,7 @@ class ScalingLaw(NamedTuple):
     source: str
 
 
-def _law(name: str, source: str, **constants: str) -> ScalingLaw:
-    return ScalingLaw(**{key: float(value) for key, value in constants.items()}, source=source)
-
-
-LAWS: dict[str, ScalingLaw] = {
-    row["name"]: _law(**row) for row in read_rows(Path(__file__).with_name("scaling_laws.csv"))
-}
+LAWS: dict[str, ScalingLaw] = read_records(Path(__file__).with_name("scaling_laws.csv"), ScalingLaw)
 KAPLAN_SOURCE = "Kaplan et al., arXiv:2001.08361, equation 1.5 with table 2; compute-optimal size of table 6"
 _KAPLAN_PARAMS, _KAPLAN_TOKENS = 6.4e13, 1.8e13
 _KAPLAN_PARAMS_EXPONENT, _KAPLAN_TOKENS_EXPONENT = 0.076, 0.103

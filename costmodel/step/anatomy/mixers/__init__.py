@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.bill.lines import Array
 from costmodel.bill.quantity import quantity
@@ -34,9 +34,7 @@ class Mixer(NamedTuple):
     """Where the equations and the kernels are."""
 
 
-MIXERS: Mapping[str, Mixer] = {
-    row["name"]: Mixer(**row) for row in read_rows(Path(__file__).with_name("mixers.csv"))
-}
+MIXERS: Mapping[str, Mixer] = read_records(Path(__file__).with_name("mixers.csv"), Mixer)
 """Every mixer by the kind of its sizes."""
 _CHOOSING: Mapping[str, Callable[[Given, Any], list[Operator]]] = {
     "indexed": sparse.indexed_operators,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.step.anatomy.operator_parts import (
     ContextExchange,
     Number,
@@ -15,16 +15,7 @@ from costmodel.step.anatomy.operator_parts import (
     elementwise,
 )
 
-
-def _scan(row: Mapping[str, str]) -> Scan:
-    kernels = {name: float(row[name]) for name in ("kernels_forward", "kernels_backward")}
-    texts = {name: row[name] for name in Scan._fields if name in row and name not in kernels}
-    return Scan(**texts, **kernels)  # type: ignore[arg-type]
-
-
-SCANS: Mapping[str, Scan] = {
-    row["name"]: _scan(row) for row in read_rows(Path(__file__).with_name("scans.csv"))
-}
+SCANS: Mapping[str, Scan] = read_records(Path(__file__).with_name("scans.csv"), Scan)
 """Every recurrence in chunks, by name; ``scans.csv`` notes what its kernels move."""
 
 
