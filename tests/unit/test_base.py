@@ -56,7 +56,7 @@ def test_rows_of_a_shipped_table_are_records(tmp_path):
     }
     for wrong in ("name,size,flat,most,parts\na,1,ye,,\n", "name,size,flat,most\na,1,yes,\n"):
         table.write_text(wrong)
-        with pytest.raises((KeyError, TypeError), match="ye|parts"):
+        with pytest.raises((KeyError, TypeError), match=r"ye|parts"):
             read_records(table, Shape, twice=lambda row: 0.0)
 
 
