@@ -285,7 +285,8 @@ class Tally:
         """Record the best score of every value of every knob, and the best placements; `cost` is inf where it does not fit."""
         slab, by_run = part.slab, cost.min(axis=(0, 1))
         by_placement, by_sharding = by_run.min(axis=0), cost.min(axis=(1, 2, 3))
-        self._record_placements(part, weight * by_placement)
+        self.best_score[part.job] = min(self.best_score.get(part.job, np.inf), weight * float(by_run.min()))
+        self.placements[part.job] = _best_placements(part, weight * cost, self.placements.get(part.job))
         best: list[tuple[str, Array, Array]] = [
             ("gpus", np.asarray([slab.gpus]), np.asarray([by_run.min()])),
             ("recompute", slab.recompute, cost.min(axis=(0, 2, 3))),
@@ -301,17 +302,11 @@ class Tally:
                 least = weight * float(costs[values == value].min())
                 table[float(value)] = min(table.get(float(value), np.inf), least)
 
-    def _record_placements(self, part: PricedSlab, score: Array) -> None:
-        """Record the best placements of a job, each by its best recomputation, schedule and sharding."""
-        self.best_score[part.job] = min(self.best_score.get(part.job, np.inf), float(score.min()))
-        self.placements[part.job] = _best_placements(part, score, self.placements.get(part.job))
-
     def _record_memory_limited(self, part: PricedSlab, score: Array, fits: NDArray[np.bool_]) -> None:
         """Record the placements that would be faster with more memory, the best first."""
-        free = score.min(axis=(0, 1, 2))
         fitting = np.where(fits, score, np.inf).min(axis=(0, 1, 2))
         found = _best_placements(
-            part, np.where(free < fitting, free, np.inf), self.memory_limited.get(part.job)
+            part, np.where(score < fitting, score, np.inf), self.memory_limited.get(part.job)
         )
         self.memory_limited[part.job] = taken(found, np.flatnonzero(np.isfinite(found["score"])))
 
@@ -334,11 +329,15 @@ class Tally:
 
 
 def _best_placements(part: PricedSlab, score: Array, before: Columns | None) -> Columns:
-    """Return the best placements of a slab and of those found before."""
-    order = np.argsort(score, kind="stable")
+    """Return the best placements of a slab and of those found before, each with its best layout."""
+    count = part.slab.shape[-1]
+    by_placement = score.reshape(-1, count)
+    layout = by_placement.argmin(axis=0)
+    least = by_placement[layout, np.arange(count)]
+    order = np.argsort(least, kind="stable")
     first = np.unique(part.slab.number[order], return_index=True)[1]
     best = order[np.sort(first)[:MAX_PLACEMENTS]]
-    new = {"score": score[best], **{knob: part.slab.placements[knob][best] for knob in PLACEMENT_KNOBS}}
+    new = rows_of(part, layout[best] * count + best, least[best])
     return new if before is None else best_placements([before, new])
 
 

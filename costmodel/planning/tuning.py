@@ -1,8 +1,8 @@
 """The search over switches that a framework leaves to its users, for the best placements of the search over layouts.
 
 Kernels differ by switches, so each switch makes a variant of the job to price. It is priced only for the best
-placements so far, with all recomputation, schedule and sharding policies. The search is greedy: the switch that helps
-most is taken, until none helps; not every combination is priced.
+placements so far, with all recomputation, schedule and sharding policies. What each switch saves of the best layout of
+each placement says which combinations promise most; these are priced, then what is like the best of them.
 
 What a framework can recompute of a layer is a ladder: modules in the order of what a byte that they free costs, between
 nothing and a third of the step (Korthikanti et al., arXiv:2205.05198, section 5).
@@ -10,13 +10,17 @@ nothing and a third of the step (Korthikanti et al., arXiv:2205.05198, section 5
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from functools import reduce
+from itertools import accumulate, product
+from math import prod
+from operator import add, itemgetter
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.describe.frameworks import FRAMEWORKS, framework_of
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
@@ -25,17 +29,22 @@ from costmodel.describe.jobs.layout_text import value_text
 from costmodel.describe.recipe import switch_text
 from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.best import Columns, taken
-from costmodel.planning.choices import Choice, choices_of
-from costmodel.planning.search import JobVariant, Question, Tally, best_placements, space_of
+from costmodel.planning.choices import Choice, choices_of, starts
+from costmodel.planning.search import JobVariant, Question, Tally, best_placements, layout_of, space_of
 from costmodel.planning.space import PLACEMENT_KNOBS
 from costmodel.step.price import price
 
+Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 LEAST_GAIN = 0.0005
 """Shares of a score that a choice has to save to be built upon. [-]"""
-MORE_TOGETHER = 0.2
-"""Share of a score that several choices may save beyond what each of them saves alone. [-]"""
+MOST_COMBINATIONS = 6
+"""Combinations of choices that are priced, the most promising first."""
+CLOSE = 0.01
+"""Share of its time by which a choice may slow a layout and still be tried with others. [-]"""
+NEAR = 0.1
+"""How much slower than the best a placement may be for more combinations to be tried on it. [-]"""
 RUNG = "selective_modules"
 """The switch that a rung of the ladder turns."""
 SELECTIVE = float(RECOMPUTE_POLICIES.index("selective"))
@@ -63,7 +72,7 @@ def ladder_of(question: Question, job: Job) -> tuple[Choice, ...]:
         seconds, held = _priced(job, (module,))
         if held < plain:
             found.append(((seconds - plain_s) / (plain - held), module))
-    lists = accumulate(((module,) for _, module in sorted(found)), operator.add)
+    lists = accumulate(((module,) for _, module in sorted(found)), add)
     own = frozenset(job.recipe.memory.selective_modules)
     return tuple(Choice({RUNG: modules}) for modules in lists if frozenset(modules) != own)
 
@@ -86,32 +95,44 @@ def neighbours(ladder: tuple[Choice, ...], chosen: tuple[Choice, ...]) -> tuple[
     return () if at is None else (*ladder[max(at - 1, 0) : at], *ladder[at + 1 : at + 2])
 
 
-Scores = Mapping[tuple[float, ...], float]
-"""Of placements; less is better."""
-
-
 def placements_of(rows: Columns) -> list[tuple[float, ...]]:
     """Return what tells the placements of rows apart."""
     return list(zip(*(rows[knob].tolist() for knob in PLACEMENT_KNOBS), strict=True))
 
 
-def hopeful(placements: Columns, before: Scores, tried: Sequence[Scores], best: float) -> Columns:
-    """Return the placements that may yet beat the `best` score.
+class Combination(NamedTuple):
+    """Choices that go together, and the share of its time that each placement is expected to take with them."""
 
-    All choices together are taken to save what each that was `tried` saves alone, and `MORE_TOGETHER` besides.
+    choices: tuple[Choice, ...]
+    share: Array
+
+
+def combinations(choices: Sequence[Choice], shares: Sequence[Array]) -> list[Combination]:
+    """Return every combination of choices of different things, fewest first; together they take the product of their shares.
+
+    What a choice saves depends on the others by a few per cent of it, which pricing a combination shows.
     """
-    table = np.asarray(
-        [[one.get(at, np.inf) for at in placements_of(placements)] for one in (before, *tried)]
-    )
-    # What does not fit without a choice fits with one, or with none of them.
-    own = np.where(np.isfinite(table[0]), table[0], table.min(axis=0))
-    able = np.flatnonzero(np.isfinite(own))
-    together = own[able] * np.prod(np.minimum(table[1:, able] / own[able], 1.0), axis=0)
-    return taken(placements, able[together * (1.0 - MORE_TOGETHER) <= best])
+    groups: dict[str, list[tuple[Choice, Array]]] = {}
+    for choice, share in zip(choices, shares, strict=True):
+        groups.setdefault(choice.turned, []).append((choice, share))
+    found = []
+    for options in product(*([None, *group] for group in groups.values())):
+        some = [option for option in options if option is not None]
+        turned = Counter(name for choice, _ in some for name in choice.switches)
+        if all(count == 1 for count in turned.values()):
+            found.append(
+                Combination(tuple(choice for choice, _ in some), np.asarray(prod(share for _, share in some)))
+            )
+    return sorted(found, key=lambda one: len(one.choices))
+
+
+def _with(choices: tuple[Choice, ...], more: Choice) -> tuple[Choice, ...]:
+    """Return choices with one more, in place of that of the same thing."""
+    return (*(one for one in choices if one.turned != more.turned), more)
 
 
 class Tuned:
-    """The search: every layout of each job, then a greedy search over switches for the best placements."""
+    """The search: every layout of each job, then combinations of switches for the best placements."""
 
     def __init__(
         self, question: Question, keep: int, progress: Progress | None = None, reference_score: float = np.inf
@@ -150,8 +171,9 @@ class Tuned:
     def tune(self) -> None:
         """Choose for every job, best first; count what could not start with the other dispatcher."""
         self.rejected["choice_not_started"] = self._total - self.tally.num_priced
-        for base in list(self.variants) if self.asked.search_switches else ():
-            self._tune(base)
+        if self.asked.search_switches:
+            for index in range(len(self.asked.jobs)):
+                self._tune([one for one in self.variants if one.origin == index])
 
     def _price(self, one: JobVariant) -> None:
         for part in one.parts():
@@ -162,54 +184,85 @@ class Tuned:
     def _score(self, one: JobVariant) -> float:
         return self.tally.best_score.get(one.number, np.inf)
 
-    def _tune(self, base: JobVariant) -> None:
-        """Tune one job: memory-saving rungs where memory limits, then the switch that helps most, until none does."""
-        climbed, ladder = [base], ladder_of(self.asked, base.job)
-        self.ladders.append(ladder)
-        for rung in ladder:
-            memory_limited = self.tally.near_best_with_more_memory(
-                base.number, min(map(self._score, climbed))
-            )
-            if memory_limited is not None:
-                climbed.append(self._chosen(base, rung, memory_limited))
-        found = [one for one in climbed if one.number in self.tally.placements]
+    def _tune(self, bases: Sequence[JobVariant]) -> None:
+        """Tune one job: rungs that save memory where that limits, then the combinations that promise most, priced in turn."""
+        found = [one for base in bases for one in self._climbed(base)]
         if not found:
             return
-        placements = best_placements([self.tally.placements[one.number] for one in found])
-        current = min(found, key=self._score)
-        candidates = choices_of(base.job, self.asked.user_switches | {_OWN_SPACE})
-        while candidates:
-            tried = [
-                (choice, self._chosen(current, choice, placements))
-                for choice in (*candidates, *neighbours(ladder, current.choices))
-            ]
-            taken, after = min(tried, key=lambda each: self._score(each[1]))
-            if self._score(after) > self._score(current) * (1.0 - LEAST_GAIN):
-                return
-            before = self._by_placement(current)
-            with_it = {str(choice): self._by_placement(one) for choice, one in tried}
-            # The best placement with a choice may need another choice first.
-            helping = {
-                name
-                for name, scores in with_it.items()
-                if any(score < before.get(at, 0.0) * (1.0 - LEAST_GAIN) for at, score in scores.items())
-            }
-            placements = hopeful(placements, before, [*with_it.values()], self._score(after))
-            current = after
-            candidates = tuple(
-                choice for choice in candidates if str(choice) in helping and choice.turned != taken.turned
+        rows = best_placements([self.tally.placements[one.number] for one in found])
+        best = min(found, key=self._score)
+        choices = choices_of(best.job, self.asked.user_switches | {_OWN_SPACE})
+        shares = self._shares(best, choices, rows)
+        together = combinations(choices, shares)
+        least = reduce(np.minimum, (one.share for one in together))
+        promised = []
+        for before in found:
+            scores = self._scores_at(before, rows)
+            for one in together[1:]:
+                # A choice more has to be worth it.
+                expected = float(np.min(scores * one.share)) / (1.0 - LEAST_GAIN) ** len(one.choices)
+                promised.append((expected, before, one.choices))
+        near = np.arange(rows["score"].size)
+        for expected, before, some in sorted(promised, key=itemgetter(0))[:MOST_COMBINATIONS]:
+            if expected > self._score(best):
+                break
+            best = min(best, self._chosen(before, some, taken(rows, near)), key=self._score)
+            near = np.flatnonzero(rows["score"] * least <= self._score(best) * (1.0 + NEAR))
+        close = [
+            choice for choice, share in zip(choices, shares, strict=True) if (share[near] < 1.0 + CLOSE).any()
+        ]
+        self._look_around(best, close, taken(rows, near))
+
+    def _look_around(self, best: JobVariant, choices: Sequence[Choice], placements: Columns) -> None:
+        """Price the best with one choice less, more or otherwise and with the rungs beside its own, while one is better."""
+        priced = {frozenset(map(str, one.choices)) for one in self.variants if one.origin == best.origin}
+        before = None
+        while best is not before:
+            before = best
+            others = [tuple(one for one in best.choices if one is not left) for left in best.choices]
+            more = [*neighbours(self.ladders[-1], best.choices), *choices]
+            others += [_with(best.choices, choice) for choice in more if not choice.holds(best.job)]
+            for some in others:
+                key = frozenset(map(str, some))
+                if key not in priced:
+                    priced.add(key)
+                    one = self._chosen(self.variants[best.origin], some, placements)
+                    best = one if self._score(one) < self._score(best) * (1.0 - LEAST_GAIN) else best
+
+    def _climbed(self, base: JobVariant) -> list[JobVariant]:
+        """Return a variant, and with each rung of its ladder where memory limits, of those that have layouts that fit."""
+        found, ladder = [base], ladder_of(self.asked, base.job)
+        self.ladders.append(ladder)
+        for rung in ladder:
+            memory_limited = self.tally.near_best_with_more_memory(base.number, min(map(self._score, found)))
+            if memory_limited is not None:
+                found.append(self._chosen(base, (rung,), memory_limited))
+        return [one for one in found if one.number in self.tally.placements]
+
+    def _shares(self, one: JobVariant, choices: Sequence[Choice], rows: Columns) -> list[Array]:
+        """Return what share of its time the best layout of each placement takes with a choice; infinite where it cannot start."""
+        layout = layout_of(rows)
+        plain_s = price(replace(one.job, layout=layout)).bill.step_time_s()
+        shares = []
+        for choice in choices:
+            job = replace(choice.applied(one.job), layout=layout)
+            shares.append(
+                np.where(starts(job, (choice,), layout), price(job).bill.step_time_s() / plain_s, np.inf)
             )
+        return shares
 
-    def _by_placement(self, one: JobVariant) -> Scores:
-        """Return the best score of each placement that was kept of a variant."""
-        found = self.tally.placements.get(one.number)
-        return {} if found is None else dict(zip(placements_of(found), found["score"].tolist(), strict=True))
+    def _scores_at(self, one: JobVariant, rows: Columns) -> Array:
+        """Return the scores of a variant at the placements of rows; infinite where nothing fits."""
+        found = self.tally.placements[one.number]
+        scores = dict(zip(placements_of(found), found["score"].tolist(), strict=True))
+        return np.asarray([scores.get(at, np.inf) for at in placements_of(rows)])
 
-    def _chosen(self, before: JobVariant, choice: Choice, placements: Columns) -> JobVariant:
-        """Price a variant with one more choice over some placements."""
-        job = choice.applied(before.job)
-        choices = (*(one for one in before.choices if one.turned != RUNG or choice.turned != RUNG), choice)
-        question = self.asked
+    def _chosen(self, before: JobVariant, more: Sequence[Choice], placements: Columns) -> JobVariant:
+        """Price a variant with more choices over some placements; of one thing the last choice counts."""
+        choices = reduce(_with, more, before.choices)
+        job, question = self.asked.jobs[before.origin], self.asked
+        for choice in choices:
+            job = choice.applied(job)
         if any(one.turned == RUNG for one in choices):
             question = replace(question, given={**question.given, "recompute": (SELECTIVE,)})
         slabs = space_of(question, job, placements).slabs

@@ -13,12 +13,10 @@ from costmodel.describe.jobs.job import make_job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.precision import precision
 from costmodel.interop.assertions.tables import broken
-from costmodel.planning import tuning
 from costmodel.planning.choices import _CONDITIONS, _FREE, Choice, choices_of, starts
 from costmodel.planning.request import make_question
 from costmodel.planning.search import JobVariant, space_of
-from costmodel.planning.space import PLACEMENT_KNOBS
-from costmodel.planning.tuning import hopeful, placements_of
+from costmodel.planning.tuning import combinations
 from costmodel.step.price import price
 
 DENSE = {"model": "llama3-70b", "gpus": 512, "global_batch": 1024, "seq_len": 8192}
@@ -263,29 +261,46 @@ def test_exchanges_hide_behind_a_second_micro_batch(micro_batch, fine):
     assert bool(np.all(starts(job, (Choice({"ep_overlap": True}),), layout))) is fine
 
 
-def test_later_rounds_price_the_placements_that_may_still_win(monkeypatch):
-    """Of a best score of 10: what all choices save together, and a fifth of the rest besides, has to reach it."""
-    scores = {
-        # Before, and with each of two choices alone: whether it stays.
-        1.0: ((10.0, 9.0, 10.0), True),
-        2.0: ((20.0, 15.0, 15.0), True),  # 20 · 3/4 · 3/4 = 11.25, a fifth less 9
-        3.0: ((20.0, 15.0, 20.0), False),
-        4.0: ((np.inf, np.inf, 12.0), True),  # it fits with the second choice alone
-        5.0: ((np.inf, np.inf, np.inf), False),
-        6.0: ((12.0, 30.0, 12.0), True),  # what slows it down is not chosen
-        7.0: ((12.6, 30.0, 12.6), False),
+def test_combinations_take_the_product_of_what_each_takes():
+    """Of one thing one value; a pair of switches not with either of them."""
+    overlap, graphs = Choice({"ep_overlap": True}), Choice({"cuda_graphs": True})
+    both, ring = Choice({"ep_overlap": True, "cuda_graphs": True}), Choice({"cp_method": "ring"})
+    shares = [np.asarray(each) for each in ([0.9, 1.0], [1.1, 0.8], [0.7, 0.5], [0.5, np.inf])]
+    names = {str(overlap): "overlap", str(graphs): "graphs", str(both): "both", str(ring): "ring"}
+    found = {
+        " ".join(names[str(choice)] for choice in one.choices): one.share.tolist()
+        for one in combinations((overlap, graphs, both, ring), shares)
     }
-    rows = {knob: np.ones(len(scores)) for knob in PLACEMENT_KNOBS} | {"pp": np.asarray([*scores])}
-    before, *tried = (
-        {at: each[0][which] for at, each in zip(placements_of(rows), scores.values(), strict=True)}
-        for which in range(3)
-    )
-    left = hopeful(rows, before, tried, 10.0)
-    assert left["pp"].tolist() == [pp for pp, (_, stays) in scores.items() if stays]
+    assert found == {
+        "": 1,
+        "overlap": [0.9, 1.0],
+        "graphs": [1.1, 0.8],
+        "both": [0.7, 0.5],
+        "ring": [0.5, np.inf],
+        "overlap graphs": pytest.approx([0.99, 0.8]),
+        "overlap ring": [0.45, np.inf],
+        "graphs ring": pytest.approx([0.55, np.inf]),
+        "both ring": [0.35, np.inf],
+        "overlap graphs ring": pytest.approx([0.495, np.inf]),
+    }
 
-    few = cm.plan(**DENSE)
-    monkeypatch.setattr(tuning, "MORE_TOGETHER", 1.0)
-    every = cm.plan(**DENSE)
-    assert few.num_priced < every.num_priced
-    assert float(few.fastest.step_time_s) == float(every.fastest.step_time_s)
-    assert float(few.best.step_time_s) == float(every.best.step_time_s)
+
+@pytest.mark.parametrize("asked", [DENSE, SPARSE], ids=["dense", "sparse"])
+def test_the_tuned_are_as_fast_as_the_best_of_all_combinations(asked):
+    """Every combination named, each with a plan of its own, against the one plan that prices few of them."""
+    found = cm.plan(**asked, fix={"cp": 1, "zero_stage": 1, "recompute": "none"})
+    job = found.question.jobs[0]
+    choices = [choice for choice in choices_of(job) if choice.turned != "cp_method"]
+    best = np.inf
+    for one in combinations(choices, [np.asarray(1.0)] * len(choices)):
+        more = {
+            "switches": {name: value for choice in one.choices for name, value in choice.switches.items()}
+        }
+        orders = [choice.axis_order for choice in one.choices if choice.axis_order]
+        more |= {"axis_order": orders[0]} if orders else {}
+        named = cm.plan(
+            **asked, **more, choose=False, fix={"cp": 1, "zero_stage": 1, "recompute": "none"}, kept=10
+        )
+        best = min(best, *named.tally.best_score.values())
+    assert min(found.tally.best_score.values()) == pytest.approx(best, rel=1.001e-3)
+    assert min(found.tally.best_score.values()) >= best * (1.0 - 1e-9)
