@@ -33,6 +33,7 @@ from costmodel.trust.calibration.fabric_fit import (
     predict,
     predict_inner,
     score,
+    with_constants,
 )
 
 Array = NDArray[np.float64]
@@ -49,7 +50,9 @@ held-out error of 82 published sweeps, each fitted alone, is lowest."""
 SWITCH = {"simple_step_s": 1e-6, "ll_bandwidth_bytes_per_s": 100e9}
 """Where a change of protocol inside a node starts from; it must lower the residual by a twentieth."""
 BEGIN_AGAIN = 0.05
-"""Error of a sweep's large messages from which a fit is begun from the straight lines' rates as well."""
+"""Error of a sweep's large messages from which a fit is begun from other rates as well."""
+_RATE_TIMES = 2.0 ** np.arange(-5.0, 2.01, 0.125)
+"""What the rates that a fit starts with are tried at, times. [-]"""
 LARGE_ERROR = 0.10
 """Error of a sweep's large messages from which a fit says so."""
 FAR = 2.0
@@ -212,7 +215,12 @@ def _fit_tier(
         # Where another part of the path is the slower one, no small step of a rate changes anything.
         if max(error for error, _ in _off_at_large(runs, lambda run: price(run, found.tier))) < BEGIN_AGAIN:
             return found
-        others = [begun(begin=begin) for begin in _line_begins(runs, tier, network=network)]
+
+        def off(values: Mapping[str, float]) -> float:
+            made = with_constants(tier, values, known)
+            return sum(error for error, _ in _off_at_large(runs, lambda run: price(run, made)))
+
+        others = [begun(begin=begin) for begin in _rate_begins(moved, off)]
         return min((found, *others), key=lambda one: one.cost)
 
     best = fit(names, start)
@@ -229,33 +237,16 @@ def _scale(name: str, slow: float, thin: float) -> float:
     return 1.0 if 1 / FAR < slow < FAR else slow
 
 
-def _line_begins(runs: Sequence[FabricRun], tier: Tier, *, network: bool) -> list[dict[str, float]]:
-    """Return rates to begin a fit from: those of straight lines through the sweeps, on each algorithm's own part."""
-    found: dict[str, list[float]] = {}
-    for run in runs:
-        line = straight_line(run).bandwidth_bytes_per_s
-        if not line > 0:
-            continue
-        ranks, inside = float(run.group.ranks), float(run.group.members[0])
-        port = tier.achieved_bandwidth_bytes_per_s * (inside if network else 1.0)
-        bus = line * float(bus_bytes(run.primitive, np.asarray(1.0), ranks))
-        kind = "send_rate_factor" if run.primitive == "send_recv" else "rate_factor"
-        found.setdefault(kind, []).append(
-            bus / (tier.achieved_bandwidth_bytes_per_s if kind == "send_rate_factor" else port)
-        )
-        if run.primitive == "all_reduce" and network:
-            # Of two nodes a tree's port moves half of the vector either way.
-            found.setdefault("tree_rate_factor", []).append(line / port * (2.0 if run.nodes > 2 else 1.0))
-        elif run.primitive == "all_reduce" and tier.reduction_bandwidth_bytes_per_s:
-            switch = line * (1 + 1 / ranks) / tier.reduction_bandwidth_bytes_per_s
-            found.setdefault("nvls_rate_factor", []).append(switch)
-    # A little below, so that this part is the one that binds.
-    rates = {name: 0.97 * float(np.median(values)) for name, values in found.items()}
-    if "tree_rate_factor" not in rates:
-        return [rates] if rates else []
-    ring = {name: value for name, value in rates.items() if name != "tree_rate_factor"}
-    # A tree's rate counts in that of the ring on the same link: one of the two stays as it was.
-    return [rates, ring, {"tree_rate_factor": rates["tree_rate_factor"]}]
+def _rate_begins(
+    start: Mapping[str, float], off: Callable[[Mapping[str, float]], float]
+) -> list[dict[str, float]]:
+    """Return rates to begin a fit from: all of them, or one alone, times what meets the large messages best."""
+    rates = [name for name in (*RATES, "nvls_rate_factor") if name in start]
+    found = []
+    for names in (rates, *([name] for name in rates)):
+        tried = [{name: times * start[name] for name in names} for times in _RATE_TIMES]
+        found.append(min(tried, key=lambda begin: off({**start, **begin})))
+    return found
 
 
 def _off_at_large(
