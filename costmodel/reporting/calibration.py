@@ -249,10 +249,10 @@ def moved_text(found: RunsCalibration) -> list[str]:
     moved = found.moved
     if moved is None:
         return []
-    if max(abs(moved.asked), abs(moved.taken)) < 0.1 * LEAST_ASKED:
+    if max(abs(moved.measured), abs(moved.predicted)) < 0.1 * LEAST_ASKED:
         return ["Your step times are as predicted (medians): estimates stay where they are."]
-    text = f"Step times move by {moved.taken:+.1%} of the {moved.asked:+.1%} that your runs ask for (medians)"
-    if abs(moved.asked - moved.taken) < LEAST_ASKED:
+    text = f"Step times move by {moved.predicted:+.1%} of the {moved.measured:+.1%} that your runs ask for (medians)"
+    if abs(moved.measured - moved.predicted) < LEAST_ASKED:
         return [f"{text}."]
     return [
         f"{text}: in published sources all runs share ±{moved.site:.0%} and each differs by ±{moved.row:.0%} of its own "

@@ -35,8 +35,8 @@ def profile_grids(found: TraceProfile) -> list[Grid]:
     classes = table_of("profile classes", found.classes, share, sums=[whole])
     copies = table_of("profile classes", found.copies, share).rows
     grids += [classes._replace(rows=[*classes.rows, *copies]), _streams_grid(found)]
-    if found.told_by:
-        by = {"ranges": "by ranges of the host", "repetition": "by kernels that recur"}[found.told_by]
+    if found.steps_from:
+        by = {"ranges": "by ranges of the host", "repetition": "by kernels that recur"}[found.steps_from]
         grids.append(_first_rows("profile steps", found.steps, title=f"Steps, recognised {by}"))
     unknown = [family for family in found.families if family.does == "unknown"]
     if unknown:
@@ -104,7 +104,7 @@ def profile_remarks(found: TraceProfile, most: int = 6) -> list[str]:
             )
         explained = [group for group in found.against_bill.groups if group.why]
         remarks += [f"{group.group}: {group.why}." for group in explained[:most]]
-    if not found.told_by:
+    if not found.steps_from:
         remarks.append("No ranges name steps and no kernels recur: the whole trace is taken as one step.")
     if len(found.devices) > 1:
         others = ", ".join(str(device) for device in found.devices if device != found.device)

@@ -104,8 +104,8 @@ class Moved(NamedTuple):
     """How far the runs move step times, and what holds that back."""
 
     # Measured, and predicted with all runs, over what is shipped, less 1: medians of the rows that fit. [-]
-    asked: float
-    taken: float
+    measured: float
+    predicted: float
     # What is taken to be common to all runs of a site, and of each run alone: p90 of it, less 1. [-]
     site: float
     row: float
@@ -182,7 +182,7 @@ class RunsCalibration(Answer):
         of_time = [fit for fit in self.fits if fit.what == "time" and fit.fits]
         if not of_time:
             return None
-        asked, taken = (
+        measured, predicted = (
             float(np.median([getattr(fit, key) / fit.before - 1.0 for fit in of_time]))
             for key in ("measured", "after")
         )
@@ -191,13 +191,15 @@ class RunsCalibration(Answer):
             float(np.median([np.expm1(_WITHIN * one) for one in scales]))
             for scales in zip(*((site_scale(est), row_scale(est)) for est in timed), strict=True)
         )
-        return Moved(asked, taken, shared, row)
+        return Moved(measured, predicted, shared, row)
 
     def to_dict(self) -> dict[str, Any]:
         """Return factors and rows."""
         return {
             "schema_version": 1,
-            "factors": [{**move._asdict(), "told": move.variance_explained} for move in self.moves],
+            "factors": [
+                {**move._asdict(), "variance_explained": move.variance_explained} for move in self.moves
+            ],
             "rows": [{**fit._asdict(), "fits": fit.fits} for fit in self.fits],
             "median_error": self.errors,
             "moved": None if self.moved is None else self.moved._asdict(),

@@ -107,7 +107,7 @@ def test_runs_that_are_as_predicted_move_nothing_and_no_constant_gets_less_sure(
     found = cm.calibrate.runs({"one": (est, float(est.step_time_s))})
 
     assert moved(found)[name].center == pytest.approx(0.0, abs=1e-6)
-    assert found.moved.taken == pytest.approx(0.0, abs=1e-6)
+    assert found.moved.predicted == pytest.approx(0.0, abs=1e-6)
     assert moved_text(found) == ["Your step times are as predicted (medians): estimates stay where they are."]
     for move in found.moves:
         if move.name.startswith(("matmul", "grouped_matmul", "attention", "launch", "memory_kernels")):

@@ -178,7 +178,7 @@ def test_steps_by_ranges_hold_what_was_issued_in_them(tmp_path):
         kernel(ADD, 300, 10, call=99),
     ]
     found = profile(write_trace(tmp_path / "t.json", events))
-    assert found.told_by == "ranges"
+    assert found.steps_from == "ranges"
     rows = [
         (one.name, one.count, round(one.start_s / US), round(one.time_s / US), round(one.idle_s / US))
         for one in found.steps
@@ -201,7 +201,7 @@ def test_steps_by_repetition_are_no_layers(tmp_path):
         if row["cat"] == "kernel"
     ]
     found = profile(write_trace(tmp_path / "four.json", events))
-    assert found.told_by == "repetition"
+    assert found.steps_from == "repetition"
     assert [round(one.start_s / US) for one in found.steps] == [0, 3000, 6000, 9000]
     assert {one.count for one in found.steps} == {33}
     one = profile(
@@ -209,13 +209,13 @@ def test_steps_by_repetition_are_no_layers(tmp_path):
             tmp_path / "one.json", [row for row in step_events(5000, 1, layers=40) if row["cat"] == "kernel"]
         )
     )
-    assert one.told_by == ""
+    assert one.steps_from == ""
     assert [step.name for step in one.steps] == ["whole trace"]
     # Eight kernels that recur are a step, seven a loop.
-    for size, told_by in ((8, "repetition"), (7, "")):
+    for size, steps_from in ((8, "repetition"), (7, "")):
         rows = [kernel(f"k{at % size}", 10 * at, 5) for at in range(3 * size)]
         found = profile(write_trace(tmp_path / "loop.json", rows))
-        assert (found.told_by, len(found.steps)) == (told_by, 3 if told_by else 1)
+        assert (found.steps_from, len(found.steps)) == (steps_from, 3 if steps_from else 1)
 
 
 def test_passes_of_ranges_and_of_the_engine_of_gradients(tmp_path):

@@ -73,7 +73,7 @@ def _link_text(name: str, fitted: Fitted, measured: str) -> str:
         tier.link,
         f"nccl-tests: {measured}",
         {"fabric": "written by costmodel observed calibrate fabric"},
-        notes=f"Told by the sweeps: {', '.join(determined) or 'nothing'}. "
+        notes=f"Determined by the sweeps: {', '.join(determined) or 'nothing'}. "
         f"Mostly as in {tier.link}: {', '.join(kept) or 'nothing'}.",
         latency={"value": quantity_text("_s", tier.latency_s), "source": "calibration"},
         base_latency={"value": quantity_text("_s", tier.base_latency_s), "source": "calibration"},

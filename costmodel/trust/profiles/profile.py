@@ -96,7 +96,7 @@ class TraceProfile(Answer):
         Streams, busiest first.
     families : tuple of FamilyTime
         By family of names; kernels that none knows one by one.
-    told_by : str
+    steps_from : str
         How steps were told apart: ranges, repetition, or "" where all is one.
     steps : tuple of StepTime
         In order.
@@ -123,7 +123,7 @@ class TraceProfile(Answer):
     copies: tuple[ClassTime, ...]
     streams: tuple[StreamTime, ...]
     families: tuple[FamilyTime, ...]
-    told_by: str
+    steps_from: str
     steps: tuple[StepTime, ...]
     gaps_s: NDArray[np.float64]
     against_bill: AgainstBill | None = None
@@ -163,7 +163,7 @@ class TraceProfile(Answer):
                 {**asdict(one), "overlap_s": {str(key): value for key, value in one.overlap_s.items()}}
                 for one in self.streams
             ],
-            "steps_told_by": self.told_by,
+            "steps_from": self.steps_from,
             "steps": [asdict(one) for one in self.steps],
             "families": [asdict(one) for one in self.families],
         }
@@ -229,8 +229,8 @@ def profile(
         raise CostModelError(f"--device: {device} is not in the trace; it has {', '.join(map(str, devices))}")
     work = devices[device]
     labels = label(work, recording)
-    told_by, spans = find_steps(work, recording.ranges, step_range)
-    found = _added_up(path, recording, device, labels, told_by, spans)
+    steps_from, spans = find_steps(work, recording.ranges, step_range)
+    found = _added_up(path, recording, device, labels, steps_from, spans)
     if est is None:
         return found
     steps = len(spans)
@@ -269,7 +269,7 @@ def _added_up(
     recording: Recording,
     device: int,
     labels: Labels,
-    told_by: str,
+    steps_from: str,
     steps: tuple[StepSpan, ...],
 ) -> TraceProfile:
     work = recording.devices[device]
@@ -294,7 +294,7 @@ def _added_up(
         copies=tuple(one for one in times if one.name in ("memcpy", "memset")),
         streams=_streams(work, labels),
         families=_families(work, recording.names),
-        told_by=told_by,
+        steps_from=steps_from,
         steps=_step_times(work, steps, covered, computed, both(talked, computed)),
         gaps_s=covered.gaps() / _NANO,
     )
