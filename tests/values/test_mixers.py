@@ -334,6 +334,18 @@ def test_blocks_that_are_half_a_layer():
     assert names == {"mamba-2", "mlp", "attention", "embedding", "head"}
 
 
+def test_a_mixer_in_eight_bits():
+    """6 bytes' worth an element: forward the input and 1,024 values; backward the gradients of 3,088 columns and of the output."""
+    moved = sent_bytes(priced(DELTA, precision="fp8-current"), "compute.mixer.quantise")
+    columns = 2 * 512 + 2 * 1024 + 2 * 8
+    assert moved == near(
+        {
+            "compute.mixer.quantise.forward": 6 * T * (1024 + 1024),
+            "compute.mixer.quantise.backward": 6 * T * (columns + 1024),
+        }
+    )
+
+
 def test_attention_and_state_space_side_by_side():
     est = priced({**MAMBA2, "beside_attention": True})
     each = each_us(est, "compute.")
