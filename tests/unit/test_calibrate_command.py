@@ -13,8 +13,15 @@ from costmodel.describe.hardware.kernels import AttentionPassBlock, MatmulBlock
 from costmodel.estimates.estimate import estimate
 from costmodel.physics.kernels.roofline import AttentionPassConstants, MatmulConstants, matmul_time
 from costmodel.trust.calibrate import part_factors
-from costmodel.trust.calibration.kernel_csv import table_of
-from costmodel.trust.calibration.kernel_fits import constants_block, fit_held_out
+from costmodel.trust.calibration.kernel_csv import read_timings, table_of
+from costmodel.trust.calibration.kernel_fits import (
+    constants_block,
+    fit_attention,
+    fit_held_out,
+    fit_memory,
+    predict_attention,
+    predict_memory,
+)
 from costmodel.trust.own_runs import OwnRun
 
 H200 = load_accelerator("h200")
@@ -168,6 +175,29 @@ def test_wrong_steps_are_one_line(tmp_path, capsys):
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_shares_end_at_one_and_a_row_that_went_wrong_does_not_rule():
+    """Copies at 0.8 of the sheet's rate, one of them thrice as long; and at 1.3 of it, which is another sheet."""
+    sizes = 2.0 ** np.arange(14, 32)
+    for share, most in ((0.8, 0.8), (1.3, 1.0)):
+        times = (3e-6 + sizes / (share * MEMORY)) * np.where(sizes == 2.0**28, 3.0, 1.0)
+        rows = table_of(("size_bytes", "time_s"), list(zip(sizes, times, strict=True)))
+        found = fit_memory(rows, H200.kernels.memory, lambda part, made: predict_memory(part, H200, made))
+        assert found.bandwidth_fraction == pytest.approx(most, rel=0.02)
+
+
+def test_what_a_mask_costs_needs_rows_without_one(tmp_path):
+    """Causal rows a fifth slower: the peaks take it, and the factor of the mask stays."""
+    kept = [line for line in attention_csv().splitlines() if "False" not in line]
+    (tmp_path / "a.csv").write_text("\n".join(kept))
+    rows = read_timings([tmp_path / "a.csv"], H200.peak_flops_per_s).attention["flash3"]
+    rows.time_s *= 1.2
+    start = H200.kernels.attention["flash3"]
+    found = fit_attention(rows, start, lambda part, made: predict_attention(part, H200, made))
+    for one in ("forward", "backward"):
+        assert getattr(found, one).causal_fraction == getattr(start, one).causal_fraction
+    assert predict_attention(rows, H200, found) == pytest.approx(rows.time_s, rel=0.03)
 
 
 def test_constants_of_products_are_read_as_they_were_written():

@@ -335,7 +335,7 @@ def test_blocks_that_are_half_a_layer():
 
 
 def test_a_mixer_in_eight_bits():
-    """6 bytes' worth an element: forward the input and 1,024 values; backward the gradients of 3,088 columns and of the output."""
+    """6 bytes' worth an element: forward input and 1,024 values; backward gradients of 3,088 columns and of the output."""
     moved = sent_bytes(priced(DELTA, precision="fp8-current"), "compute.mixer.quantise")
     columns = 2 * 512 + 2 * 1024 + 2 * 8
     assert moved == near(
