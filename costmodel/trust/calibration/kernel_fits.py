@@ -154,7 +154,14 @@ def fit_matmul(
     rows: Rows, start: MatmulConstants, price: Callable[[Rows, MatmulConstants], Array]
 ) -> MatmulConstants:
     """Fit products; what no row shows, such as a power limit in bursts, and what the profile lacks stay as they are."""
-    names = ("fixed_s", "peak_fraction", "memory_fraction", "wave_fraction", "epilogue_fraction", "ramp_k")
+    names: tuple[str, ...] = (
+        "fixed_s",
+        "peak_fraction",
+        "memory_fraction",
+        "wave_fraction",
+        "epilogue_fraction",
+        "ramp_k",
+    )
     names += ("split_k", "small_tile_fraction", "fixed_per_group_s", "sustained_loss", "sustained_flops")
     free = {name: float(getattr(start, name)) for name in names if getattr(start, name) > 0}
     return _moved(rows, free, lambda values: start._replace(**values), price)
