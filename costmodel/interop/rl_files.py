@@ -81,7 +81,7 @@ def read_nemo_rl(file: TextFile, given: Mapping[str, Any]) -> Imported:
             rollout_factor=max(float(config["sampling_factor"]), 1.0) if config["sampling"] else None,
         )
     longest = min(config["max_new_tokens"] or limit, config["max_model_len"] or limit, limit)
-    _take_lengths(draft, longest, limit)
+    take_lengths(draft, longest, limit)
     return _answer(config, draft)
 
 
@@ -149,7 +149,7 @@ def read_verl(file: TextFile, given: Mapping[str, Any]) -> Imported:
     _take_model(config["model"], draft)
     _verl_batch(config, draft)
     whole = config["max_prompt_len"] + config["max_response_len"]
-    _take_lengths(draft, config["max_response_len"], whole, most_prompt=config["max_prompt_len"])
+    take_lengths(draft, config["max_response_len"], whole, most_prompt=config["max_prompt_len"])
     micro = config["micro_batch"] or max((config["all_micro_batch"] or 1) // draft["gpus"], 1)
     packs = config["dynamic"] or (megatron if config["unpadded"] is None else config["unpadded"])
     mean = float(draft["response_len"] or whole / 2) + draft["prompt_len"]
@@ -347,7 +347,7 @@ def _take_model(named: str, draft: Draft, field: str = "model") -> None:
     )
 
 
-def _take_lengths(draft: Draft, limit: float, whole: float, most_prompt: float = 1e9) -> None:
+def take_lengths(draft: Draft, limit: float, whole: float, most_prompt: float = 1e9) -> None:
     """Read the lengths: the limit is the file's, means are given beside it or assumed and said."""
     if draft["prompt_len"] is None:
         draft.put(prompt_len=min(_PROMPT, most_prompt, whole / 4))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.errors import CostModelError, one_line, shown
 from costmodel.base.yaml_files import document_text
 from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES
+from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.jobs.reading import read as read_field
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.deepspeed import imported
@@ -32,6 +32,7 @@ from costmodel.interop.framework import (
 )
 from costmodel.interop.keys import Flags, Values, key_table, matches, unknown_keys
 from costmodel.interop.read_megatron import followed_script
+from costmodel.interop.rl_files import take_lengths
 from costmodel.interop.shell_words import missing_in
 from costmodel.interop.text_file import TextFile, beside, parse_json, parse_yaml, read_text, value_of_word
 from costmodel.interop.tuning import peft_modules, take_tuning
@@ -88,8 +89,7 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
         if not chosen:
             _take_kernels(config, _EAGER_RECIPE, draft)
         draft = _joined(file, named, draft)
-        draft.put_steps(config["steps"])
-        return draft.answer()
+        return _answer(config, draft)
     if (config["cp"] or config["ulysses"] or 1) > 1:
         ring = config["cp"] and not config["sharding"]
         _take_method(config["sequence_mode"] or ("ring" if ring else "ulysses"), draft)
@@ -103,11 +103,27 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if not chosen:
         _take_kernels(config, _FSDP_RECIPE, draft)
     draft.step_offloaded_as_adam()
-    draft.put_steps(config["steps"])
-    return draft.answer()
+    return _answer(config, draft)
+
+
+def _answer(config: Values, draft: Draft) -> Imported:
+    """Return what was read; of DPO a step on pairs of answers, each sequence with a pass of the reference."""
+    if config["stage"] != "dpo":
+        draft.put_steps(config["steps"])
+        return draft.answer()
+    pairs = draft.job.pop("global_batch", None)
+    draft.put(algorithm="dpo", prompts=pairs, samples_per_prompt=2, batching="padding", seq_len=_CUTOFF)
+    draft.put(reference=config["preference_loss"] not in ("orpo", "simpo"))
+    draft.job["micro_batch"] *= 2
+    take_lengths(draft, draft["seq_len"], draft["seq_len"])
+    for name in ("epochs", "tokens", "dataset_samples"):
+        draft.job.pop(name, None)
+    return draft.answer(needed=[name for name in REQUIRED if name not in ("global_batch", "seq_len")])
 
 
 _STARTS = re.compile(r"\b(?:swift (?:sft|pt|rlhf)|swift/cli/(?:sft|pt|rlhf)\.py|llamafactory-cli train)\b")
+_CUTOFF = 2048
+"""Tokens of a sequence of DPO where nothing says how long it may be: LLaMA-Factory's `cutoff_len`."""
 _SWIFT_BATCH = 16
 """Sequences of a step that ms-swift accumulates to where nothing says how often."""
 _OF_LAUNCHER = ("gpus", "zero_stage", "shard_group", "tp", "cp")

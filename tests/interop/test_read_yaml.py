@@ -107,8 +107,10 @@ def test_scripts_that_start_trainers(tmp_path):
             job(SWIFT.format(more))
         assert words in str(caught.value)
     job(SWIFT.format("--output_dir $WHERE"))  # changes nothing
-    with pytest.raises(CostModelError, match="rlhf_type: 'dpo' has no price here"):
-        job(SWIFT.format("").replace("swift sft", "swift rlhf"))
+    pairs = job(SWIFT.format("").replace("swift sft", "swift rlhf"))
+    has(pairs, algorithm="dpo", samples_per_prompt=2, prompts=job(SWIFT.format(""))["global_batch"])
+    with pytest.raises(CostModelError, match="rlhf_type: 'kto' has no price here"):
+        job(SWIFT.format("--rlhf_type kto").replace("swift sft", "swift rlhf"))
 
     # Flags stand over the file that is named first; adapters are LLaMA-Factory's default, too.
     has(job(FACTORY.format("--model_name_or_path llama3-8b")), lora_rank=8, seq_len=1024, micro_batch=2)
