@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.csv_text import read_records, read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.describe.hardware.hardware import load_cluster
@@ -60,31 +60,21 @@ class Engine(NamedTuple):
 _HERE = Path(__file__).parent
 
 NUMBER_FORMATS: dict[str, NumberFormat] = read_records(_HERE / "number_formats.csv", NumberFormat)
-ENGINES: dict[tuple[str, str], Engine] = {
-    (row["engine"], row["generation"]): Engine(
-        row["engine"],
-        row["generation"],
-        float(row["step_ms"]) * 1e-3,
-        float(row["sequence_us"]) * 1e-6,
-        float(row["kernel_us"]) * 1e-6,
-        float(row["all_reduce_us"]) * 1e-6,
-        float(row["exchange_us"]) * 1e-6,
-        float(row["prefill_factor"]),
-        row["overlaps"] == "true",
-        float(row["spread"]),
-        row["basis"],
-    )
-    for row in read_rows(_HERE / "engines.csv")
-}
+ENGINES: dict[str, Engine] = read_records(
+    _HERE / "engines.csv",
+    Engine,
+    name=lambda row: row["engine"].split()[0],
+    generation=lambda row: row["engine"].split()[1],
+)
 """Constants by engine and generation of the accelerator; ``any`` is the pooled figure."""
-ENGINE_NAMES = tuple(sorted({name for name, _ in ENGINES}))
+ENGINE_NAMES = tuple(sorted({engine.name for engine in ENGINES.values()}))
 
 
 def engine_of(name: str, generation: str) -> Engine:
     """Return the constants of an engine on a generation of accelerators, or the pooled ones nearest to it."""
     if name not in ENGINE_NAMES:
         raise CostModelError(f"engine: {name!r} is unknown; {choices_hint(name, ENGINE_NAMES)}")
-    nearest = ((name, generation), (name, "any"), ("any", generation), ("any", "any"))
+    nearest = (f"{name} {generation}", f"{name} any", f"any {generation}", "any any")
     return next(ENGINES[key] for key in nearest if key in ENGINES)
 
 
@@ -110,6 +100,11 @@ class Split(NamedTuple):
     def gpus(self) -> Array:
         """GPUs of a replica. [-]"""
         return np.asarray(self.tp * self.pp * self.dp, dtype=np.float64)
+
+    @property
+    def text(self) -> str:
+        """Degrees of one split, such as ``tp8 ep8``."""
+        return " ".join(f"{name}{n:.0f}" for name, n in self._asdict().items() if n > 1) or "tp1"
 
 
 def parse_split(field: str, text: str, gpus: int, model: Model) -> Split:

@@ -55,12 +55,7 @@ class RefitMethod(NamedTuple):
     source: str  # Where it was measured
 
 
-REFITS: dict[str, RefitMethod] = read_records(
-    Path(__file__).with_name("refit.csv"),
-    RefitMethod,
-    tensor_s=lambda row: float(row["tensor_ms"]) * 1e-3,
-    moves_all=lambda row: row["bytes"] == "all",
-)
+REFITS: dict[str, RefitMethod] = read_records(Path(__file__).with_name("refit.csv"), RefitMethod)
 """Every method by name."""
 
 

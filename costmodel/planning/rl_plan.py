@@ -151,10 +151,9 @@ def _plain(value: Any) -> Any:
 
 def layouts_of(found: RLEstimate, halves: Iterable[str] = ("training", "generation")) -> str:
     """Return the layouts of the halves, such as ``training tp2 dp8, generation tp4``."""
-    degrees = [f"{name}{degree:.0f}" for name, degree in found.job.split._asdict().items() if degree > 1]
     layouts = {
         "training": layout_text(found.training.job.layout).partition(",")[0],
-        "generation": " ".join(degrees) or "tp1",
+        "generation": found.job.split.text,
     }
     return ", ".join(f"{half} {layouts[half]}" for half in halves)
 

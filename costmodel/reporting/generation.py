@@ -32,7 +32,6 @@ _SPLITS_SHOWN = 12
 
 def generation_grids(found: Generation) -> list[Grid]:
     """Return the figures, and the largest lines of a decode step."""
-    degrees = " ".join(f"{name}{degree:.0f}" for name, degree in found.split._asdict().items() if degree > 1)
     chosen = f", the best of {found.considered:,}" if found.considered > 1 else ""
     usd = found.usd_per_million_tokens
     price = (
@@ -52,7 +51,7 @@ def generation_grids(found: Generation) -> list[Grid]:
         "generation",
         found,
         title,
-        degrees=degrees or "tp1",
+        degrees=found.split.text,
         chosen=chosen,
         price=price,
         range=ends,
@@ -109,11 +108,8 @@ def rl_grids(found: RLEstimate) -> list[Grid]:
     if not job.colocated:
         rows += facts_of("rl waiting", found)
     if job.generates:
-        degrees = " ".join(
-            f"{name}{degree:.0f}" for name, degree in job.split._asdict().items() if degree > 1
-        )
         others = len(job.engine_layouts)
-        engine = f"{degrees or 'tp1'}{f' (the fastest of {others} that divide)' if others > 1 else ''}"
+        engine = f"{job.split.text}{f' (the fastest of {others} that divide)' if others > 1 else ''}"
         rows += facts_of("rl generating", found, places=max(found.places, 0.0), engine=engine)
     for part in ("critic", "swapped_optimizer"):
         if part in found.memory:

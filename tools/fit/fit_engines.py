@@ -335,12 +335,6 @@ def fitted(
     return fit([points[i] for i in keep], Parts(parts.fixed[keep], parts.slopes[keep]))
 
 
-COLUMNS = {"step_s": ("step_ms", 1e3), "prefill_factor": ("prefill_factor", 1.0)} | {
-    name: (name.replace("_s", "_us"), 1e6)
-    for name in ("sequence_s", "kernel_s", "all_reduce_s", "exchange_s")
-}
-
-
 def write(
     points: Sequence[Point],
     ratio: Array,
@@ -376,16 +370,23 @@ def write(
             "pooled over engines",
         )
     )
-    names = [column for column, _ in (COLUMNS[name] for name in FITTED)]
     with ENGINES_TABLE.open("w", encoding="utf-8", newline="") as target:
         out = csv.writer(target, lineterminator="\n")
-        out.writerow(["engine", "generation", *names, "overlaps", "spread", "points", "sources", "basis"])
+        out.writerow(["engine", *FITTED, "overlaps", "spread", "points", "sources", "basis"])
         for engine, generation, cell, here, spread, basis in rows:
-            numbers = [f"{cell[name] * COLUMNS[name][1]:.3g}" for name in FITTED]
+            numbers = [f"{cell[name]:.3g}" for name in FITTED]
             sources = sorted({points[i].source for i in here})
             overlaps = "false" if engine == "vllm-sync" else "true"
             out.writerow(
-                [engine, generation, *numbers, overlaps, f"{spread:.2f}", len(here), " ".join(sources), basis]
+                [
+                    f"{engine} {generation}",
+                    *numbers,
+                    overlaps,
+                    f"{spread:.2f}",
+                    len(here),
+                    " ".join(sources),
+                    basis,
+                ]
             )
 
 
@@ -406,7 +407,7 @@ def main() -> None:
         here = [i for i, point in enumerate(points) if point.source == source]
         left_out_ratio[here] = rest[here]
     for cell, values in constants.items():
-        print(*cell, *(f"{COLUMNS[name][0]} {values[name] * COLUMNS[name][1]:.3g}" for name in FITTED))
+        print(*cell, *(f"{name} {values[name]:.3g}" for name in FITTED))
     for title, keys in TABLES.items():
         chosen = [i for i, p in enumerate(points) if (p.what == "rate" and not p.itl_s) == ("rate" in title)]
         some = [points[i] for i in chosen]
