@@ -38,8 +38,7 @@ from costmodel.bill.lines import (
 from costmodel.bill.quantity import quantity
 from costmodel.describe.models.model import Model
 from costmodel.physics.network.mesh import Group, split_group
-from costmodel.step.anatomy.mixers.sparse import core_widths
-from costmodel.step.anatomy.operator_parts import ContextExchange
+from costmodel.step.anatomy.operator_parts import ContextExchange, core_widths
 from costmodel.step.communication import Sent, collective_lines
 from costmodel.step.compute import head_bytes_beyond_layers
 from costmodel.step.critical_stage import Step

@@ -19,7 +19,7 @@ from costmodel.describe.jobs.tuning import Tuning
 from costmodel.describe.models.model import Model, tower_layers
 from costmodel.describe.precision import Precision
 from costmodel.describe.recipe import Recipe
-from costmodel.step.anatomy.mixers.family import SCANS
+from costmodel.step.anatomy.mixers.rows import SCANS
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     Adapter,

@@ -12,7 +12,6 @@ import numpy as np
 from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
 from costmodel.describe.models.model import LayerKind
 from costmodel.describe.recipe import Recipe
-from costmodel.step.anatomy.mixers.sparse import core_widths
 from costmodel.step.anatomy.operator_parts import (
     BF16,
     ROPE_BY_ELEMENT,
@@ -27,6 +26,7 @@ from costmodel.step.anatomy.operator_parts import (
     Shard,
     Traffic,
     bias_gradients,
+    core_widths,
     elementwise,
     first_norm,
     fused_attention,

@@ -526,6 +526,16 @@ def quantise(
     ]
 
 
+def core_widths(model: Model) -> tuple[float, float]:
+    """Widths of a query and of a value where keys are chosen one by one: latent attention stays in its latents. [-]
+
+    DeepSeek-V3.2 computes it as attention with one key for all heads (arXiv:2512.02556, section 2.1 and appendix A).
+    """
+    if model.attention == "mla":
+        return float(model.kv_lora_rank + model.qk_rope_head_dim), float(model.kv_lora_rank)
+    return float(model.head_dim), float(model.v_head_dim)
+
+
 def exchanged_bytes(recipe: Recipe, precision: Precision) -> tuple[float, float]:
     """Bytes an element of tokens that are dispatched to experts, and of gradients that are."""
     if not precision.cast_bytes:

@@ -5,9 +5,9 @@ A kind that ``mixers.csv`` does not have is an error wherever it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -16,8 +16,7 @@ from costmodel.base.errors import ModelConfigError, choices_hint
 from costmodel.bill.lines import Array
 from costmodel.bill.quantity import quantity
 from costmodel.describe.models.mixers import AnyMixer
-from costmodel.step.anatomy.mixers import sparse
-from costmodel.step.anatomy.mixers.recurrent import recurrent_operators
+from costmodel.step.anatomy.mixers.rows import operators_of
 from costmodel.step.anatomy.operator_parts import Given, Operator
 
 
@@ -36,11 +35,6 @@ class Mixer(NamedTuple):
 
 MIXERS: Mapping[str, Mixer] = read_records(Path(__file__).with_name("mixers.csv"), Mixer)
 """Every mixer by the kind of its sizes."""
-_CHOOSING: Mapping[str, Callable[[Given, Any], list[Operator]]] = {
-    "indexed": sparse.indexed_operators,
-    "block-sparse": sparse.block_operators,
-    "native-sparse": sparse.native_operators,
-}
 
 
 def mixer_of(kind: str) -> Mixer:
@@ -51,10 +45,8 @@ def mixer_of(kind: str) -> Mixer:
 
 
 def mixer_operators(given: Given, sizes: AnyMixer) -> list[Operator]:
-    """Return the operators of one layer's mixer, norm and residual addition included."""
-    if sizes.kind in _CHOOSING:
-        return _CHOOSING[sizes.kind](given, sizes)
-    return recurrent_operators(given, sizes.kind, _numbers(sizes))
+    """Return the operators of one layer's mixer, in the order in which they run."""
+    return operators_of(mixer_of(sizes.kind).name, given, _numbers(sizes))
 
 
 def _numbers(sizes: AnyMixer) -> dict[str, float]:
