@@ -138,11 +138,10 @@ def estimate(given: Mapping[str, Any]) -> Reply:
 
 def _figures(est: cm.Estimate) -> Record:
     """Return the numbers that decide: time, memory and how sure they are."""
-    band, step_s = est.error_band, float(est.step_time_s)
     return {
         "layout": layout_text(est.job.layout),
-        "step_time_s": step_s,
-        "step_time_80pct_s": [step_s * band.low, step_s * band.high] if band else None,
+        "step_time_s": float(est.step_time_s),
+        "step_time_80pct_s": list(est.range_s),
         "mfu": round(float(est.mfu), 4),
         "tokens_per_s_per_gpu": round(float(est.tokens_per_s_per_gpu), 1),
         "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),

@@ -46,6 +46,10 @@ class NoLayoutError(LayoutError):
     """No layout meets the constraints; the message names the one that bites, and what would do."""
 
 
+class NothingFitsError(NoLayoutError):
+    """No layout fits the memory there is: an answer, as is a job that does not fit."""
+
+
 class DataError(CostModelError):
     """A table of measurements that cannot be read; names file and line."""
 

@@ -50,7 +50,7 @@ def drawn(grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = 
         if index:
             console.print()
         _print(console, grid)
-    if remarks:
+    if grids and remarks:
         console.print()
     for remark in remarks:
         # A command is one line, whatever the terminal: wrapped by us it could not be copied.

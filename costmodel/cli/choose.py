@@ -8,8 +8,6 @@ from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.version import install_command
 from costmodel.cli import options as opt
@@ -103,14 +101,8 @@ def plan(
         ):
             raise CostModelError(f"{what}: needs --tokens, for a run that ends")
     keep_freed_memory()
-    try:
-        with waiting("pricing layouts", quiet=target.quiet) as progress:
-            found = cm.plan(**asked, progress=progress)
-    except cm.NoLayoutError as error:
-        if not check:
-            raise
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(3) from None
+    with waiting("pricing layouts", quiet=target.quiet) as progress:
+        found = cm.plan(**asked, progress=progress)
     answers = [(text, found.why_not(text, job=found.asked_job(found.pick))) for text in why_not or []]
     asked_of = [
         *(found.finished(start) if start else []),

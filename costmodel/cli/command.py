@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.models import OptionInfo
 
-from costmodel.base.errors import CostModelError, shown
+from costmodel.base.errors import CostModelError, NothingFitsError, shown
 from costmodel.cli import options as opt
 from costmodel.cli.group import COMMANDS, SHOWN_FLAGS, Command, Group
-from costmodel.cli.output import Target
+from costmodel.cli.output import Result, Target
 from costmodel.describe.jobs.fields import FIELD, Field
 from costmodel.describe.jobs.positional import is_file_name, job_and_machine, jobs_and_machines
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _Command = Callable[..., Any]
 OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet")
+_NEEDS_A_LAYOUT = ("check", "emit", "save", "plot")
+"""Flags to which that nothing fits is no answer."""
 DETAILED = (*OUTPUT_FLAGS, "details")
 """Of commands that print twenty lines unless more are asked for."""
 
@@ -115,6 +117,14 @@ def command(
                 found = function(**keywords)
                 if found is not None:
                     target.show(found)
+            except NothingFitsError as error:
+                # An answer, as a job that does not fit is; nothing that a program could go on with.
+                notes.clear()
+                if target.is_read_by_programs or any(keywords.get(name) for name in _NEEDS_A_LAYOUT):
+                    typer.echo(f"Error: {error}", err=True)
+                    raise typer.Exit(3) from None
+                sentence = str(error).partition(": ")[2]
+                target.show(Result(tuple, dict, dict, [sentence[0].upper() + sentence[1:]]))
             except CostModelError:
                 notes.clear()  # an error is all that is said
                 raise

@@ -110,6 +110,11 @@ class Target(NamedTuple):
             raise CostModelError(f"--out and --csv: both name {path}")
         return cls(format or _format_of(path), path, csv_path, quiet, force, details)
 
+    @property
+    def is_read_by_programs(self) -> bool:
+        """Whether the result is more than a table to read."""
+        return self.format is not Format.table or self.out is not None or self.csv is not None
+
     def other(self, name: str) -> Target:
         """Return another file to write, in the format of its ending."""
         path = self.file(name)

@@ -106,6 +106,17 @@ class Estimate(PricedJob, Answer):
         require_share(share)
         return self.sample(samples, seed).interval(share)
 
+    @property
+    def range_s(self) -> Interval:
+        """Where 80 % of comparable published step times lie (one layout only). [s]
+
+        p10 to p90 of samples where such runs are too few, where samples were asked for, and for a site with runs of its own.
+        """
+        band, step_s = self.error_band, float(self.step_time_s)
+        if band is not None and self.samples is None:
+            return Interval(step_s * band.low, step_s * band.high)
+        return (self.samples or self.sample()).interval()
+
     def tree(self) -> StepTree:
         """Return the step as a tree: stage, micro-batch, layer, operator (one layout only)."""
         return StepTree(self)

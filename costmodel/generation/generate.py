@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.answer import Answer, columns_of
-from costmodel.base.errors import CostModelError, NoLayoutError
+from costmodel.base.errors import CostModelError, NothingFitsError
 from costmodel.base.units import format_bytes
 from costmodel.base.version import __version__
 from costmodel.base.words import plural
@@ -242,7 +242,7 @@ def _best(served: Deployment, splits: Split, work: Workload) -> Generation:
     running = work.running(served, splits)
     if not np.any(running > 0.0):
         need = float(np.min(weights_bytes(served, splits)))
-        raise NoLayoutError(
+        raise NothingFitsError(
             f"generate: no layout of {plural(work.gpus, 'GPU')} holds {served.model.name} in {served.weights.name} and one "
             f"sequence of {work.longest:,.0f} tokens: {format_bytes(need)} of weights a GPU at "
             f"least, of {format_bytes(served.memory_fraction * float(served.cluster.accelerator.memory_bytes))}"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.errors import LayoutError, NoLayoutError
+from costmodel.base.errors import LayoutError, NoLayoutError, NothingFitsError
 from costmodel.base.words import common_device, errors_called
 from costmodel.describe.jobs.fields import KNOBS, QUANTILES
 from costmodel.describe.jobs.job import Job
@@ -18,7 +18,7 @@ from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.planning.best import BestLayouts, Columns, best_rows, joined, taken, with_firsts
 from costmodel.planning.choices import Choice
 from costmodel.planning.columns import plan_columns
-from costmodel.planning.no_layout import explain_empty
+from costmodel.planning.no_layout import nothing_divides, nothing_fits
 from costmodel.planning.preference import (
     LONGER,
     TIE_SHARE,
@@ -165,10 +165,23 @@ class Found:
             tuned = Tuned(question, kept, progress, own.score if own is not None and own.runs else np.inf)
             tuned.price_spaces()
             if tuned.tally.kept is None:
-                raise NoLayoutError(_nothing_left(question, tuned))
+                raise cls._nothing_left(request, tuned)
             tuned.tune()
             tuned.rejected["does_not_fit"] = tuned.tally.num_priced - tuned.tally.num_fit
             return cls(request, tuned, own)
+
+    @classmethod
+    def _nothing_left(cls, request: Request, tuned: Tuned) -> NoLayoutError:
+        """Return the error that says why no layout is left, and what would do."""
+        question = request.question
+        if tuned.tally.leanest is None:
+            return NoLayoutError(nothing_divides(question, tuned.rejected))
+        least, row = tuned.tally.leanest
+        row = {**row, "job": np.asarray([float(tuned.variants[int(row["job"][0])].origin)])}
+        # Few rows are enough to know the pick.
+        return NothingFitsError(
+            nothing_fits(question, least, row, lambda other: cls.search(other).best, request.assumed)
+        )
 
     def _rank_by_quantile(self, share: float) -> None:
         """Order kept layouts by the step time that each does not exceed with a probability of `share`.
@@ -387,12 +400,3 @@ class Found:
             "mark": ["" if row is None else self.marks(row) for row in rows],
             **plan_columns(self.variants, self.kept, self.kept.front),
         }
-
-
-def _nothing_left(question: Question, tuned: Tuned) -> str:
-    """Say why no layout is left, and what would do."""
-    leanest = tuned.tally.leanest
-    if leanest is not None:
-        least, row = leanest
-        leanest = least, {**row, "job": np.asarray([float(tuned.variants[int(row["job"][0])].origin)])}
-    return explain_empty(question, tuned.rejected, leanest)

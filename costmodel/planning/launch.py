@@ -76,7 +76,7 @@ def _readme(
 ) -> str:
     """Return what a layout promises, what each file is, and what is left to the person."""
     step, memory = format_seconds(float(est.step_time_s), 4), format_bytes(float(est.memory_bytes_per_gpu))
-    low, high = (format_seconds(end, 3) for end in trial.range_s(est))
+    low, high = (format_seconds(end, 3) for end in est.range_s)
     lines = [
         f"# {layout_text(est.job.layout)}",
         "",

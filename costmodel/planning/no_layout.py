@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from math import ceil, gcd
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from costmodel.describe.frameworks import framework_of
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import layout_text, value_text
+from costmodel.describe.jobs.merge import usual_batch
 from costmodel.describe.optimizers import optimizer
 from costmodel.describe.recipe import switch_text
 from costmodel.estimates.estimate import Estimate, estimate_job
@@ -32,13 +34,27 @@ _LONGEST = 300
 """Characters of a message that can still be read. [-]"""
 
 
-def explain_empty(question: Question, rejected: Counter[str], leanest: tuple[float, Columns] | None) -> str:
-    """Return one line: which constraint bites first, and the smallest change that makes a layout feasible."""
-    return _nothing_fits(question, *leanest) if leanest is not None else _nothing_divides(question, rejected)
+class Remedy(NamedTuple):
+    """A change that lets a layout in."""
+
+    change: str
+    question: Question
+    """What is planned then."""
+    numerics: bool = False
+    """Whether the model that comes out is another one."""
 
 
-def _nothing_fits(question: Question, least: float, row: Columns) -> str:
-    """Say by how much the leanest layout is too large, and what would make room."""
+Answered = Callable[[Question], Estimate]
+"""The plan's pick of a question that has one."""
+
+
+def nothing_fits(
+    question: Question, least: float, row: Columns, answered: Answered, assumed: Collection[str]
+) -> str:
+    """Say by how much the leanest layout is too large, and what would make room, at the step time that a plan finds then.
+
+    `assumed` are fields that nobody named: a batch among them follows the number of GPUs.
+    """
     job = question.jobs[int(row["job"][0])]
     limit, device = question.limit_bytes(job), job.cluster.accelerator.memory_bytes
     layout = layout_of(row, 0)
@@ -60,46 +76,43 @@ def _nothing_fits(question: Question, least: float, row: Columns) -> str:
         risk = 1.0 - float(est.fits_probability)
         would = f"risk = {ceil(100.0 * risk)}%" if risk < 0.995 else f"headroom = {free:.1%}"
         return f"{start}, which risk allows, and fits with {1.0 - risk:.0%}; {would} would do"
-    # A file names more than its reader meant to hold: the change that costs least may be to any of it.
-    freed = []
-    for knob in question.given:
-        found = feasible(question.without(knob)) if knob in question.user_knobs else None
-        if found is not None:
-            asked = ", ".join(value_text(knob, value) for value in question.given[knob])
-            change = f"{knob} = {value_text(knob, float(found[knob][0]))} instead of {asked}"
-            freed.append(Cure(change, float(found["step_time_s"][0])))
-    freed.sort(key=lambda cure: cure.step_time_s)
-    switched = list(_switch_cures(question, job))
+    switched = list(_switch_remedies(question, job))
     # What leaves the model as it is comes first, and more GPUs before what a long line would cut them for.
-    cures = [
-        *freed[:_MOST_FREED],
-        *(cure for cure in switched if not cure.numerics),
-        *_more_gpus(question, job),
+    remedies = [
+        *(remedy for remedy in switched if not remedy.numerics),
+        *_more_gpus(question, job, "global_batch" in assumed),
         *_other_batch(question, job),
-        *(cure for cure in switched if cure.numerics),
+        *(remedy for remedy in switched if remedy.numerics),
     ]
-    if not cures:
+    quoted = [*_freed(question, answered), *(_quoted(one, answered(one.question)) for one in remedies)]
+    if not quoted:
         return f"{start}; a smaller batch or more memory a GPU is needed"
-    said = f"{start}; would do: {cures[0]}"
-    for cure in cures[1:]:
-        more = f"{said}, {cure}"
-        said = more if len(more) <= _LONGEST else said
-    return said
+    sentence = f"{start}; would do: {quoted[0]}"
+    for remedy in quoted[1:]:
+        longer = f"{sentence}, {remedy}"
+        sentence = longer if len(longer) <= _LONGEST else sentence
+    return sentence
 
 
-class Cure(NamedTuple):
-    """A change that lets a layout in."""
+def _quoted(remedy: Remedy, best: Estimate) -> str:
+    mark = ", changes numerics" if remedy.numerics else ""
+    return f"{remedy.change} ({format_seconds(float(best.step_time_s), 3)} a step{mark})"
 
-    change: str
-    step_time_s: float
-    """Of the best layout with it. [s]"""
-    numerics: bool = False
-    """Whether the model that comes out is another one."""
 
-    def __str__(self) -> str:
-        """Say it, and what it costs."""
-        mark = ", changes numerics" if self.numerics else ""
-        return f"{self.change} ({format_seconds(self.step_time_s, 3)} a step{mark})"
+def _freed(question: Question, answered: Answered) -> list[str]:
+    """Quote the named values whose release costs least: a file names more than its reader meant to keep."""
+    found = []
+    for knob in question.given:
+        free = question.without(knob)
+        if knob in question.user_knobs and (rows := feasible(free)) is not None:
+            found.append((float(rows["step_time_s"][0]), knob, free))
+    quoted = []
+    for _, knob, free in sorted(found, key=operator.itemgetter(0))[:_MOST_FREED]:
+        best = answered(free)
+        named = ", ".join(value_text(knob, value) for value in question.given[knob])
+        change = f"{knob} = {value_text(knob, float(getattr(best.job.layout, knob)))} instead of {named}"
+        quoted.append((float(best.step_time_s), _quoted(Remedy(change, free), best)))
+    return [text for _, text in sorted(quoted)]
 
 
 _CHUNKED = {"cross_entropy": "chunked"}
@@ -123,7 +136,7 @@ _OTHER_MODEL: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-def _switch_cures(question: Question, job: Job) -> Iterator[Cure]:
+def _switch_remedies(question: Question, job: Job) -> Iterator[Remedy]:
     """Try what a recipe may save: without another result, and with one. One of each is enough."""
     framework = framework_of(job.recipe.launches)
     for tries in (_SAME_MODEL, _OTHER_MODEL):
@@ -139,21 +152,25 @@ def _switch_cures(question: Question, job: Job) -> Iterator[Cure]:
 
 def _tried(
     question: Question, job: Job, switches: Mapping[str, Any], other_optimizer: str, numerics: bool
-) -> Cure | None:
-    """Return a change of switches and optimizer as a cure, if it is one and no change of what the user named."""
+) -> Remedy | None:
+    """Return a change of switches and optimizer as a remedy, if it is one and no change of what the user named."""
     changed = {name: value for name, value in switches.items() if job.switches[name] != value}
     if (not changed and not other_optimizer) or question.user_switches & set(changed):
         return None
     try:
         with_optimizer = replace(job, optimizer=optimizer(other_optimizer)) if other_optimizer else job
-        found = feasible(replace(question, jobs=(with_optimizer.switched(changed),)))
+        tried = replace(
+            question,
+            jobs=(with_optimizer.switched(changed),),
+            user_switches=question.user_switches | {*changed},
+        )
+        if feasible(tried) is None:
+            return None
     except CostModelError:
         return None  # what no host steps, or this recipe does not have
-    if found is None:
-        return None
     flags = [f"--set {name}={switch_text(value)}" for name, value in changed.items()]
     flags += [f"--optimizer {other_optimizer}"] if other_optimizer else []
-    return Cure(" ".join(flags), float(found["step_time_s"][0]), numerics)
+    return Remedy(" ".join(flags), tried, numerics)
 
 
 def lacking_factor(gpus: float, batch: float) -> int:
@@ -191,12 +208,13 @@ def dividing_gpus(gpus: float, batch: float, per_node: int) -> float | None:
     return None
 
 
-def _other_batch(question: Question, job: Job) -> Iterator[Cure]:
+def _other_batch(question: Question, job: Job) -> Iterator[Remedy]:
     """Try the nearest batch that the GPUs divide, where both share few factors."""
     gpus, batch = float(job.layout.gpus), float(job.global_batch)
     nearest = dividing_batch(gpus, batch)
-    if lacking_factor(gpus, batch) > 1 and (found := _with(question, job, global_batch=nearest)) is not None:
-        yield Cure(f"global_batch = {nearest:.0f} instead of {batch:.0f}", float(found["step_time_s"][0]))
+    other = replace(question, jobs=(job_with(job, global_batch=nearest),))
+    if lacking_factor(gpus, batch) > 1 and feasible(other) is not None:
+        yield Remedy(f"global_batch = {nearest:.0f} instead of {batch:.0f}", other)
 
 
 def has_slices(job: Job) -> bool:
@@ -204,12 +222,19 @@ def has_slices(job: Job) -> bool:
     return any(tier.topology == "torus" for tier in job.cluster.tiers)
 
 
-def _more_gpus(question: Question, job: Job) -> Iterator[Cure]:
+def _more_gpus(question: Question, job: Job, is_usual_batch: bool) -> Iterator[Remedy]:
     """Try twice, four … times the GPUs, then halve the way twice to the fewest that do, in whole nodes."""
     gpus, most, node = float(job.layout.gpus), job.cluster.tiers[-1].size, max(job.cluster.gpus_per_node, 1)
+
+    def on(count: float) -> Question | None:
+        usual = usual_batch({"model": job.model, "seq_len": float(job.seq_len), "gpus": int(count)})
+        batch = float(usual["global_batch"]) if is_usual_batch else None
+        more = replace(question, jobs=(job_with(job, gpus=count, global_batch=batch),))
+        return None if feasible(more) is None else more
+
     doubled = [gpus * 2.0**doubling for doubling in range(1, _MOST_GPU_DOUBLINGS + 1)]
     for enough in (count for count in doubled if count <= most):
-        found = _with(question, job, gpus=enough)
+        found = on(enough)
         if found is None:
             continue
         best, step = enough, enough / 4.0
@@ -217,17 +242,12 @@ def _more_gpus(question: Question, job: Job) -> Iterator[Cure]:
             fewer = best - step
             if fewer % node or fewer % 1.0 or fewer <= enough / 2.0:
                 break
-            tried = _with(question, job, gpus=fewer)
+            tried = on(fewer)
             if tried is not None:
                 best, found = fewer, tried
             step /= 2.0
-        yield Cure(plural(best, "GPU", form=".0f"), float(found["step_time_s"][0]))
+        yield Remedy(plural(best, "GPU", form=".0f"), found)
         return
-
-
-def _with(question: Question, job: Job, **changed: float) -> Columns | None:
-    """Return the best layout with another batch or number of GPUs, if there is one."""
-    return feasible(replace(question, jobs=(job_with(job, **changed),)))
 
 
 def needed(est: Estimate, limit_bytes: float | None = None) -> str:
@@ -254,7 +274,7 @@ def leanest_of(question: Question) -> Columns:
     return tally.leanest[1]
 
 
-def _nothing_divides(question: Question, rejected: Counter[str]) -> str:
+def nothing_divides(question: Question, rejected: Counter[str]) -> str:
     """Name the rule that removes everything, and the nearest change of one given number that does not."""
     for knob in question.given:
         free = question.without(knob)

@@ -373,4 +373,4 @@ def plan(
     except NoLayoutError as error:
         # What the file leaves open may be why.
         left = [one for one in job.remarks if "; give " in one] if isinstance(job, JobFile) else []
-        raise NoLayoutError("; ".join([str(error), *left])) from None
+        raise type(error)("; ".join([str(error), *left])) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from costmodel.base.answer import Answer, columns_of
-from costmodel.base.errors import CostModelError, NoLayoutError
+from costmodel.base.errors import CostModelError, NoLayoutError, NothingFitsError
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.base.yaml_files import document_text
@@ -37,6 +37,7 @@ _PARTS = 16
 """Sequences of so many tokens, or multiples of them, divide among ranks of tensor and context parallelism. [-]"""
 _FINALISTS = 2
 _SPLITS = 24
+_TOO_LARGE = "a half does not fit its memory"
 
 
 @dataclass(frozen=True, repr=False)
@@ -283,7 +284,7 @@ def plan_rl(
             return None
         if made.fits:
             return made
-        refusals.append("a half does not fit its memory")
+        refusals.append(_TOO_LARGE)
         return None
 
     first = job_of(asked.get("generation_gpus") or 0)
@@ -298,5 +299,6 @@ def plan_rl(
             if again is not None and again.step_time_s < before.step_time_s:
                 found[number] = again
     if not found:
-        raise NoLayoutError(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {refusals[-1]}")
+        kind = NothingFitsError if _TOO_LARGE in refusals else NoLayoutError
+        raise kind(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {refusals[-1]}")
     return RLPlan(tuple(sorted(found, key=lambda each: each.step_time_s)), len(refusals), asked)

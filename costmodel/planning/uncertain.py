@@ -27,7 +27,7 @@ from costmodel.planning.search import JobVariant, layout_of
 from costmodel.step.price import price
 
 if TYPE_CHECKING:
-    from costmodel.estimates.estimate import Estimate
+    pass
 
 Array = NDArray[np.float64]
 
@@ -79,11 +79,6 @@ class Trial(NamedTuple):
     high_s: float
     settles: str
     """The factor that decides most between it and the first; empty for the first, or where only layouts themselves do."""
-
-    def range_s(self, est: Estimate) -> tuple[float, float]:
-        """Return the range that `estimate` prints of the layout: of comparable runs, where there are some. [s]"""
-        band, step_s = est.error_band, float(est.step_time_s)
-        return (self.low_s, self.high_s) if band is None else (step_s * band.low, step_s * band.high)
 
 
 class Shared(NamedTuple):

@@ -99,7 +99,7 @@ def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
     table = plan.columns_of(rows)
 
     def _range(row: int) -> str:
-        ends = trials[row].range_s(plan.estimate_of(plan.kept.top, rows[row]))
+        ends = plan.estimate_of(plan.kept.top, rows[row]).range_s
         return "–".join(format_seconds(end, 3) for end in ends).replace(" s–", "–")
 
     shared = _row_cells(plan, table)

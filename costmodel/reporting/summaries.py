@@ -15,7 +15,7 @@ from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.estimate import PLANNED, Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.reporting.cells import say
-from costmodel.reporting.tables import breakdown_text, hidden_text, sampled_text
+from costmodel.reporting.tables import breakdown_text, hidden_text, range_text
 
 LINES = 5
 """Largest lines that a summary shows of each bill."""
@@ -83,25 +83,6 @@ def job_rows(est: Estimate, assumed: Collection[str] | None = None) -> list[tupl
     ]
 
 
-def band_row(est: Estimate) -> list[tuple[str, str]]:
-    """Return where time and memory may lie, and from what that is known."""
-    band, held = est.error_band, est.memory_error_band
-    if est.samples is not None or est.job.belief.names:
-        samples = est.samples if est.samples is not None else est.sample()
-        return [("range", sampled_text(samples))]
-    if band is None:
-        return [("range", "unknown: too few published runs of such models and accelerators")]
-    step_s, need = float(est.step_time_s), float(est.memory_bytes_per_gpu)
-    time_s = " to ".join(format_seconds(step_s * end, 3) for end in (band.low, band.high))
-    memory = " to ".join(format_bytes(need * end) for end in (held.low, held.high))
-    return [
-        (
-            "range",
-            f"{time_s}, {memory} (80% of {band.runs} measured step times, {held.runs} memory peaks within)",
-        )
-    ]
-
-
 def largest_time(est: Estimate) -> list[tuple[str, float]]:
     """Return exposed seconds by line, the passes of one operator together, largest first; `explain` opens each name."""
     found: dict[str, float] = {}
@@ -133,7 +114,11 @@ def estimate_summary(est: Estimate) -> Summary | None:
         return None
     tokens = "" if est.job.tokens is None else spent_text(est, est.job.tokens)
     below = {"time": breakdown_text(est), "network": hidden_text(est), "tokens": tokens}
-    rows = [*job_rows(est), *band_row(est), *((name, text) for name, text in below.items() if text)]
+    rows = [
+        *job_rows(est),
+        ("range", range_text(est)),
+        *((name, text) for name, text in below.items() if text),
+    ]
     step_s = float(est.step_time_s)
     lines = [
         [name, format_seconds(spent), f"{spent / step_s:.1%}", holder, format_bytes(held)]

@@ -18,7 +18,7 @@ from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_
 from costmodel.estimates.estimate import estimate_job
 from costmodel.estimates.frame import WIDE_COLUMNS, line_records, wide_columns
 from costmodel.estimates.mesh import mesh_of
-from costmodel.estimates.samples import Samples
+from costmodel.estimates.samples import Interval, Samples
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.cells import facts_grid, grid_of, say
 from costmodel.reporting.mesh import mesh_grid
@@ -68,26 +68,15 @@ def causes_grid(samples: Samples) -> Grid:
     return Grid("Main sources of uncertainty", titles, rows)
 
 
-def sampled_text(samples: Samples) -> str:
-    """Say where a job's step time and memory lie."""
-    held = samples.interval(figure="memory_bytes_per_gpu")
-    return (
-        f"{_time_range(samples)}: p10 to p90 of {samples.count} samples of {len(samples.factors)} uncertain factors"
-        f"{off_middle(samples)}; memory {format_bytes(held.low)} to {format_bytes(held.high)}"
-    )
+def sampled_text(samples: Samples, source: str = "") -> str:
+    """Say where a job's step time and memory lie by samples, and what they follow."""
+    memory = samples.interval(figure="memory_bytes_per_gpu")
+    spread = f"of {samples.count} samples of {len(samples.factors)} uncertain factors"
+    return f"{_range_text(samples.interval(), memory)} (p10 to p90 {source or spread}){off_middle(samples)}"
 
 
-def _time_range(samples: Samples) -> str:
-    return say("{low:s3} to {high:s3}, median {middle:s3}", samples.interval(), middle=samples.quantile(0.5))
-
-
-def step_range(est: Estimate, samples: Samples | None) -> str:
-    """Say in short between which times the step lies by `band_text`; by `samples` where no published runs say it."""
-    if est.samples is None and est.error_band is not None:
-        low, high = (float(est.step_time_s) * end for end in (est.error_band.low, est.error_band.high))
-        return f"80% range {format_seconds(low, 3)} to {format_seconds(high, 3)}"
-    samples = est.sample() if samples is None else samples
-    return say("p10 to p90 of {0} samples {low:s3} to {high:s3}", samples.interval(), samples.count)
+def _range_text(time_s: Interval, memory_bytes: Interval) -> str:
+    return say("{0.low:s3} to {0.high:s3}, {1.low:B} to {1.high:B}", {}, time_s, memory_bytes)
 
 
 def off_middle(samples: Samples) -> str:
@@ -96,29 +85,34 @@ def off_middle(samples: Samples) -> str:
     return f" ({text})" if text else ""
 
 
-def band_text(est: Estimate) -> str:
-    """Say how far off the predictions may be, and from what that is known."""
+def range_text(est: Estimate) -> str:
+    """Say between which times and bytes the prediction lies, and from what that is known."""
+    band, of_memory, need = est.error_band, est.memory_error_band, float(est.memory_bytes_per_gpu)
     if est.samples is not None:
         return sampled_text(est.samples)
-    band, of_memory = est.error_band, est.memory_error_band
-    generation = est.job.cluster.accelerator.generation
     if est.job.belief.names:
-        drawn = est.sample()
-        runs = f"the runs of {est.job.site or 'this site'} say"
-        return f"{_time_range(drawn)}: p10 to p90 with what {runs}{off_middle(drawn)}{_moved_by_site(est)}"
+        return sampled_text(est.sample(), f"by the runs of {est.job.site or 'this site'}")
     if band is None:
-        return f"unknown: too few published runs of such models on {generation} GPUs to compare with"
+        return "unknown: too few published runs of such models and accelerators"
+    known = _range_text(est.range_s, Interval(need * of_memory.low, need * of_memory.high))
+    return f"{known} (80% of {band.runs} runs, {of_memory.runs} peaks)"
+
+
+def band_text(est: Estimate) -> str:
+    """Say as `range_text` how far off the predictions may be, and more of from what that is known."""
+    band, of_memory, known = est.error_band, est.memory_error_band, range_text(est)
+    if est.samples is None and est.job.belief.names:
+        return f"{known}{_moved_by_site(est)}"
+    if est.samples is not None or band is None:
+        return known
     apart = {
         "unfitted": ", with nothing fitted to this recipe or machine",
         "estimated": ", on machines whose kernels nobody timed, with nothing fitted to them",
     }.get(band.of.rpartition("-")[2], "")
-    whose = "" if band.of.startswith("any") else f"{generation} "
-    time, memory = float(est.step_time_s), float(est.memory_bytes_per_gpu)
+    generation = "" if band.of.startswith("any") else f" of {est.job.cluster.accelerator.generation}"
     return (
-        f"{format_seconds(time * band.low, 3)} to {format_seconds(time * band.high, 3)}: where 80 % of {band.runs} published "
-        f"{whose}runs of {plural(band.sources, 'source')} lie around their prediction, with their source left out of what is "
-        f"fitted{apart}; memory {format_bytes(memory * of_memory.low)} to {format_bytes(memory * of_memory.high)} "
-        f"({of_memory.runs} runs of {plural(of_memory.sources, 'source')})"
+        f"{known}: published step times{generation} of {plural(band.sources, 'source')} around their prediction, with the "
+        f"source left out of what is fitted{apart}; memory peaks of {plural(of_memory.sources, 'source')}"
     )
 
 

@@ -15,8 +15,8 @@ from costmodel.base.words import chance_text, plural
 from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.reporting.cells import facts_grid, facts_of, figures_from, say, table_of
-from costmodel.reporting.summaries import band_row, first_warning, job_rows, machine_text, of_text
-from costmodel.reporting.tables import PLANNED, breakdown_text, job_text, memory_text
+from costmodel.reporting.summaries import first_warning, job_rows, machine_text, of_text
+from costmodel.reporting.tables import PLANNED, breakdown_text, job_text, memory_text, range_text
 from costmodel.what_if.compare import Runs
 from costmodel.whole_run.budget import Budget, Purchase
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
@@ -213,7 +213,7 @@ def run_summary(run: TrainingRun) -> Summary:
         (layout, layout_of_job + (PLANNED if est.is_planned else "")),
         setting,
         *facts_of("run in short", run, ends=ends),
-        *band_row(est),
+        ("range", range_text(est)),
         *facts_of(
             "run below",
             run,

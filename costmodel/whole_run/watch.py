@@ -43,7 +43,7 @@ _DOLLARS = "extra_days * 24 * gpus * price"
 
 
 class Band(NamedTuple):
-    """Where steps are expected: the estimate, and p10 and p90 of its samples. [s]"""
+    """Where steps are expected: the estimate, and the ends of its range. [s]"""
 
     low_s: float
     middle_s: float
@@ -51,9 +51,9 @@ class Band(NamedTuple):
 
 
 def band_of(est: Estimate) -> Band:
-    """Return where the steps of a job of one layout are expected: p10, the estimate and p90, with what its site says."""
+    """Return where the steps of a job of one layout are expected."""
     est.require_single("watch")
-    within, middle_s = est.interval(), float(est.step_time_s)
+    within, middle_s = est.range_s, float(est.step_time_s)
     return Band(min(within.low, middle_s), middle_s, max(within.high, middle_s))
 
 

@@ -86,12 +86,10 @@ def test_days_of_the_headline_are_without_failures_and_one_range_is_said():
     head = re.sub("<[^>]+>", "", view(State(jobs=(job, Texts())))["head"])
     assert re.search(r"days · \$[\d,]+ without failures", head)
     est = cm.estimate(**job_keywords(job))
-    low, high = (
-        format_seconds(float(est.step_time_s) * end, 3) for end in (est.error_band.low, est.error_band.high)
-    )
+    low, high = (format_seconds(end, 3) for end in est.range_s)
     sure = view(State(jobs=(job, Texts()), view="sure"))
     for text in (sure["head"], sure["body"]):
-        assert f"{low} to {high}: where 80 %" in text
+        assert f"{low} to {high}, " in text
     assert "What the uncertain factors alone make of it: " in sure["body"]
 
 

@@ -147,9 +147,9 @@ def test_the_page_of_report_says_what_makes_the_width():
         format_seconds(float(est.step_time_s) * end, 3) for end in (est.error_band.low, est.error_band.high)
     )
     assert f"80% range {low} to {high}" in page
-    assert f"{low} to {high}: where 80 %" in page
+    assert f"{low} to {high}, " in page
     assert say("{low:s3} to {high:s3}", samples.interval()) not in page
-    assert say("p10 to p90 of 50 samples {low:s3} to {high:s3}", samples.interval()) in unescape(
+    assert say("80% range {low:s3} to {high:s3}", samples.interval()) in unescape(
         cm.report(est.with_samples(50, 2), plan=False, sensitivities=False)
     )
     assert say("of {memory_capacity_bytes:B}, {fits_probability:chance} likely to fit", est) in page

@@ -20,7 +20,7 @@ JOB = {
 }
 EST = cm.estimate(**JOB)
 STEP_S = float(EST.step_time_s)
-LOW, HIGH = (end / STEP_S for end in EST.interval())
+LOW, HIGH = EST.error_band.low, EST.error_band.high
 
 
 def line(number, seconds, of=100_000):

@@ -14,7 +14,7 @@ ADAMS = {**LLAMA, "cluster": "dgx-a100-hdr", "gpus": 16}
 SMALL = {"model": "llama3-8b", "cluster": "p4d-efa", "gpus": 4, "global_batch": 8, "seq_len": 32768}
 
 
-def cures(**asked):
+def remedies(**asked):
     """The changes that a message names, with their step times in seconds, and whether each changes numerics."""
     with pytest.raises(cm.NoLayoutError) as caught:
         cm.plan(**asked)
@@ -26,9 +26,13 @@ def cures(**asked):
     return {change: (float(seconds), bool(numerics)) for change, seconds, numerics in found}
 
 
-@pytest.mark.parametrize("asked", [LLAMA, ADAMS, SMALL])
-def test_each_cure_lets_a_layout_in_at_its_time(asked):
-    found = cures(**asked)
+USUAL = {"model": "llama3-70b", "gpus": 8}
+
+
+@pytest.mark.parametrize("asked", [LLAMA, ADAMS, SMALL, USUAL])
+def test_each_remedy_lets_a_layout_in_at_the_time_that_its_plan_then_has(asked):
+    """Switches searched; a batch that nobody named is that of the GPUs."""
+    found = remedies(**asked)
     assert len(found) >= 2
     for change, (seconds, _) in found.items():
         words = shlex.split(change)
@@ -37,20 +41,20 @@ def test_each_cure_lets_a_layout_in_at_its_time(asked):
         changed = {"gpus": int(words[0])} if words[1] == "GPUs" else {"switches": switches}
         if "--optimizer" in flags:
             changed["optimizer"] = flags["--optimizer"]
-        best = cm.plan(**{**asked, **changed}, choose=False).fastest
+        best = cm.plan(**{**asked, **changed}).best
         assert float(f"{float(best.step_time_s):.3g}") == pytest.approx(seconds, rel=1e-9)
 
 
 def test_what_changes_the_model_is_marked():
-    """Megatron-LM has Adam's states in bf16, not in 8 bits: an optimizer that its emitter refuses is no cure."""
-    found = cures(**ADAMS)
+    """Megatron-LM has Adam's states in bf16, not in 8 bits: an optimizer that its emitter refuses is no remedy."""
+    found = remedies(**ADAMS)
     marked = {change for change, (_, numerics) in found.items() if numerics}
     assert marked == {"--optimizer adamw-bf16"}
     assert not marked & {"--set offload_optimizer=true"}
 
 
 def test_the_least_number_of_gpus_is_named():
-    found = cures(**LLAMA)
+    found = remedies(**LLAMA)
     (more,) = (int(change.split()[0]) for change in found if change.endswith("GPUs"))
     assert more == 24  # 16 do not, and 32 are more than it takes
     with pytest.raises(cm.NoLayoutError):
@@ -59,7 +63,7 @@ def test_the_least_number_of_gpus_is_named():
 
 def test_more_gpus_are_offered_where_much_else_would_do():
     """Long lists of switches do not crowd them out."""
-    assert "160 GPUs" in cures(model="llama3-405b", gpus=80, global_batch=1024, seq_len=8192)
+    assert "160 GPUs" in remedies(model="llama3-405b", gpus=80, global_batch=1024, seq_len=8192)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +104,11 @@ def test_a_batch_that_the_gpus_divide_is_priced_beside_one_that_they_do_not():
 
 
 def test_what_the_user_decided_is_not_turned():
-    """Offloading was refused; stages of sharding that Megatron has not are no cure, those of the user are."""
-    assert not [one for one in cures(**LLAMA, switches={"offload_optimizer": False}) if "offload" in one]
+    """Offloading was refused; stages of sharding that Megatron has not are no remedy, those of the user are."""
+    assert not [one for one in remedies(**LLAMA, switches={"offload_optimizer": False}) if "offload" in one]
     plain = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192}
     fixed = {"tp": 1, "pp": 1, "cp": 1, "recompute": "none"}
-    found = list(cures(**plain, **fixed))
+    found = list(remedies(**plain, **fixed))
     assert not [one for one in found if "zero" in one]
     assert re.match(r"(tp|pp|cp|recompute) = \w+ instead of ", found[0])
 
@@ -113,7 +117,7 @@ def test_the_named_value_that_costs_least_to_release_comes_first():
     """Of all that a job file names, not the first that lets a layout in."""
     named = {"micro_batch": 2, "tp": 1, "cp": 1, "pp": 1, "zero_stage": 3, "recompute": "none"}
     job = {"model": "llama2-13b", "cluster": "dgx-a100-hdr", "gpus": 32, "global_batch": 256, "seq_len": 4096}
-    found = list(cures(**job, **named, recipe="deepspeed").items())
+    found = list(remedies(**job, **named, recipe="deepspeed").items())
     assert found[0][0] == "micro_batch = 1 instead of 2"
     assert " instead of " in found[1][0]
     assert found[0][1][0] < found[1][1][0]
@@ -157,10 +161,26 @@ def test_the_limit_that_bites_is_the_one_to_move(limits, bites):
     assert float(best.memory_bytes_per_gpu) <= least * 2**30 * 1.02
 
 
-def test_the_command_line_says_it_in_one_line(capsys):
-    flags = ["-m", "llama3-70b", "-n", "8", "--global-batch", "128", "--seq-len", "8192"]
-    assert main(["plan", *flags]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert "would do: --set offload_optimizer=true (" in err
+def test_that_nothing_fits_is_an_answer_but_none_that_a_program_can_go_on_with(capsys, tmp_path):
+    """As a job that does not fit is; what no degree divides is wrong input."""
+    flags = ["plan", "-m", "llama3-70b", "-n", "8", "--global-batch", "128", "--seq-len", "8192"]
+    for line in (flags, ["generate", "llama3-70b", "1xH100"]):
+        assert main(line) == 0
+        out, err = capsys.readouterr()
+        assert (out[:10], len(out.splitlines()), err) == ("No layout ", 1, "")
+    assert main(flags) == 0
+    assert "would do: --set offload_optimizer=true (" in capsys.readouterr().out
+    file = str(tmp_path / "best.yaml")
+    for more in (
+        "--check",
+        "--emit job",
+        "--format json",
+        "--format csv",
+        f"--save {tmp_path}/x",
+        f"--out {file}",
+    ):
+        assert main([*flags, *more.split()]) == 3, more
+        out, err = capsys.readouterr()
+        assert (out, len(err.splitlines())) == ("", 1), more
+    assert not [*tmp_path.iterdir()]
+    assert main(["plan", "llama3-8b", "8xH100", "--tp", "3"]) == 2

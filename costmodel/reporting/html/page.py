@@ -139,7 +139,7 @@ def report(
         answer=answer_text(est),
         fits=est.fits,
         job=f"{tables.job_text(est)}{tables.PLANNED if est.is_planned else ''}; recipe {est.job.recipe.name}",
-        cards=_cards(est, tables.step_range(alone, est.samples), run),
+        cards=_cards(est, alone, run),
         warnings=warned(est),
         labels={name: label for name, (label, _) in drawn.items()},
         notes={name: chart.note for name, (_, chart) in drawn.items()},
@@ -274,14 +274,14 @@ def _script_json(data: Mapping[str, Any]) -> str:
 
 
 def _cards(
-    est: Estimate, step_range: str, run: TrainingRun | CostModelError | None
+    est: Estimate, alone: Estimate, run: TrainingRun | CostModelError | None
 ) -> list[tuple[str, str, str]]:
     """Return the figures that people ask for first, each with what it means: of a whole run days, dollars and risk."""
     cards = [
         (
             "step time",
             format_seconds(float(est.step_time_s), 4),
-            step_range,
+            say("80% range {low:s3} to {high:s3}", alone.range_s),
         ),
         ("MFU", f"{float(est.mfu):.1%}", say("{tokens_per_s_per_gpu:figure} tokens/s/GPU", est)),
         (
