@@ -7,7 +7,7 @@ its pipeline (``pp``); `context` the tokens of each so far, on average. A replic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,11 @@ _CONVERTED = 0.5
 _ONCE: Array = np.asarray(1.0)
 _KERNELS = {"attention": 6.0, "mla": 10.0, "mixer": 8.0, "mlp": 4.0, "experts": 10.0}
 """Kernels of a layer's parts, norms included: an engine's fused ones. Counted roughly; their time is fitted. [-]"""
-_EAGER_LAUNCH_S = 10e-6
-"""Host time of each of them. Assumed, as in eager PyTorch. [s]"""
+_LAUNCHES = {"attention": 18.0, "mla": 30.0, "mixer": 20.0, "mlp": 5.0, "experts": 24.0}
+"""Operators that the host dispatches for them one by one without graphs, in units of a plain one: those of vLLM 0.8's Qwen3
+layers, its Triton kernels four each and its attention six. Counted in the source; `mla` and `mixer` assumed. [-]"""
+_LAUNCH_S = 10e-6
+"""Host time of a plain one. Assumed, as in eager PyTorch. [s]"""
 
 
 def decode_step(
@@ -430,8 +433,8 @@ def _communication(
         )
 
 
-def kernels_of(served: Deployment) -> float:
-    """Return the kernels of a forward pass over all layers and the head. [-]"""
+def kernels_of(served: Deployment, each: Mapping[str, float] = _KERNELS) -> float:
+    """Return the kernels, or the operators, of a forward pass over all layers and the head. [-]"""
     model = served.model
     count = 4.0 + served.weights.kernels * model.num_layers * served.has_units
     for number, kind in enumerate(model.layer_kinds()):
@@ -441,7 +444,7 @@ def kernels_of(served: Deployment) -> float:
             ("experts" if kind.is_moe else "mlp") if kind.has_mlp else "",
             "mlp" if kind.is_moe and model.shared_expert_ffn_size else "",
         ]
-        count += model.kind_of_layer.count(number) * sum(_KERNELS[part] for part in parts if part)
+        count += model.kind_of_layer.count(number) * sum(each[part] for part in parts if part)
     return count
 
 
@@ -457,9 +460,10 @@ def _kernels_and_host(
     kernels: dict[str, ArrayLike] = {"kernels": kernels_of(served), "kernel_s": engine.kernel_s}
     formula = "kernels * kernel_s"
     if not served.cuda_graphs:
-        formula = "max(kernels * kernel_s, kernels * launch_s - gpu_s)"
+        formula = "max(kernels * kernel_s, launches * launch_s - gpu_s)"
         kernels |= {
-            "launch_s": _EAGER_LAUNCH_S * served.cluster.accelerator.host_slowdown,
+            "launches": kernels_of(served, _LAUNCHES),
+            "launch_s": _LAUNCH_S * served.cluster.accelerator.host_slowdown,
             "gpu_s": sum_exposed(before) / passes,
         }
     one_by_one = "kernels start and drain one after the other; without graphs the host issues each"

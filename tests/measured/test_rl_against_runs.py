@@ -25,7 +25,7 @@ BOUNDS = {
     ("llama3-8b", True): (0.80, 1.30),
     ("llama3-8b", False): (0.80, 1.40),
     ("qwen2.5-7b", True): (0.80, 1.30),
-    ("qwen3-30b-a3b", True): (0.60, 1.20),
+    ("qwen3-30b-a3b", True): (0.75, 1.20),
     ("qwen3-30b-a3b", False): (0.65, 1.25),
     ("deepseek-v3-671b", True): (0.55, 1.20),
     ("deepseek-v3-671b", False): (0.40, 1.20),
@@ -57,15 +57,15 @@ def test_whole_steps_lie_around_the_published_ones(ratios):
         assert least < middle < most, (key, middle)
     errors = np.abs([ratio - 1.0 for held in ratios.values() for ratio, _, _ in held])
     # Decoding every answer to the mean, as a roofline does, is off by 72 % (median).
-    assert np.median(errors) < 0.25
-    assert np.quantile(errors, 0.9) < 0.55
+    assert np.median(errors) < 0.20
+    assert np.quantile(errors, 0.9) < 0.45
 
 
 def test_shares_of_the_phases_lie_around_the_published_ones(ratios):
     for measured, phases, least, most in (
         ("logprob_s", ("old log-probs", "ref log-probs"), 0.75, 1.3),
         ("train_s", ("train",), 0.75, 1.3),
-        ("gen_s", ("generate",), 0.6, 1.6),
+        ("gen_s", ("generate",), 0.75, 1.3),
         ("refit_s", ("refit",), 0.5, 2.0),
     ):
         known = [
