@@ -128,9 +128,18 @@ def test_no_piece_of_a_step_takes_less_than_no_time():
         "global_batch": 2048,
         "seq_len": 8192,
     }
-    slow = estimate(**job, switches={"stragglers": "normal", "straggler_jitter": 0.05})
+    slow = estimate(
+        **job, switches={"stragglers": "normal", "straggler_variation": 0.0, "straggler_jitter": 0.05}
+    )
     even = estimate(**job)
-    assert float(slow.step_time_s) < 2.5 * float(even.step_time_s)
+    # 128 replicas of 16 stages of 8 ranks: 504 pieces, of which stages meet 32 times. A hundredth of 3,079 jobs of
+    # ByteDance lost 45 % of their time to stragglers of any cause, a tenth 21.3 % (arXiv:2505.05713, section 4.1).
+    pieces = 1 + 0.3 * generator.standard_normal((128, 16, 8, 512), dtype=np.float32)
+    drawn = pieces.max(axis=2).reshape(128, 16, 32, 16).mean(axis=-1).max(axis=1).mean(axis=-1).max()
+    ratio = float(slow.step_time_s) / float(even.step_time_s)
+    excess = sum(float(line.terms["excess"]) for line in slow.bill.time_lines if ".jitter." in line.name)
+    assert excess == pytest.approx(drawn - 1, rel=0.03)
+    assert 1 / (1 - 0.213) < ratio < 1 / (1 - 0.45)
     assert any("straggler_jitter 0.05 means pieces" in said for said in slow.warnings)
     small = estimate(**job, switches={"stragglers": "normal", "straggler_jitter": 0.002})
     assert not any("straggler_jitter" in said for said in small.warnings)

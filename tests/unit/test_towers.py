@@ -130,6 +130,27 @@ def test_a_pipeline_with_a_tower_takes_what_its_simulation_takes():
         assert simulated_step_s(est) == pytest.approx(float(est.step_time_s), rel=0.02), more
 
 
+def test_a_tower_can_have_a_stage_of_its_own():
+    """Embedding and tower on the first of three stages, layers on the others: the step is shorter by the tower's wait."""
+    job = {
+        **JOB,
+        "gpus": 12,
+        "pp": 3,
+        "tp": 1,
+        "global_batch": 64,
+        "images_per_sample": 2,
+        "image_tokens": 64,
+    }
+    model = read(TINY, depth=16)
+    together, apart = (
+        cm.estimate(**job, model=model, pipeline_layout=layout) for layout in ("Et|tt|tL", "E|tt|ttL")
+    )
+    for est, layers in ((together, [1, 2, 1]), (apart, [0, 2, 2])):
+        held = {block.role: block.num_on_stage.tolist() for block in est.priced.step.blocks if block.kind}
+        assert (held["tower"], held["layer"]) == ([1, 0, 0], layers)
+    assert float(apart.step_time_s) < float(together.step_time_s)
+
+
 def test_images_of_unlike_size_keep_ranks_waiting():
     """Sums of 16 images a rank vary by a quarter of the spread; scores by the mean of squares."""
     job = {"model": read(TINY), "images_per_sample": 2, "image_tokens": 64, **JOB}

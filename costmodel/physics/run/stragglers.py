@@ -191,7 +191,8 @@ def jitter_excess(level_ranks: list[Array], syncs: list[Array], variation: float
 
     A piece varies by :math:`c \sqrt k` of itself. Normal pieces that vary by more than `MOST_PIECE_VARIATION` would
     often take less than no time: from there on pieces are taken to vary by that much, however many there are, and a step
-    by what such pieces sum up to.
+    by what such pieces sum up to. A step of 405B on 16,384 GPUs so gets at most 43 % longer, between what the worst tenth
+    and the worst hundredth of 3,079 jobs lost to stragglers of any cause, 27 and 82 % (arXiv:2505.05713, section 4.1).
     """
     unit = RankTimes(1.0)
     spread: Array = np.asarray(variation)
