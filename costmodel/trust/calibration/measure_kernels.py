@@ -6,10 +6,9 @@ import contextlib
 import datetime
 import itertools
 import platform
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from statistics import median
+from importlib import import_module
 from typing import Any
 
 from costmodel.base.errors import CostModelError
@@ -79,41 +78,21 @@ def wait(torch: Any, device: str) -> None:
         torch.cuda.synchronize()
 
 
-def seconds_of(torch: Any, device: str, run: Callable[[], Any], *, budget_s: float = 0.2) -> float:
-    """Return the median time of `run` on its own: warmed up, then a few dozen calls.
+def seconds_of(torch: Any, run: Callable[[], Any], *, budget_s: float = 0.2) -> float:
+    """Return the median time of `run` among others like it, so that on a GPU the host's launches hide where calls queue up.
 
-    On a GPU calls are timed between events, so that the host's launch cost is hidden where calls
-    queue up; caches are not flushed.
+    Caches are not flushed.
     """
-    run()
-    run()
-    wait(torch, device)
-    start = time.perf_counter()
-    run()
-    wait(torch, device)
-    once = max(time.perf_counter() - start, 1e-6)
-    count = int(min(max(budget_s / once, 5), 100))
-    if device == "cpu":
-        times = []
-        for _ in range(count):
-            start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
-        return median(times)
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
-    for before, after in events:
-        before.record()
-        run()
-        after.record()
-    wait(torch, device)
-    return float(median(before.elapsed_time(after) * 1e-3 for before, after in events))
+    benchmark = import_module("torch.utils.benchmark")
+    timer = benchmark.Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+    return float(timer.blocked_autorange(min_run_time=budget_s).median)
 
 
 def sweep(
     torch: Any, what: str, device: str, dtypes: Sequence[str], *, small: bool
 ) -> tuple[int, Iterator[Row]]:
     """Return how many rows a sweep of ``matmul``, ``attention`` or ``memory`` has at most, and the rows as they are timed."""
-    timed = partial(seconds_of, torch, device, budget_s=0.02 if small else 0.2)
+    timed = partial(seconds_of, torch, budget_s=0.02 if small else 0.2)
     if what == "matmul":
         tokens, weights = (SMALL_TOKENS, SMALL_WEIGHTS) if small else (TOKENS, WEIGHTS)
         products = [(dtype, m, n, k) for dtype, (n, k), m in itertools.product(dtypes, weights, tokens)]
