@@ -8,7 +8,6 @@ import itertools
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from costmodel.base.errors import CostModelError
@@ -83,8 +82,9 @@ def seconds_of(torch: Any, run: Callable[[], Any], *, budget_s: float = 0.2) -> 
 
     Caches are not flushed.
     """
-    benchmark = import_module("torch.utils.benchmark")
-    timer = benchmark.Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+    from torch.utils.benchmark import Timer
+
+    timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
     return float(timer.blocked_autorange(min_run_time=budget_s).median)
 
 
