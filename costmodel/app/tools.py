@@ -79,6 +79,14 @@ class _Job(NamedTuple):
         """The keywords of `costmodel.estimate`."""
         return merge_jobs(self.file.keywords, self.fields)
 
+    @property
+    def estimate(self) -> cm.Estimate:
+        """The estimate of one layout."""
+        est = cm.estimate(**self.merged)
+        if est.shape:
+            raise cm.CostModelError(f"job: expected one layout, got {est.step_time_s.size}; give no lists")
+        return est
+
     def command(self, name: str, job: Job, more: Iterable[str] = ()) -> str:
         """Return the command that answers the same."""
         below = self.file.keywords if self.file.path else None
@@ -123,7 +131,7 @@ _LISTS: Mapping[str, Callable[[], Iterable[str]]] = {
 def estimate(given: Mapping[str, Any]) -> Reply:
     """Price one step of a job."""
     job = _job_of(given)
-    est = cm.estimate(**job.merged)
+    est = job.estimate
     bill = {
         "exposed_seconds": {name: round(seconds, 6) for name, seconds in largest_time(est)[:_LARGEST]},
         "bytes": {name: float(round(size)) for name, size in largest_memory(est)[:_LARGEST]},
@@ -199,7 +207,7 @@ def compare(given: Mapping[str, Any]) -> Reply:
         raise cm.CostModelError("compare: expected first and second, each an object with fields of a job")
     first, more = (_job_of(given[name]) for name in ("first", "second"))
     second = _Job(more.file if more.file.path else first.file, merge_jobs(first.fields, more.fields))
-    ests = [cm.estimate(**job.merged) for job in (first, second)]
+    ests = [job.estimate for job in (first, second)]
     found = cm.compare(*ests, labels=("first", "second"))
     record = found.to_dict()
     moved = sorted(record["lines"], key=lambda line: -abs(line["differences"][1]))
@@ -227,7 +235,7 @@ def explain(given: Mapping[str, Any]) -> Reply:
             "line: missing; give the name of a line of the bill, or how several begin, such as tp."
         )
     job = _job_of({name: value for name, value in given.items() if name != "line"})
-    est = cm.estimate(**job.merged)
+    est = job.estimate
     found = est.explain(line)
     if len(found) > _MOST_LINES:
         shown = ", ".join(each.name for each in found[:_MOST_LINES])

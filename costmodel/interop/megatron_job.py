@@ -41,7 +41,7 @@ def read_flags(
     layers = model.num_layers if model is not None else int(shape.get("num_layers", 0))
     experts = bool(model.num_experts if model is not None else shape.get("num_experts"))
     draft.put(model=model, recipe="megatron-deepspeed" if flags["deepspeed"] else DEFAULT_RECIPE)
-    draft.put(gpus=_gpus_of(flags))
+    draft.put(gpus=gpus_of(flags))
     draft.put(**_layout_of(flags, draft["gpus"], layers, experts=experts))
     draft.put(recompute=_recompute_of(flags, draft.warnings), precision=_precision_of(flags))
     if draft["precision"] == "fp32" and not flags["torch_dtype"]:
@@ -74,7 +74,7 @@ def _named_model(flags: Flags, draft: Draft) -> Model | None:
     if model is None:
         raise FrameworkConfigError(f"--model: {named!r} is not known offline; give --model config.json")
     draft.notes.append(f"model: {named}")
-    return model
+    return model.model_copy(update={"mtp_layers": flags["mtp_layers"]}) if flags.has("mtp_layers") else model
 
 
 def _layout_of(flags: Flags, gpus: int | None, layers: int, *, experts: bool) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _take_length(flags: Flags, draft: Draft) -> None:
             )
 
 
-def _gpus_of(flags: Flags) -> int | None:
+def gpus_of(flags: Flags) -> int | None:
     """Return nodes times GPUs of each, as torchrun's or DeepSpeed's launcher has them."""
 
     def known(name: str) -> int | None:
@@ -196,7 +196,7 @@ def _schedule_of(flags: Flags, pp: int, vp: int) -> str:
 def _precision_of(flags: Flags) -> str:
     """Read the precision of the GEMMs."""
     if flags["fp4"]:
-        return "nvfp4"
+        return str(flags["fp4_recipe"])
     if flags["fp8"] or flags["fp8_older"]:
         return str(flags["fp8_recipe"])
     named = {"bfloat16": "bf16", "float16": "fp16"}.get(flags["torch_dtype"], "fp32")
@@ -228,7 +228,7 @@ def _take_optimizer(flags: Flags, draft: Draft) -> None:
         widths = [flags["first_moment"], flags["second_moment"]]
         if all(width in ("bf16", "fp16") for width in widths):
             draft.put(optimizer="adamw-bf16")
-        else:
+        elif widths != ["fp32", "fp32"]:
             draft.warnings.append(
                 f"--use-precision-aware-optimizer: moments in {' and '.join(widths)}; price them by "
                 "--set moments_bytes=…"

@@ -109,9 +109,15 @@ def hybrid_pattern(flags: Flags) -> str:
     return pattern
 
 
+def linear_variant(flags: Flags) -> str:
+    """Return the variant of attention that flags say; all sizes of linear layers mean gated delta nets, as slime has them."""
+    complete = flags.has("linear_freq") and all(flags.has(name) for name in _SIZES["gated-delta"].values())
+    return str(flags["attention_variant"] or ("gated_delta_net" if complete else ""))
+
+
 def take_mixers(flags: Flags, hidden_size: int, layers: int) -> dict[str, Any]:
     """Return the fields of a model that say its mixers."""
-    pattern, variant = hybrid_pattern(flags), flags["attention_variant"]
+    pattern, variant = hybrid_pattern(flags), linear_variant(flags)
     found: dict[str, Any] = {"attention_gate": flags["attention_gate"]}
 
     def sizes(kind: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from costmodel.interop.megatron_mixers import (
     hybrid_pattern,
     is_hybrid,
     layer_pattern,
+    linear_variant,
     mixer_arguments,
     says_hybrid,
     take_mixers,
@@ -162,7 +163,11 @@ def _of_one_block(values: dict[str, Any]) -> dict[str, Any]:
 
 def other_mixer(flags: Flags) -> str:
     """Say why the layers cannot be priced, empty where they can."""
-    if flags["attention_variant"] in ("gated_delta_net", "dsa") or says_hybrid(flags):
+    if flags["custom_model"]:
+        return (
+            f"{flags.key('custom_model')}: the layers are in that code; give --model NAME or its config.json"
+        )
+    if linear_variant(flags) in ("gated_delta_net", "dsa") or says_hybrid(flags):
         return ""
     found = [flag for flag in _WORDS["other_mixers"].split() if flag in flags.raw]
     spec = " ".join(flags["spec"]).lower()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from typing import Any
 from costmodel.base.files import is_there
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model, own_head
-from costmodel.interop.keys import Flags
-from costmodel.interop.megatron_job import MEGATRON, read_flags
+from costmodel.interop.keys import Flags, matches
+from costmodel.interop.megatron_job import MEGATRON, gpus_of, read_flags
 from costmodel.interop.shell import Followed, Launch, follow, gpus_per_node, options_of
-from costmodel.interop.shell_words import missing_in, without_marks
+from costmodel.interop.shell_words import is_unknown, missing_in, without_marks
 from costmodel.interop.text_file import TextFile, read_text
 
 _TELLING = (
@@ -40,6 +41,8 @@ _STARTERS = ("torchrun", "python", "python3", "deepspeed", "accelerate")
 def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a script, or a text of flags alone; ``env`` are variables that are set when it starts."""
     followed = followed_script(file, given)
+    if overrides := next(filter(None, map(_overrides_of, followed.launches)), ()):
+        return _of_bridge(overrides, followed, given)
     words = _command_of(followed)
     _require_sourced(words, followed)
     flags = Flags(_split_all(words))
@@ -53,8 +56,7 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         *followed.notes,
         *(
             f"a word behind {before}, which may hold flags, {missing_in(word).replace('it is', 'is')}: it is not read"
-            for before, word in pairwise(words)
-            if word.startswith("\ue002") and not before.startswith("-")
+            for before, word in _unknown_words(words)
         ),
     ]
     for note in skipped:
@@ -65,6 +67,75 @@ def read(file: TextFile, given: Mapping[str, Any]) -> Imported:
         )
     _take_deepspeed(flags, followed, file, draft, stated=given.get("zero_stage") is not None)
     return draft.answer()
+
+
+def _unknown_words(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield words that may hold flags and that only running tells, each behind the word before it."""
+    flag = ""
+    for before, word in pairwise(words):
+        flag = before if before.startswith("--") else flag
+        is_value = flag not in MEGATRON.used and MEGATRON.knows(flag)
+        if word.startswith("\ue002") and not before.startswith("-") and not is_value:
+            yield before, word
+
+
+_BRIDGE = ("model.", "train.")
+_RECIPE = re.compile(r"_(?:pretrain|sft|peft|finetune)?_?config$")
+
+
+def _overrides_of(launch: Launch) -> list[str]:
+    """Return the words of a command where it starts a recipe of Megatron-Bridge with overrides, else none."""
+    words = _split_all(launch.words)
+    keys = [word.lstrip("+").partition("=")[0] for word in words if "=" in word]
+    return words if "--recipe" in words and any(key.startswith(_BRIDGE) for key in keys) else []
+
+
+def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -> Imported:
+    """Read the overrides of a recipe, whose name says the model; what they leave out is the recipe's."""
+    from costmodel.interop.nemo import import_nemo
+
+    flags = Flags(words)
+    _complete_gpus(flags, followed)
+    named = flags.text("--recipe")
+    plain = _RECIPE.sub("", named)
+    values: dict[str, str] = {}
+    for key, equals, value in (word.partition("=") for word in words):
+        if not equals or not re.fullmatch(r"\+*[a-z_]+(?:\.[a-z_0-9]+)*", key):
+            continue
+        if is_unknown(value) and key.startswith(_BRIDGE):
+            raise FrameworkConfigError(f"{key}: its value is not in the script: {missing_in(value)}")
+        values[key.lstrip("+")] = without_marks(value)
+    bridge = MEGATRON.more["bridge"]
+    model = given.get("model") or known_model(plain, plain.replace("_", "-"))
+    if model is None:
+        raise FrameworkConfigError(
+            f"--recipe: the model of {named!r} is not known offline; give --model config.json"
+        )
+    if "peft" in named and given.get("lora_rank") is None and "peft.dim" not in values:
+        raise FrameworkConfigError(
+            f"--recipe: {named!r} trains adapters of a rank that is not said; give --lora-rank"
+        )
+    for name in bridge["stated"].split():
+        key = bridge["keys"][name][1]
+        if given.get(name) is None and key not in values:
+            raise FrameworkConfigError(
+                f"{key}: is the recipe's own, and not in the script; give --{name.replace('_', '-')}"
+            )
+    gpus = given.get("gpus") or gpus_of(flags)
+    bridge_names = {key for _, *keys in bridge["keys"].values() for key in keys}
+    lines = [
+        f"{key}={value.lower()}"
+        for key, value in {**bridge["defaults"], **values}.items()
+        if key in bridge_names or not matches(bridge["irrelevant"], key)
+    ]
+    found = import_nemo("\n".join(lines), **{**given, "model": model, "gpus": gpus})
+    left = f"--recipe {named}: what no override says is the recipe's own; read as cp 1, ep 1, no recomputation, bf16"
+    return replace(
+        found,
+        framework="Megatron-Bridge",
+        notes=(*found.notes, *followed.notes),
+        warnings=(*found.warnings, left),
+    )
 
 
 def _require_sourced(words: Sequence[str], followed: Followed) -> None:
@@ -210,7 +281,13 @@ def _take_defaults_of_forks(flags: Flags, words: Sequence[str]) -> None:
         backend = flags.text("--train-backend") or "megatron"
         if backend != "megatron":
             raise FrameworkConfigError(f"--train-backend: {backend!r} is not supported (megatron is)")
-        defaults = MEGATRON.more["words"]["slime_defaults"]
+        defaults = dict(MEGATRON.more["words"]["slime_defaults"])
+        prompts, samples, steps = (
+            flags.text(f"--{name}")
+            for name in ("rollout-batch-size", "n-samples-per-prompt", "num-steps-per-rollout")
+        )
+        if prompts.isdigit() and steps.isdigit() and int(steps) > 0:
+            defaults["--global-batch-size"] = str(int(prompts) * int(samples or 1) // int(steps))
     elif ("megatron" in words[:3] or any(map(_SWIFT.search, words))) and not flags.has("num_layers"):
         defaults = MEGATRON.more["words"]["swift_defaults"]
         # A converted checkpoint is named for its model (ms-swift's `swift export --to_mcore`).

@@ -85,10 +85,12 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
     layout, precision = dict(table_in(raw, "distributed_strategy")), table_in(raw, "precision")
     experts = table_in(model, "moe")
     aligned = table_in(raw, "model_alignment_strategy")
-    if other := sorted(set(aligned) - {"sft", "peft"}):
-        raise FrameworkConfigError(
-            f"model_alignment_strategy.{other[0]}: is not supported (sft and peft are)"
-        )
+    for key, strategy in (
+        ("model_alignment_strategy", aligned),
+        ("data.alignment_strategy", table_in(data, "alignment_strategy")),
+    ):
+        if other := sorted(set(strategy) - {"sft", "peft"}):
+            raise FrameworkConfigError(f"{key}.{other[0]}: is not supported (sft and peft are)")
     kinds = MEGATRON.more["neuronx"]["precisions"]
     kind = str(precision.get("type", "mixed_precision"))
     if kind not in kinds:
@@ -99,7 +101,9 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
                 f"model.model_config: the model is in {shown(model['model_config'])}; give it by --model config.json"
             )
         model = {key: value for key, value in model.items() if key not in ("num_layers", "hidden_size")}
-    flat = {key: value for key, value in model.items() if key not in ("moe", "optim", "fusions")} | {
+    flat = {
+        key: value for key, value in model.items() if key not in ("moe", "optim", "fusions", "sliding_window")
+    } | {
         "micro_batch_size": data.get("micro_batch_size"),
         "global_batch_size": data.get("global_batch_size"),
         "encoder_seq_length": data.get("seq_length") or model.get("encoder_seq_length"),
@@ -113,6 +117,7 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
         "moe_router_topk": experts.get("top_k"),
         "moe_expert_capacity_factor": None if experts.get("dropless") else experts.get("capacity_factor"),
         "moe_layer_freq": experts.get("frequency", 1) if experts else None,
+        "window_size": [model["sliding_window"] - 1, 0] if type(model.get("sliding_window")) is int else None,
         **layout,
     }
     if raw.get("model_source") == "hf":  # its modeling files drop nothing

@@ -577,6 +577,12 @@ class _Walker:
         elif name in _PRINTERS:
             if self.output is not None and not command.target:
                 self.output.append(self.printed(name, given, document))
+        elif name == "read" and sign == "<<<":
+            names = [word for word in given if word.isidentifier()]
+            text, cut = scope.one(document), local.get("IFS") or None
+            parts = [text] * len(names) if missing_in(text) else text.split(cut)
+            for variable, value in zip_longest(names, parts[: len(names)], fillvalue=""):
+                scope.set(variable, value)
         elif name in _NOT_FOLLOWED:
             for variable in (word.partition("=")[0].strip() for word in given):
                 if variable.isidentifier():

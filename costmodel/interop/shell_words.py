@@ -266,7 +266,8 @@ class Scope:
             for name in set_here:
                 self.set(name, not_followed)
             return not_followed
-        if len(text) > 1000 or not re.fullmatch(r"(?:[\w\s()+\-*/%<>]|[<>=!]=|&&|\|\|)*", text, re.A):
+        letters = re.fullmatch(r"(?:[\w\s()+\-*/%<>]|[<>=!]=|&&|\|\|)*", text, re.A)
+        if len(text) > 1000 or not letters or re.search(r"\b(?!0[xX][0-9a-fA-F]+\b)\d\w*[A-Za-z_]", text):
             return not_followed
         for name in re.findall(r"\b[A-Za-z_]\w*", text):
             held = self.text(name)
