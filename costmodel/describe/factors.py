@@ -291,9 +291,9 @@ def draw(
     known, joined = factors(), _joined(names, count, seed, belief)
     found: dict[str, Array] = {}
     for name in names:
-        z = joined[name] if name in joined else _normal(name, count, seed)
         center, spread, tail = _distribution(name, belief)
-        found[name] = np.exp(center + spread * with_tail(z, tail))
+        z = with_tail(joined[name], tail) if name in joined else _normal(name, count, seed, tail)
+        found[name] = np.exp(center + spread * z)
     for name, parent in (kin or {}).items():
         if name in found and name not in belief.names:
             wider = sqrt(max(known[name].spread ** 2 - known[parent].spread ** 2, 0.0))
@@ -328,16 +328,16 @@ def quantile(name: str, share: float, belief: Belief = PRIOR) -> float:
     return float(np.exp(center + spread * with_tail(normal_quantile(share), tail)))
 
 
-def _normal(name: str, count: int, seed: int) -> Array:
-    """Return standard normal values of one factor, one in every `count`-th part."""
+def _normal(name: str, count: int, seed: int, tail: float = np.inf) -> Array:
+    """Return standard normal values of one factor, one in every `count`-th part, with a tail."""
     order = np.random.default_rng([seed, crc32(name.encode())])
-    return np.asarray(_quantiles(count)[order.permuted(np.arange(count)[None], axis=1)[0]])
+    return np.asarray(_quantiles(count, tail)[order.permuted(np.arange(count)[None], axis=1)[0]])
 
 
-@lru_cache(maxsize=16)
-def _quantiles(count: int) -> Array:
-    """Return the middles of `count` equal parts of the standard normal distribution."""
-    return normal_quantile((np.arange(count) + 0.5) / count)
+@lru_cache(maxsize=128)
+def _quantiles(count: int, tail: float) -> Array:
+    """Return the middles of `count` equal parts of the standard normal distribution, with a tail."""
+    return with_tail(normal_quantile((np.arange(count) + 0.5) / count), tail)
 
 
 def with_tail(z: Array, tail: float) -> Array:

@@ -201,3 +201,8 @@ def figures_from(name: str, items: Sequence[Any], own: Mapping[str, Any]) -> lis
     rows = [[title, *(_reader(form)(item) for item in items)] for title, form in forms.items() if form]
     shown = [row for row in rows if any(row[1:])]
     return [[PERCENTILES if row[0].startswith("  of ") else row[0], *row[1:]] for row in shown]
+
+
+def dollars_of(usd: float | None) -> str:
+    """Return dollars, or that there is no price."""
+    return "no price" if usd is None else f"${usd:,.0f}"

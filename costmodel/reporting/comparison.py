@@ -112,11 +112,6 @@ def compare_summary(comparison: Comparison) -> Summary:
     return Summary([jobs, *moved], first_warning(_warnings(comparison)))
 
 
-def dollars_of(usd: float | None) -> str:
-    """Return dollars, or that there is no price."""
-    return "no price" if usd is None else f"${usd:,.0f}"
-
-
 def _plain(bill: str, value: float) -> str:
     return format_seconds(value) if bill == "time" else format_bytes(value)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,14 +22,15 @@ from costmodel.planning.machines import TRILLION, Machine
 from costmodel.planning.plan import Plan
 from costmodel.planning.preference import SIMULATED, TIE_SHARE
 from costmodel.planning.space import REASONS
-from costmodel.planning.sweep import Sweep
 from costmodel.planning.uncertain import NOISE, Odds
-from costmodel.reporting.cells import Form, cell, figures_from, say, table_of
-from costmodel.reporting.comparison import dollars_of
+from costmodel.reporting.cells import Form, cell, dollars_of, figures_from, say, table_of
 from costmodel.reporting.summaries import answer_text, job_rows, spent_text
 from costmodel.reporting.tables import breakdown_text, off_middle
 from costmodel.reporting.training_runs import AT_LISTS, dollars_at_lists, dollars_text, percentiles_text
 from costmodel.step.anatomy.adapters import job_flops_per_token
+
+if TYPE_CHECKING:
+    from costmodel.planning.sweep import Sweep
 
 _FRONT_ROWS = 12
 _ALWAYS = ("tp", "pp", "dp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from math import exp
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +18,12 @@ from costmodel.describe.jobs.fields import FIELD
 from costmodel.reporting.cells import facts_grid, facts_of, figures_from, say, table_of
 from costmodel.reporting.summaries import first_warning, job_rows, machine_text, of_text
 from costmodel.reporting.tables import PLANNED, breakdown_text, job_text, memory_text, range_text
-from costmodel.what_if.compare import Runs
-from costmodel.whole_run.budget import Budget, Purchase
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
-from costmodel.whole_run.watch import Watch
+
+if TYPE_CHECKING:
+    from costmodel.what_if.compare import Runs
+    from costmodel.whole_run.budget import Budget, Purchase
+    from costmodel.whole_run.watch import Watch
 
 LIKELY = 0.75
 """Probability of fitting below which a whole run warns: it buys what may not start. [-]"""
