@@ -60,6 +60,14 @@ def decided(asked: Mapping[str, Any]) -> dict[str, Any]:
     return _decided_of(planned({name: asked[name] for name in names(JOB_FIELDS) if name in asked}).best)
 
 
+def candidates(asked: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """Return what the best layouts of a plan decide, and those that take less memory, as keywords of a job: `count` each."""
+    found = planned({name: asked[name] for name in names(JOB_FIELDS) if name in asked})
+    front = found.pareto()
+    spread = [front[round(at)] for at in np.linspace(0, len(front) - 1, min(count, len(front)))]
+    return [_decided_of(est) for est in dict.fromkeys([*found.top(count), *spread])]
+
+
 def _decided_of(est: Estimate) -> dict[str, Any]:
     return {name: value for name, value in short_form(est.job).items() if name in _DECIDED}
 

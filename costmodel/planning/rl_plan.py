@@ -30,12 +30,14 @@ from costmodel.generation.phases import training_batch
 from costmodel.generation.rl_estimate import RLEstimate, estimate_rl_job
 from costmodel.generation.rl_job import RLJob, rl_job_of
 from costmodel.interop.answer import RL_NAMES, rl_fields
-from costmodel.planning.entry import decided
+from costmodel.planning.entry import candidates
 from costmodel.planning.preference import TIE_SHARE
 
 _PARTS = 16
 """Sequences of so many tokens, or multiples of them, divide among ranks of tensor and context parallelism. [-]"""
 _FINALISTS = 2
+_LAYOUTS = 8
+"""Layouts that train, the fastest and those that leave more room each, of which the whole step decides."""
 _SPLITS = 24
 _TOO_LARGE = "a half does not fit its memory"
 
@@ -179,11 +181,11 @@ def better_rl(found: RLEstimate, asked: Mapping[str, Any]) -> str:
     return f"{assumed} {best_of} on these GPUs: {format_seconds(best.step_time_s, 4)} a step ({gain:+.1%}), {layouts_of(best)}."
 
 
-def _planned_layout(job: RLJob) -> dict[str, Any]:
-    """Return the layout that `costmodel.plan` finds for the GPUs that train, on the batch of one optimizer step."""
+def _planned_layouts(job: RLJob) -> list[dict[str, Any]]:
+    """Return layouts that `costmodel.plan` finds for the GPUs that train, on the batch of one optimizer step, the best first."""
     ranks = math.gcd(job.train_gpus, 2 ** max(int(math.log2(max(job.answers / job.optimizer_steps, 1.0))), 0))
     asked = {**job.training, **training_batch(job, min(ranks, job.train_gpus), _PARTS)}
-    return decided({name: value for name, value in asked.items() if value is not None})
+    return candidates({name: value for name, value in asked.items() if value is not None}, _LAYOUTS)
 
 
 def _splits(job: RLJob, given: Mapping[str, Any]) -> Iterator[int]:
@@ -256,7 +258,8 @@ def plan_rl(
     Takes the keywords of `costmodel.estimate_rl`. What is given is held: `generation_gpus`, `generation_layout`, `lag`
     (1 where GPUs are apart and none is given) and a layout that trains, whose replicas follow from the GPUs. Where no
     degree of it is named, `costmodel.plan` finds it for all GPUs; splits are ranked with that, and the first ones are
-    priced again with the plan for the GPUs that train in them.
+    priced again with the plan for the GPUs that train in them: of its best layouts, and of those that take less memory, the
+    one with the shortest whole step counts.
 
     Raises
     ------
@@ -289,15 +292,19 @@ def plan_rl(
 
     first = job_of(asked.get("generation_gpus") or 0)
     is_open = names_no_degree(asked)
-    half = _planned_layout(first) if is_open else {}
-    found = [made for count in _splits(first, asked) if (made := step_at(count, half)) is not None]
+    halves = _planned_layouts(first) if is_open else [{}]
+
+    def first_at(count: int) -> RLEstimate | None:
+        """Return the step with the best of the layouts that train which runs at all on the GPUs that are left."""
+        return next((made for half in halves if (made := step_at(count, half)) is not None), None)
+
+    found = [made for count in _splits(first, asked) if (made := first_at(count)) is not None]
     found.sort(key=lambda each: each.step_time_s)
     for number, before in enumerate(found[:_FINALISTS] if is_open else []):
-        if before.job.train_gpus != first.train_gpus:
-            count = before.job.generation_gpus
-            again = step_at(count, _planned_layout(job_of(count)))
-            if again is not None and again.step_time_s < before.step_time_s:
-                found[number] = again
+        count = before.job.generation_gpus
+        own = halves if before.job.train_gpus == first.train_gpus else _planned_layouts(job_of(count))
+        tried = [made for half in own if (made := step_at(count, half)) is not None]
+        found[number] = min([before, *tried], key=lambda each: each.step_time_s)
     if not found:
         kind = NothingFitsError if _TOO_LARGE in refusals else NoLayoutError
         raise kind(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {refusals[-1]}")

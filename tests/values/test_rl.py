@@ -1,6 +1,7 @@
 """Steps of reinforcement learning: lengths, rollouts, refits and the graph of phases, by hand and against a simulation."""
 
 import heapq
+from itertools import product
 
 import numpy as np
 import pytest
@@ -566,3 +567,30 @@ def test_a_critic_is_held_beside_the_policy():
         critic = trainer_bytes(policy.training, *kept)
         assert found.memory["critic"] == pytest.approx(critic)
         assert found.memory["training"] == pytest.approx(policy.memory["training"] + critic)
+
+
+def test_no_named_layout_that_trains_makes_a_shorter_step_than_the_plan():
+    """The layout with the shortest optimizer step leaves others room for the engine, or none; the whole step decides."""
+    job = {
+        "model": "llama3-8b",
+        "gpus": 16,
+        "prompts": 64,
+        "samples_per_prompt": 16,
+        "prompt_len": 512,
+        "response_len": 2048,
+        "max_response_len": 8192,
+        "optimizer_steps": 4,
+    }
+    for generating in (0, 8):
+        best_s = cm.plan_rl(**job, generation_gpus=generating).best.step_time_s
+        named_s = []
+        for tp, pp, recompute in product((1, 2, 4), (1, 2), ("none", "full")):
+            lag = {"lag": 1} if generating else {}
+            layout = {"tp": tp, "pp": pp, "recompute": recompute, "generation_gpus": generating, **lag}
+            try:
+                found = cm.estimate_rl(**job, **layout, switches={"cuda_graphs": True})
+            except CostModelError:
+                continue
+            named_s += [found.step_time_s] if found.fits else []
+        assert len(named_s) >= 3
+        assert best_s <= 1.005 * min(named_s)
