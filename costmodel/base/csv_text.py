@@ -11,6 +11,7 @@ T = TypeVar("T")
 _WORDS = {"yes": True, "true": True, "no": False, "false": False, "": False}
 _READ: Mapping[str, Callable[[str], Any]] = {
     "bool": _WORDS.__getitem__,
+    "int": int,
     "float": float,
     "float | None": lambda text: float(text) if text else None,
     "tuple[str, ...]": lambda text: tuple(text.split()),

@@ -29,7 +29,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.recipe import is_fitted
@@ -60,12 +60,9 @@ class Role:
     """Every layout has a value of its own: two layouts of one job do not err together in it."""
 
 
-ROLES: Mapping[str, Role] = {
-    row["name"]: Role(
-        **{**row, "keys": tuple(row["keys"].split()), "each_layout": row["each_layout"] == "true"}
-    )
-    for row in read_rows(Path(__file__).parent / "data" / "factor_roles.csv")
-}
+ROLES: Mapping[str, Role] = read_records(
+    Path(__file__).parent / "data" / "factor_roles.csv", Role, keys=lambda row: tuple(row["keys"].split())
+)
 """Every kind of factor."""
 
 OTHER = "other"

@@ -22,7 +22,7 @@ from costmodel.physics.run.distributions import normal_cdf
 Array = NDArray[np.float64]
 
 RISK = 0.1
-"""Probability of running out of memory that a plan accepts unless told otherwise. [-]"""
+"""Probability of running out of memory that a plan accepts by default. [-]"""
 
 
 class FitOdds(NamedTuple):

@@ -8,12 +8,11 @@ Nothing heavy is imported here: ``costmodel --help`` names the optimizers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.base.errors import RecipeError, choices_hint
 
 
@@ -166,19 +165,14 @@ _PRODUCTS = {
 }
 
 
-def _optimizer(row: Mapping[str, str]) -> Optimizer:
-    """Read a row of the table."""
-    values: dict[str, Any] = dict(row)
-    values |= {name: _UPDATES[row[name]] for name in ("matrices", "tables", "others")}
-    values |= {name: float(row[name]) for name in ("largest_side", "block", "gathered_bytes")}
-    values |= {name: row[name] == "true" for name in ("paged", "on_host")}
-    values |= {"iterations": int(row["iterations"]), "products": _PRODUCTS.get(row["name"], ())}
-    return Optimizer(**values)
-
-
-OPTIMIZERS: dict[str, Optimizer] = {
-    row["name"]: _optimizer(row) for row in read_rows(Path(__file__).parent / "data" / "optimizers.csv")
-}
+OPTIMIZERS: dict[str, Optimizer] = read_records(
+    Path(__file__).parent / "data" / "optimizers.csv",
+    Optimizer,
+    matrices=lambda row: _UPDATES[row["matrices"]],
+    tables=lambda row: _UPDATES[row["tables"]],
+    others=lambda row: _UPDATES[row["others"]],
+    products=lambda row: _PRODUCTS.get(row["name"], ()),
+)
 """Every optimizer, by name."""
 
 

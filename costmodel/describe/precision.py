@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from costmodel.base.csv_text import read_rows
+from costmodel.base.csv_text import read_records
 from costmodel.base.errors import RecipeError, choices_hint
 
 
@@ -37,10 +37,7 @@ class Precision(BaseModel):
     source: str
 
 
-PRECISIONS: dict[str, Precision] = {
-    row["name"]: Precision.model_validate(row)
-    for row in read_rows(Path(__file__).parent / "data" / "precisions.csv")
-}
+PRECISIONS: dict[str, Precision] = read_records(Path(__file__).parent / "data" / "precisions.csv", Precision)
 
 
 def precision(name: str, *, transposes: bool = True) -> Precision:

@@ -107,7 +107,7 @@ def slider_grid(est: Estimate) -> SliderGrid:
     step, memory = np.full(can.shape, np.nan), np.full(can.shape, np.nan)
     shares = np.full((*can.shape, len(PARTS)), np.nan)
     for alike in _alike(job, layout, can):
-        bill = price(_dealt(job, _picked(layout, alike))).bill
+        bill = price(_divided(job, _picked(layout, alike))).bill
         step[alike], memory[alike] = bill.step_time_s(), bill.memory_bytes()
         if bill.host_lines:
             if (text := "what goes to the host does not fit its memory") not in reasons:
@@ -169,7 +169,7 @@ def _alike(job: Job, layout: Layout, can: NDArray[np.bool_]) -> Iterator[NDArray
         yield can & (ways == way[:, None]).all(axis=0)
 
 
-def _dealt(job: Job, layout: Layout) -> Job:
+def _divided(job: Job, layout: Layout) -> Job:
     """Return the job with layouts that deal layers alike; what it writes out holds for its own stages and chunks."""
     kept = (layout.pp == job.layout.pp) & (layout.vp == job.layout.vp)
     return replace(job, layout=layout, pipeline_layout=job.pipeline_layout if kept.all() else ())

@@ -41,19 +41,19 @@ def test_a_batch_dealt_by_speed_by_hand():
     """Eight replicas of a node, 16 micro-batches each; two of A100 take `share` of the time of the others."""
     even, alone = step(hw={"mixed": "2:a100"}), step()
     share = passes(even)[0] / passes(alone)[0]
-    dealt = step(hw={"mixed": "2:a100:batch"})
+    divided = step(hw={"mixed": "2:a100:batch"})
     # The least whole number of the slow ones with which six fast ones do the rest of 128.
     slow = next(m for m in range(1, 17) if 2 * m + 6 * int(m * share) >= 128)
-    assert float(dealt.priced.placed.micro_batches) == slow < 16
+    assert float(divided.priced.placed.micro_batches) == slow < 16
     for nodes, batch in ((1, 128), (3, 136), (5, 80), (7, 184)):
         some = step(hw={"mixed": f"{nodes}:a100:batch"}, **{"global_batch": batch})
         found = (m for m in range(1, batch) if nodes * m + (8 - nodes) * int(m * share) >= batch)
         assert float(some.priced.placed.micro_batches) == next(found)
     line = "compute.mlp.fc1.forward"
-    counts = [next(one for one in est.bill.time_lines if one.name == line) for est in (even, dealt)]
+    counts = [next(one for one in est.bill.time_lines if one.name == line) for est in (even, divided)]
     assert float(counts[1].seconds) == pytest.approx(float(counts[0].seconds) * slow / 16, rel=1e-9)
-    assert float(alone.step_time_s) < float(dealt.step_time_s) < float(even.step_time_s)
-    assert dealt.tokens_per_step == even.tokens_per_step
+    assert float(alone.step_time_s) < float(divided.step_time_s) < float(even.step_time_s)
+    assert divided.tokens_per_step == even.tokens_per_step
     with pytest.raises(CostModelError, match="a batch divided by speed needs replicas on nodes of one kind"):
         step(pp=2, hw={"mixed": "2:a100:batch"})
     # A replica of two nodes that has one of each is no faster than its slower one.
@@ -81,9 +81,9 @@ def test_stages_on_other_nodes_take_their_share_and_layers_can_be_dealt_by_speed
         est = step(pp=4, hw={"mixed": f"{nodes}:h200"})
         assert passes(est)[:3] == pytest.approx(passes(alone)[:3], rel=1e-12)
         assert (passes(est)[3] < (1 - 1e-6) * passes(alone)[3]) == faster
-    dealt = step(pp=4, hw={"mixed": "2:a100"}, pipeline_layout="Et*9|t*9|t*9|t*5L")
-    assert float(dealt.step_time_s) < float(last.step_time_s)
-    assert max(passes(dealt)) < passes(last)[3]
+    divided = step(pp=4, hw={"mixed": "2:a100"}, pipeline_layout="Et*9|t*9|t*9|t*5L")
+    assert float(divided.step_time_s) < float(last.step_time_s)
+    assert max(passes(divided)) < passes(last)[3]
     # With stages innermost every stage has nodes of both kinds.
     spread = step(pp=4, axis_order="tp cp pp dp", hw={"mixed": "2:a100"})
     assert passes(spread)[1] > 1.5 * passes(alone)[1]

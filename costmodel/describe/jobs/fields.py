@@ -177,13 +177,13 @@ PLAN_FIELDS = tuple(field for field in SWEEP_FIELDS if field.name not in ("layou
 """What `plan` takes; the layout is what it finds."""
 
 RUN_FIELDS = _of("run")
-"""What a whole run is told beside a job."""
+"""Fields of a whole run besides those of a job."""
 
 BUDGET_FIELDS = _of("solve", mark="budget")
 """What `budget` takes."""
 
 RL_FIELDS = _of("rl")
-"""What a step of reinforcement learning is told beside a job: the section `rl` of a job file."""
+"""Fields of a step of reinforcement learning besides those of a job: the section `rl` of a job file."""
 
 ANSWER_LENGTHS = ("response_len", "response_quantiles", "response_file")
 """Ways to say how long answers are, of which a job has one."""

@@ -357,7 +357,7 @@ def check_job(job: Job, dp: int | None = None) -> None:
 
 
 def balances_stages(model: Model, recipe: Recipe) -> bool:
-    """Tell whether layers are dealt by work where nobody names a pipeline layout.
+    """Tell whether layers are divided by work where nobody names a pipeline layout.
 
     Multi-token prediction repeats the head on the last stage; nearly all published runs of such models make room for it
     (Megatron-Bridge's recipes, DeepSeek-V3).

@@ -188,7 +188,7 @@ class GenerateKeywords(TypedDict, total=False):
 
 
 class ReadKeywords(JobKeywords, total=False):
-    """What `costmodel.read` may be told beside a file: keywords of a job, and what the file's shell knew."""
+    """What `costmodel.read` takes besides a file: keywords of a job, and what the file's shell knew."""
 
     env: Mapping[str, str] | None
     allow_source: Words

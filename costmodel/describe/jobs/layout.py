@@ -204,7 +204,7 @@ def torus_problem(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Pro
         return Problem("not_along_the_torus", np.asarray(False), stated)
     fits = layout.tp * layout.cp * layout.pp * layout.dp % pod.size == 0
     if tuple(order).index("pp") < tuple(order).index("dp"):
-        # Experts are dealt to the ranks of one stage, which then are no box.
+        # Experts are divided among the ranks of one stage, which then are no box.
         fits = fits & (layout.ep * layout.etp == 1)
     mesh = place_groups(layout, cluster, order)
     shards, replicas = split_group(mesh.grad, np.where(layout.shard_group > 0, layout.shard_group, np.inf))

@@ -206,7 +206,7 @@ def _family_of(keys: Keys) -> Family:
 
 
 def _launch_details(raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of `Model` that frameworks have to be told of and no price depends on, as far as they are one number.
+    """Return fields of `Model` that frameworks need and no price depends on, as far as they are one number.
 
     A key of an unexpected kind (a base for each layer) is passed over: it has no price, and no one setting to write.
     """

@@ -171,7 +171,7 @@ class Model(BaseModel):
     top_k: int = Field(default=0, ge=0, le=MOST)
     """Routed experts a token visits."""
     expert_groups: int = Field(default=0, ge=0, le=MOST)
-    """Groups that the experts are dealt to, where routing is limited to some of them; 0 for no limit."""
+    """Groups that the experts are divided into, where routing is limited to some of them; 0 for no limit."""
     groups_per_token: int = Field(default=0, ge=0, le=MOST)
     """Groups that the experts of one token may lie in (DeepSeek-V3 4 of 8)."""
     expert_ffn_size: int = Field(default=0, ge=0, le=MOST)
