@@ -177,7 +177,7 @@ SHORT = (
 )
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80])
 def test_an_answer_is_twenty_five_lines_at_most(width, capsys, monkeypatch):
     """A command to copy counts as one, however the terminal breaks it."""
     monkeypatch.setattr("costmodel.cli.output._terminal_width", lambda: width)

@@ -193,5 +193,5 @@ def test_a_search_that_is_given_up_makes_room_for_others():
         "seq_len": "4k",
     }
     searches = [("plan", {**long, "framework": "any"})] * 3
-    answers, _ = asked(*searches, ("estimate", JOB), stop_after=2.0)
+    answers, _ = asked(*searches, ("estimate", JOB), stop_after=1.0)
     assert not answers[-1].is_error

@@ -61,12 +61,12 @@ def attention_s(accelerator, kernel, seq, dim, causal, backward):
 def kernel_tables(folder: Path) -> list[str]:
     """Write what an H100 with the shipped constants would measure, and return the scripts' arguments."""
     products = ["id,source,gpu,op,dtype,batch,m,n,k,groups,layout,accumulate,out_dtype,time_us,notes"]
-    for dtype in ("bf16", "fp8", "fp8-block"):
+    for dtype in ("bf16", "fp8-block"):
         for m, n, k in SHAPES:
             time_us = product_s(H100, dtype, m, n, k) * 1e6
             products.append(f"x,our/bench,{H100.name},matmul,{dtype},1,{m},{n},{k},,,,,{time_us:.4f},")
     kernels = ["gpu,kernel,op,batch,seq_len,heads,head_dim,causal,tflops"]
-    for kernel in ("flash2", "flash3", "cudnn"):
+    for kernel in ("flash2", "flash3"):
         for seq in (1024, 4096, 16384):
             for dim, causal, backward in (
                 (64, True, False),
@@ -108,11 +108,11 @@ def test_kernels_are_fitted_and_written(tmp_path, capsys, monkeypatch):
     for path in folder.iterdir():
         assert check_file(path) == []
         assert outside(path.read_text("utf-8"), "kernels") == outside(before[path.stem], "kernels")
-    for dtype in ("bf16", "fp8", "fp8-block"):
+    for dtype in ("bf16", "fp8-block"):
         for shape in SHAPES:
             was, now = (product_s(chip, dtype, *shape) for chip in (H100, fitted))
             assert now == pytest.approx(was, rel=0.06), (dtype, shape)
-    for kernel in ("flash2", "flash3", "cudnn"):
+    for kernel in ("flash2", "flash3"):
         was, now = (attention_s(chip, kernel, 4096, 128, True, True) for chip in (H100, fitted))
         assert now == pytest.approx(was, rel=0.04)
     own = fitted.kernels.blocks.matmul["bf16"]

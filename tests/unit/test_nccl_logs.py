@@ -6,7 +6,7 @@ import pytest
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.interop.nccl_tests import read_log
-from costmodel.trust.calibration.cluster_fit import fit_cluster, sweep_run
+from costmodel.trust.calibration.cluster_fit import sweep_run
 
 CLUSTER = load_cluster("h100-ndr")
 HEAD = """\
@@ -235,7 +235,6 @@ def test_bad_lines_can_be_skipped_on_request(tmp_path, capsys):
         ("Ring", 16, "ring"),
         ("Tree", 16, "tree"),
         ("NVLSTree", 16, "nvls-tree"),
-        ("Tree", 8, "auto"),
         ("NVLS", 8, "nvls"),
         ("NVLS", 4, "auto"),
         ("LL", 16, "auto"),
@@ -246,4 +245,3 @@ def test_an_algorithm_that_the_log_forces_is_priced_where_it_applies(tmp_path, s
     (sweep,) = read_log(write(tmp_path, log(good_rows(ranks=ranks), head=head))).sweeps
     run = sweep_run(sweep, CLUSTER)
     assert run.algorithm == algorithm
-    assert fit_cluster([run], CLUSTER, max_error=9).points["error"].notna().all()
