@@ -22,34 +22,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "costmodel"
-PARTS = (
-    "costmodel",
-    "hardware_profiles",
-    "tests",
-    "docs",
-    "tools",
-    "README.md",
-    "CONTRIBUTING.md",
-    "pyproject.toml",
-)
+PARTS = "costmodel hardware_profiles tests docs tools README.md CONTRIBUTING.md pyproject.toml".split()  # noqa: SIM905
 """What a run of the tests reads of the repository."""
-HEAVY = (
-    "numpy",
-    "pydantic",
-    "ruamel.yaml",
-    "pytest",
-    "_pytest.doctest",
-    "hypothesis",
-    "pandas",
-    "typer",
-    "rich",
-)
+HEAVY = "numpy pydantic ruamel.yaml pytest _pytest.doctest hypothesis pandas typer rich".split()  # noqa: SIM905
 """Imported once, before each test run is forked: they take longer than most of the tests."""
 LIMIT_S = 90
 """Of the processor: a machine that is busy with other things has not caught a bug."""
@@ -60,171 +40,84 @@ NEVER = ("browser/", "contributing/", "cli/test_notebooks")
 PRICES = ("values/test_price.py", "values/test_compute.py")
 """What prices jobs whatever module is broken."""
 
-OPERATORS = {
-    ast.Add: "-",
-    ast.Sub: "+",
-    ast.Mult: "/",
-    ast.Div: "*",
-    ast.FloorDiv: "/",
-    ast.Pow: "*",
-    ast.BitAnd: "|",
-    ast.BitOr: "&",
-    ast.Lt: "<=",
-    ast.LtE: "<",
-    ast.Gt: ">=",
-    ast.GtE: ">",
-    ast.Eq: "!=",
-    ast.NotEq: "==",
-    ast.In: "not in",
-    ast.NotIn: "in",
-    ast.And: "or",
-    ast.Or: "and",
+OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Div,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
 }
-NAMES = {
-    "min": "max",
-    "max": "min",
-    "minimum": "maximum",
-    "maximum": "minimum",
-    "floor": "ceil",
-    "ceil": "floor",
-    "any": "all",
-    "all": "any",
-    "tp": "cp",
-    "cp": "tp",
-    "pp": "vp",
-    "vp": "pp",
-    "ep": "etp",
-    "etp": "ep",
-    "forward": "backward",
-    "first": "last",
-    "last": "first",
-}
+PAIRS = (
+    "min max",
+    "minimum maximum",
+    "floor ceil",
+    "any all",
+    "tp cp",
+    "pp vp",
+    "ep etp",
+    "first last",
+    "forward backward",
+)
+NAMES = {one: other for pair in PAIRS for one, other in (pair.split(), pair.split()[::-1])}
 FORMULA = re.compile(r"^[\w\s.()*/+<>=,;&|-]*[a-z_]{2,} [*/+-] [\w(][\w\s.()*/+<>=,;&|-]*$")
-FORMULA_OPERATORS = {" + ": " - ", " - ": " + ", " * ": " / ", " / ": " * "}
+SIGNS = {" + ": " - ", " - ": " + ", " * ": " / ", " / ": " * "}
+
+Change = tuple[ast.AST, str, object]
+"""A node, one of its fields, and what that becomes."""
 
 
-class Bug(NamedTuple):
-    """One change: in `file` of the package, the text from `start` to `end` becomes `new`."""
-
-    file: str
-    start: int
-    end: int
-    old: str
-    new: str
-    line: int
-
-
-class _Sites(ast.NodeVisitor):
-    """Where a module can be broken, as offsets into its text."""
-
-    def __init__(self, file: str, text: str) -> None:
-        self.file = file
-        self.text = text
-        self.found: list[Bug] = []
-        self._starts = [0]
-        for line in text.encode().splitlines(keepends=True):
-            self._starts.append(self._starts[-1] + len(line))
-        self._bytes = text.encode()
-
-    def _at(self, line: int, column: int) -> int:
-        return self._starts[line - 1] + column
-
-    def _add(self, start: int, end: int, new: str, line: int) -> None:
-        self.found.append(Bug(self.file, start, end, self._bytes[start:end].decode(), new, line))
-
-    def _between(self, left: ast.expr, right: ast.expr, operator: ast.AST) -> None:
-        """Note the operator that stands between two expressions."""
-        new = OPERATORS.get(type(operator))
-        if new is None:
-            return
-        start = self._at(left.end_lineno or 0, left.end_col_offset or 0)
-        end = self._at(right.lineno, right.col_offset)
-        match = re.search(rb"[-+*/<>=!&|]+|\bnot in\b|\bin\b|\band\b|\bor\b", self._bytes[start:end])
-        if match:
-            self._add(start + match.start(), start + match.end(), new, right.lineno)
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        self._between(node.left, node.right, node.op)
-        self.generic_visit(node)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        for left, operator, right in zip(
-            [node.left, *node.comparators], node.ops, node.comparators, strict=False
-        ):
-            self._between(left, right, operator)
-        self.generic_visit(node)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        self._between(node.values[0], node.values[1], node.op)
-        self.generic_visit(node)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        start = self._at(node.lineno, node.col_offset)
-        end = self._at(node.end_lineno or 0, node.end_col_offset or 0)
-        if isinstance(node.value, bool):
-            self._add(start, end, str(not node.value), node.lineno)
-        elif isinstance(node.value, int):
-            self._add(start, end, str(node.value + 1), node.lineno)
-        elif isinstance(node.value, float):
-            self._add(start, end, repr(node.value * 1.1 or 1.0), node.lineno)
-        elif isinstance(node.value, str) and FORMULA.match(node.value):
-            for old, new in FORMULA_OPERATORS.items():
-                place = self._bytes.find(old.encode(), start, end)
-                if place >= 0:
-                    self._add(place, place + len(old), new, node.lineno)
-
-    def visit_keyword(self, node: ast.keyword) -> None:
-        """Leave `strict` of zips alone: it guards, and changes no result."""
-        if node.arg != "strict":
-            self.generic_visit(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if node.attr in NAMES:
-            end = self._at(node.end_lineno or 0, node.end_col_offset or 0)
-            self._add(end - len(node.attr), end, NAMES[node.attr], node.end_lineno or 0)
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id in NAMES:
-            start = self._at(node.func.lineno, node.func.col_offset)
-            self._add(start, start + len(node.func.id), NAMES[node.func.id], node.lineno)
-        self.generic_visit(node)
-
-    def _body(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module) -> None:
-        """Visit what runs: no docstrings, annotations or what only a type checker imports."""
-        for child in node.body:
-            is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
-            of_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
-            if not (is_text or of_types or isinstance(child, ast.Import | ast.ImportFrom | ast.Raise)):
-                self.visit(child)
-
-    visit_Module = visit_ClassDef = _body
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        for default in (*node.args.defaults, *(one for one in node.args.kw_defaults if one)):
-            self.visit(default)
-        self._body(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value:
-            self.visit(node.value)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        """Leave texts of errors alone."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Leave sentences alone: offsets inside them are not given by every Python."""
+def other_value(value: object) -> Iterator[object]:
+    """Yield what a constant is changed to: another truth, count, size, or sign in a formula's text."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield value + 1
+    elif isinstance(value, float):
+        yield value * 1.1 or 1.0
+    elif isinstance(value, str) and FORMULA.match(value):
+        yield from (value.replace(sign, other, 1) for sign, other in SIGNS.items() if sign in value)
 
 
-def sites(only: list[str]) -> Iterator[Bug]:
-    """Yield every bug that could be planted."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        file = str(path.relative_to(PACKAGE))
-        if not only or any(file.startswith(start) for start in only):
-            text = path.read_text()
-            visitor = _Sites(file, text)
-            visitor.visit(ast.parse(text))
-            yield from visitor.found
+def changes(node: ast.AST) -> Iterator[Change]:
+    """Yield every change of what runs below a node: no docstrings, annotations, imports, or texts of errors."""
+    if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in OPERATORS:
+        yield node, "op", OPERATORS[type(node.op)]()
+    elif isinstance(node, ast.Compare):
+        for at, operator in enumerate(node.ops):
+            if type(operator) in OPERATORS:
+                yield node, "ops", [*node.ops[:at], OPERATORS[type(operator)](), *node.ops[at + 1 :]]
+    elif isinstance(node, ast.Constant):
+        yield from ((node, "value", value) for value in other_value(node.value))
+    elif isinstance(node, ast.Attribute) and node.attr in NAMES:
+        yield node, "attr", NAMES[node.attr]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMES:
+        yield node.func, "id", NAMES[node.func.id]
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and name not in ("annotation", "returns") and runs(child):
+                yield from changes(child)
+
+
+def runs(node: ast.AST) -> bool:
+    """Tell whether a change of a node could make a difference."""
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    guards = isinstance(node, ast.keyword) and node.arg == "strict"
+    silent = isinstance(node, ast.Import | ast.ImportFrom | ast.Raise | ast.JoinedStr)
+    return not (is_text or of_types or guards or silent)
 
 
 def phrases_of(text: str) -> set[str]:
@@ -235,10 +128,9 @@ def phrases_of(text: str) -> set[str]:
 
 def names_of(file: str) -> set[str]:
     """Return what tests can name of a module: what it defines, words of its texts, as lines of bills are named, and phrases."""
-    tree = ast.parse((PACKAGE / file).read_text())
     names: set[str] = set()
     phrases: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -267,24 +159,18 @@ def nearest(file: str, texts: dict[str, str]) -> list[str]:
 
 def copied(to: Path) -> None:
     """Copy what git knows of the repository, and what it would add."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", *PARTS],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in listed.stdout.splitlines():
+    command = ["git", "ls-files", "-co", "--exclude-standard", *PARTS]
+    for name in subprocess.check_output(command, cwd=ROOT, text=True).splitlines():
         if (ROOT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, to / name)
 
 
-def passes(copy: Path, tests: list[str], limit_s: int) -> bool:
+def passes(copy: Path, tests: list[str]) -> bool:
     """Run tests on the copy in a forked process; too slow counts as not passed."""
     child = os.fork()
     if child == 0:
-        signal.setitimer(signal.ITIMER_PROF, limit_s)
+        signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
         os.chdir(copy)
         sys.path.insert(0, str(copy))
         os.environ["PYTHONPATH"] = str(copy)
@@ -297,63 +183,75 @@ def passes(copy: Path, tests: list[str], limit_s: int) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def drawn(count: int, seed: str, only: list[str]) -> tuple[list[tuple[str, str, str]], int]:
+    """Return bugs, each as a file, what it does in words and the whole broken text, and of how many places they are."""
+    places: list[tuple[str, ast.Module, Change]] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = str(path.relative_to(PACKAGE))
+        if not only or any(file.startswith(start) for start in only):
+            tree = ast.parse(path.read_text())
+            places += [(file, tree, change) for change in changes(tree)]
+    bugs = []
+    for at in sorted(random.Random(seed).sample(range(len(places)), min(count, len(places)))):
+        file, tree, (node, field, new) = places[at]
+        old, before = getattr(node, field), ast.unparse(node)
+        setattr(node, field, new)
+        line = getattr(node, "lineno", 0)
+        bugs.append((file, f"{file}:{line}: {before[:60]} -> {ast.unparse(node)[:60]}", ast.unparse(tree)))
+        setattr(node, field, old)
+    return bugs, len(places)
+
+
+def counted(bugs: list[tuple[str, str, str]], is_caught: Callable[[str, str], bool]) -> tuple[int, list[str]]:
+    """Show every bug to its tests and print how that went, by folder at the end; return how many are caught, and the rest."""
+    caught, total = Counter[str](), Counter[str]()
+    survivors = []
+    for file, words, text in bugs:
+        began = time.monotonic()
+        found = is_caught(file, text)
+        room = file.split("/")[0]
+        total[room] += 1
+        caught[room] += found
+        survivors += [words] * (not found)
+        print(f"{'caught' if found else 'SURVIVES':8} {time.monotonic() - began:5.1f} s  {words}", flush=True)
+    for room in sorted(total):
+        print(f"{room:16} {caught[room]:4} / {total[room]}")
+    return caught.total(), survivors
+
+
 def main() -> int:
     """Plant, test, count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--only", nargs="+", default=[], metavar="PATH", help="folders or files of the package"
-    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="PATH", help="folders or files to break")
     parser.add_argument("--count", type=int, default=60, metavar="N", help="bugs to plant")
     parser.add_argument("--seed", metavar="TEXT", help="of the draw; the last commit unless said")
-    parser.add_argument(
-        "--least", type=float, default=0.0, metavar="SHARE", help="fail below this share caught"
-    )
+    parser.add_argument("--least", type=float, default=0.0, metavar="SHARE", help="fail below this caught")
     asked = parser.parse_args()
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    every = list(sites(asked.only))
-    bugs = random.Random(asked.seed or commit).sample(every, min(asked.count, len(every)))
-    texts = {
-        str(path.relative_to(ROOT / "tests")): path.read_text()
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if not str(path.relative_to(ROOT / "tests")).startswith(NEVER)
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
+    bugs, places = drawn(asked.count, asked.seed or commit, asked.only)
+    tests = {
+        str(path.relative_to(ROOT / "tests")): path for path in sorted((ROOT / "tests").rglob("test_*.py"))
     }
+    texts = {test: path.read_text() for test, path in tests.items() if not test.startswith(NEVER)}
     for name in HEAVY:
         importlib.import_module(name)
-    caught, total = Counter[str](), Counter[str]()
-    survivors = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         copied(copy)
-        for bug in sorted(bugs):
-            path = copy / "costmodel" / bug.file
-            whole = path.read_bytes()
-            examples = [f"costmodel/{bug.file}"] if b">>>" in whole else []
-            tests = [*examples, *(f"tests/{test}" for test in nearest(bug.file, texts))]
-            path.write_bytes(whole[: bug.start] + bug.new.encode() + whole[bug.end :])
-            began = time.monotonic()
-            survived = passes(copy, tests, LIMIT_S)
-            path.write_bytes(whole)
-            room = bug.file.split("/")[0]
-            total[room] += 1
-            caught[room] += not survived
-            said = f"{bug.file}:{bug.line}: {bug.old!r} -> {bug.new!r}"
-            if survived:
-                survivors.append(said)
-            print(
-                f"{'SURVIVES' if survived else 'caught':8} {time.monotonic() - began:5.1f} s  {said}",
-                flush=True,
-            )
-    for room in sorted(total):
-        print(f"{room:16} {caught[room]:4} / {total[room]}")
-    share = sum(caught.values()) / max(sum(total.values()), 1)
-    print(
-        f"{'all':16} {sum(caught.values()):4} / {sum(total.values())}, {share:.0%} of {len(every):,} places"
-    )
-    for said in survivors:
-        print(f"survives: {said}")
-    return int(share < asked.least)
+
+        def is_caught(file: str, text: str) -> bool:
+            path = copy / "costmodel" / file
+            whole = path.read_text()
+            examples = [f"costmodel/{file}"] if ">>>" in whole else []
+            path.write_text(text)
+            found = not passes(copy, [*examples, *(f"tests/{test}" for test in nearest(file, texts))])
+            path.write_text(whole)
+            return found
+
+        caught, survivors = counted(bugs, is_caught)
+    print(f"{'all':16} {caught:4} / {len(bugs)}, {caught / max(len(bugs), 1):.0%} of {places:,} places")
+    print("\n".join(f"survives: {words}" for words in survivors))
+    return int(caught < asked.least * len(bugs))
 
 
 if __name__ == "__main__":
