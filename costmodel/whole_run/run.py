@@ -179,7 +179,7 @@ class TrainingRun(Answer):
     energy_at_tdp_kwh = Figure(
         "gpu_hours * tdp_w * pue / 1000",
         "As model cards count: GPU-hours at the board's limit, no hosts, times the PUE. [kWh]",
-        tdp_w="est.job.cluster.accelerator.tdp_w",
+        tdp_w="_tdp_w",
     )
     tonnes_co2 = Figure(
         "energy_kwh * carbon_intensity / 1000", "Location-based emissions of that energy. [t CO2 equivalent]"
@@ -192,6 +192,12 @@ class TrainingRun(Answer):
         "gpu_hours + pays_spares * spare_gpu_hours",
         "Hours of the GPUs that train, and of spare ones asked for. [h]",
     )
+
+    @property
+    def _tdp_w(self) -> float:
+        """Limit of a board, the mean where nodes are of two kinds. [W]"""
+        tdps, shares = _tdps(self.est)
+        return float(tdps @ shares)
 
     @property
     def failures_per_s(self) -> float:
@@ -538,17 +544,21 @@ def _broken_nodes(reliability: Reliability, gpus: float) -> float:
 
 def step_power_w(est: Estimate, running: float = 1.0) -> float:
     """Return the mean power of a GPU and its share of the host, in steps for a share of the time. [W]."""
-    by_category, cluster = est.exposed_by("category"), est.job.cluster
+    by_category = est.exposed_by("category")
     busy_s = sum(float(by_category.get(category, 0.0)) for category in ("math", "hbm", "state", "activation"))
-    busy = busy_s / float(est.step_time_s)
-    own_w = cluster.accelerator.tdp_w
+    (tdps, shares), mixed = _tdps(est), est.job.cluster.mixed
+    busy = busy_s / float(est.step_time_s) * np.asarray(busy_shares(est.priced.step) if mixed else 1.0)
+    return float(mean_power_w(tdps, busy_fraction=busy, running_fraction=running) @ shares)
+
+
+def _tdps(est: Estimate) -> tuple[Array, Array]:
+    """Return the limits of the boards of a job's kinds of node, and their shares of its GPUs. [W], [-]"""
+    cluster = est.job.cluster
     if cluster.mixed is None:
-        return float(mean_power_w(own_w, busy_fraction=busy, running_fraction=running))
-    shares = np.asarray(busy_shares(est.priced.step))
-    both_w = np.asarray([own_w, cluster.mixed.accelerator.tdp_w])
+        return np.asarray([cluster.accelerator.tdp_w]), np.ones(1)
     others = cluster.mixed.nodes * cluster.gpus_per_node / float(est.job.layout.gpus)
-    each_w = mean_power_w(both_w, busy_fraction=busy * shares, running_fraction=running)
-    return float(np.asarray([1.0 - others, others]) @ each_w)
+    tdps = [cluster.accelerator.tdp_w, cluster.mixed.accelerator.tdp_w]
+    return np.asarray(tdps), np.asarray([1.0 - others, others])
 
 
 def run_of(

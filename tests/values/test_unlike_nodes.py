@@ -8,7 +8,7 @@ from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
 from costmodel.describe.hardware.prices import price_note
 from costmodel.estimates.pipeline_run import durations, simulated_step_s
 from costmodel.estimates.record import source_record
-from costmodel.whole_run.run import step_power_w
+from costmodel.whole_run.run import run_of, step_power_w
 
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 64, "tp": 8, "global_batch": 128, "seq_len": 8192}
 FACTORS = {"recipe": "megatron-core", "switches": {"overhead_fraction": 0.0, "step_overhead_s": 0.0}}
@@ -159,6 +159,8 @@ def test_power_is_that_of_each_kind_by_how_busy_it_is():
         base = 0.5 + 0.76 * 10.2 / 5.6 - 1.0
         by_hand = 0.75 * own * (base + own_busy / 2) + 0.25 * other * (base + busy / 2)
         assert step_power_w(est) == pytest.approx(by_hand, rel=1e-9)
+        run = run_of(est, 1e9, reliability="none", pue=1.0)
+        assert run.energy_at_tdp_kwh == pytest.approx(run.gpu_hours * 0.625, rel=1e-12)
     # Faster ones wait: 8 H200 of 64 at as many watts.
     est = step(hw={"mixed": "1:h200"})
     assert step_power_w(est) < step_power_w(step())
