@@ -183,17 +183,17 @@ def phases_chart(found: RLEstimate) -> Chart:
     if not found.job.colocated:
         begun[pools[1]] = found.waiting_s
     bars = []
-    for phase in found.phases:
+    phases = [phase for phase in found.phases if phase.seconds]
+    narrow = [phase.name for phase in phases if phase.seconds <= 0.06 * found.step_time_s]
+    for phase in phases:
         pool = pools[0] if phase.pool == "generation" else pools[-1]
-        if not phase.seconds:
-            continue
         bars.append(
             Bars(
                 fill=_FILLS[phase.pool],
                 at=[pools.index(pool)],
                 starts=[begun[pool]],
                 lengths=[phase.seconds],
-                texts=[phase.name if phase.seconds > 0.06 * found.step_time_s else ""],
+                texts=["" if phase.name in narrow else phase.name],
                 texts_inside=True,
                 about=[f"{phase.name}\n{format_seconds(phase.seconds)}"],
                 hover="%{about}",
@@ -204,7 +204,9 @@ def phases_chart(found: RLEstimate) -> Chart:
         count[pool] += 1
     step = format_seconds(found.step_time_s, 4)
     end = 1.02 * max([*begun.values(), found.step_time_s])
-    panel = Panel(marks=bars, x=f"time [s]; a step every {step}", x_range=(0.0, end), **rows_of(pools))
+    unnamed = f"; too narrow for a name, in order: {', '.join(narrow)}" if narrow else ""
+    axis = f"time [s]; a step every {step}{unnamed}"
+    panel = Panel(marks=bars, x=axis, x_range=(0.0, end), **rows_of(pools))
     late = "Answers of a longer rollout than the step are those of several steps together."
     title = f"{found.job.model.name}, {found.job.algorithm}: {step} a step"
     return Chart(title=title, panels=[panel], note="" if found.job.colocated else late, width=11.0)
