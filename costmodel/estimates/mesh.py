@@ -13,11 +13,10 @@ from costmodel.base.errors import LayoutError
 from costmodel.base.words import DEVICE, errors_called
 from costmodel.describe.jobs.fields import PLACE_FIELDS
 from costmodel.describe.jobs.job import spelled_out
-from costmodel.describe.jobs.keywords import JobKeywords
+from costmodel.describe.jobs.keywords import JobKeywords, shows
 from costmodel.describe.jobs.layout import place_groups
 from costmodel.describe.jobs.merge import placement
 from costmodel.describe.jobs.reading import keywords
-from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.expert_dispatch import DISPATCHERS
 from costmodel.physics.network.mesh import Group, slowest_tier, split_group

@@ -27,13 +27,12 @@ from costmodel.describe.jobs.fields import (
     names,
 )
 from costmodel.describe.jobs.job import job_of
-from costmodel.describe.jobs.keywords import GenerateKeywords, JobKeywords, RunKeywords
+from costmodel.describe.jobs.keywords import GenerateKeywords, JobKeywords, RunKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import merge_jobs, names_no_degree, unnamed, usual_batch
 from costmodel.describe.jobs.positional import file_and_keywords
 from costmodel.describe.jobs.reading import keywords, require_complete
 from costmodel.describe.jobs.short_form import short_form
-from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.interop.answer import JobFile, job_of_file

@@ -19,11 +19,10 @@ from costmodel.base.words import chance_text, common_device
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import PLAN_FIELDS
-from costmodel.describe.jobs.keywords import PlanKeywords
+from costmodel.describe.jobs.keywords import PlanKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.positional import file_and_keywords
 from costmodel.describe.jobs.short_form import job_file_text
-from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, assumed_sentences, estimate
 from costmodel.estimates.record import SCHEMA_VERSION, input_record

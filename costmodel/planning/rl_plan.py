@@ -17,12 +17,11 @@ from costmodel.base.yaml_files import document_text
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.job import spelled_out
-from costmodel.describe.jobs.keywords import RLKeywords
+from costmodel.describe.jobs.keywords import RLKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import RL_SECTION, names_no_degree, read_job_text
 from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.short_form import changed_switches
-from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import switch_text
 from costmodel.estimates.record import SCHEMA_VERSION

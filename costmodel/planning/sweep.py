@@ -27,9 +27,8 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, SWEEP_FIELDS, names
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER, usual_recipe
-from costmodel.describe.jobs.keywords import PlanKeywords
+from costmodel.describe.jobs.keywords import PlanKeywords, shows
 from costmodel.describe.jobs.reading import keywords, read, require_complete
-from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.frame import wide_columns
 from costmodel.estimates.record import SCHEMA_VERSION

@@ -22,11 +22,10 @@ from costmodel.base.version import __version__
 from costmodel.base.words import common_device
 from costmodel.bill.formula import names_of
 from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names
-from costmodel.describe.jobs.keywords import JobKeywords
+from costmodel.describe.jobs.keywords import JobKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import keywords, read
-from costmodel.describe.jobs.signature import shows
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.estimate import Estimate, require_estimate
 from costmodel.estimates.frame import line_records

@@ -20,9 +20,8 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.prices import price_note, with_price
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD
 from costmodel.describe.jobs.job import precision_on
-from costmodel.describe.jobs.keywords import RunKeywords
+from costmodel.describe.jobs.keywords import RunKeywords, shows
 from costmodel.describe.jobs.reading import keywords, read_all
-from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe

@@ -12,9 +12,8 @@ from costmodel.base.version import __version__
 from costmodel.bill.quantity import Figure
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
-from costmodel.describe.jobs.keywords import RLKeywords
+from costmodel.describe.jobs.keywords import RLKeywords, shows
 from costmodel.describe.jobs.reading import read
-from costmodel.describe.jobs.signature import shows
 from costmodel.describe.models.model import Model
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.rl_estimate import RLEstimate, estimate_rl_job

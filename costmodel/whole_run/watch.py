@@ -17,9 +17,8 @@ import numpy as np
 from costmodel.base.answer import Answer
 from costmodel.bill.quantity import Figure, quantity
 from costmodel.describe.jobs.fields import JOB_FIELDS, RUN_FIELDS
-from costmodel.describe.jobs.keywords import RunKeywords
+from costmodel.describe.jobs.keywords import RunKeywords, shows
 from costmodel.describe.jobs.reading import keywords
-from costmodel.describe.jobs.signature import shows
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.interop.step_log.collect import LogFollower

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from costmodel.base.errors import LayoutError
 from costmodel.describe.hardware.cluster import Tier
-from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.hardware import load_cluster
+from costmodel.describe.hardware.profile_schema import FabricConstants
 from costmodel.physics.network.expert_dispatch import moe_exchange_time
 from costmodel.physics.network.fabric import NCCL_ALGORITHMS, Fabric
 from costmodel.physics.network.mesh import Group

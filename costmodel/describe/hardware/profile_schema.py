@@ -8,19 +8,20 @@ import itertools
 from collections.abc import Iterable, Iterator
 from datetime import date
 from difflib import get_close_matches
+from functools import cached_property
 from math import prod
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from costmodel.base.errors import choices_hint
 from costmodel.base.words import DEVICE
 from costmodel.base.words import wanted as wanted_of
 from costmodel.describe.hardware.cluster import Software
-from costmodel.describe.hardware.fabric import FabricConstants
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.hardware.profile_files import citations
 from costmodel.describe.hardware.strict import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Strict, Watts
+from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.topologies import SWITCH, TOPOLOGIES
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "fp4"]
@@ -126,6 +127,52 @@ class AcceleratorFile(_Profile):
         if not {"fp16", "bf16"} & self.peak_dense.keys():
             raise ValueError("peak_dense: expected at least one of fp16 and bf16")
         return self
+
+
+# The ``fabric:`` block of a link, which `tools/fit/fit_fabric.py` writes from published sweeps: the fields of `Fabric`
+# under names without their unit where the value has it (``pipeline_s`` is ``pipeline: 2.5 us``).
+Basis = Literal["measured", "similar-link", "estimated"]
+
+# Longest ending first: a rate also ends in seconds.
+_UNITS: tuple[tuple[str, Any, bool], ...] = (
+    ("_bytes_per_s", BytesPerSecond, True),
+    ("_s", Seconds, True),
+    ("_factor", Annotated[float, Field(gt=0)], False),
+    ("_ranks", Annotated[int, Field(ge=2)], False),
+)
+
+
+def _constant_field(name: str) -> tuple[Any, Any]:
+    """Return type and default of a constant in a file, under its key there."""
+    for ending, kind, has_unit in _UNITS:
+        if name.endswith(ending):
+            default = Fabric._field_defaults[name]
+            return kind, Field(default=default, alias=name.removesuffix(ending) if has_unit else None)
+    raise TypeError(f"the name of constant {name!r} does not end in its unit")
+
+
+_FIELDS: dict[str, Any] = {name: _constant_field(name) for name in Fabric._fields}
+
+
+class _Block(Strict):
+    model_config = ConfigDict(populate_by_name=True)
+
+
+_Constants: Any = create_model("_Constants", __base__=_Block, **_FIELDS)
+
+
+class FabricConstants(_Constants):
+    """Fitted constants of one link, and where they come from."""
+
+    basis: Basis = "estimated"
+    source: str = "assumed"
+    points: int = Field(default=0, ge=0)
+    residual: float | None = Field(default=None, ge=0)
+
+    @cached_property
+    def constants(self) -> Fabric:
+        """The numbers alone, as the formulas receive them."""
+        return Fabric(**{name: float(getattr(self, name)) for name in Fabric._fields})
 
 
 class LinkFile(_Profile):

@@ -6,10 +6,13 @@ it says when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from numpy.typing import ArrayLike
+
+from costmodel.describe.jobs.fields import Field
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.cluster import Cluster
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from costmodel.describe.reliability import Reliability
     from costmodel.describe.site import Site
 
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 Words = str | Sequence[str] | None
 Number = float | str | None
 Numbers = ArrayLike | None
@@ -196,3 +200,28 @@ class ReadKeywords(JobKeywords, total=False):
     collective: str | None
     ranks: int | None
     nodes: int | None
+
+
+def shows(fields: Iterable[Field], *, searched: bool = False) -> Callable[[_Call], _Call]:
+    """Give a call the names and defaults of the fields it takes as ``**keywords``, instead of two stars.
+
+    With `searched`, what a search turns takes every sensible value where none is given: none is shown.
+    """
+
+    def default(field: Field) -> object:
+        if field.required:
+            return inspect.Parameter.empty  # the mark of a keyword that must be given
+        return None if searched and field.turned else field.default
+
+    def decorate(call: _Call) -> _Call:
+        signature = inspect.signature(call)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default(field))
+            for field in fields
+            if field.name not in signature.parameters
+        ]
+        setattr(call, "__signature__", signature.replace(parameters=[*own, *more]))  # noqa: B010
+        return call
+
+    return decorate

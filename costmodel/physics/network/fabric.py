@@ -23,7 +23,7 @@ class Fabric(NamedTuple):
     """Constants of the collective library on one link.
 
     The file model of a link's ``fabric:`` block is made from these fields: their names say the unit
-    (`costmodel.describe.hardware.fabric`). Defaults are those of a link that nobody has measured.
+    (`costmodel.describe.hardware.profile_schema`). Defaults are those of a link that nobody has measured.
     """
 
     rate_factor: float = 1.0
