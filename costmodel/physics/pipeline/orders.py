@@ -53,7 +53,7 @@ def _both_ways(p: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return (tuple((r, 0) for r in range(p)), tuple((r, 1) for r in reversed(range(p))))
 
 
-def _tasks(rows: Iterable[tuple[str, int, int]]) -> Tasks:
+def tasks_of(rows: Iterable[tuple[str, int, int]]) -> Tasks:
     """Return tasks given as kind, chunk and micro-batch."""
     return np.array([(KINDS.index(kind), chunk, micro_batch, 0) for kind, chunk, micro_batch in rows])
 
@@ -82,12 +82,12 @@ def _one_f_one_b(forwards: Tasks, backwards: Tasks, warm_up: int) -> Tasks:
 
 def naive(p: int, m: int, v: int) -> Orders:
     """One micro-batch at a time through the whole model."""
-    return Orders((_tasks((kind, 0, i) for i in range(m) for kind in "FB"),) * p, _loop(p, 1), 1)
+    return Orders((tasks_of((kind, 0, i) for i in range(m) for kind in "FB"),) * p, _loop(p, 1), 1)
 
 
 def gpipe(p: int, m: int, v: int) -> Orders:
     """All forwards, then all backwards."""
-    return Orders((_tasks((kind, 0, i) for kind in "FB" for i in range(m)),) * p, _loop(p, 1), 1)
+    return Orders((tasks_of((kind, 0, i) for kind in "FB" for i in range(m)),) * p, _loop(p, 1), 1)
 
 
 def _plain(p: int, m: int, kind: str, ahead: int) -> tuple[Tasks, ...]:
@@ -138,7 +138,7 @@ def _building_block(
         timed = [
             (6 * i + start, (*task, i)) for i in range(m) for start, task in zip(starts, passes, strict=True)
         ]
-        ranks.append(_tasks(task for _, task in sorted(timed, key=itemgetter(0))))
+        ranks.append(tasks_of(task for _, task in sorted(timed, key=itemgetter(0))))
     return tuple(ranks)
 
 
@@ -154,7 +154,7 @@ def zb_v(p: int, m: int, v: int) -> Orders:
             if count[task] < m:
                 steps.append((*task, count[task]))
                 count[task] += 1
-        ranks.append(_tasks(steps))
+        ranks.append(tasks_of(steps))
     return Orders(tuple(ranks), _vee(p), 2, fill_limit=2 * p)
 
 
