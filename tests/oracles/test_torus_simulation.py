@@ -130,21 +130,6 @@ def lines_of(shape, side):
         yield [tuple(at if i == side else c for i, c in enumerate(fixed)) for at in range(shape[side])]
 
 
-def gather_at_once(shape, size, *, wraps, alpha):
-    """Gather in as many parts as sides, longest first, part p along side p first and going on round, in step."""
-    shape = sorted(shape, reverse=True)
-    k, n = len(shape), prod(shape)
-    links, start = Links(alpha), 0.0
-    for phase in range(k):
-        for part in range(k):
-            side = (part + phase) % k
-            before = prod(shape[(part + j) % k] for j in range(phase))
-            for line in lines_of(shape, side):
-                gather_line(links, start, line, size / k / n * before, side, wraps, lambda _: None)
-        start = links.run()
-    return start
-
-
 def gather_in_turn(shape, size, *, wraps, alpha):
     """Gather the whole along the shortest side, then what there is along the next."""
     n = prod(shape)
@@ -246,28 +231,6 @@ BOXES = [
     (8, 8, 8),
     (3, 4, 5),
 ]
-
-
-def test_a_gather_over_all_sides_at_once_in_phases():
-    """Exactly equal without start-ups, whatever the sides; with them too where the sides are equal."""
-    for wraps in [False, True]:
-        for shape in BOXES:
-            wraps = wraps and min(shape) > 2
-            for alpha in (0.0, ALPHA) if len(set(shape)) == 1 else (0.0,):
-                want = gather_at_once(shape, 1e4, wraps=wraps, alpha=alpha)
-                got = formula("all_gather", 1e4, shape, wraps=wraps, alpha=alpha, algorithm="sides-at-once")
-                assert got == pytest.approx(want, rel=1e-9)
-
-
-def test_what_comes_in_over_a_chips_links_bounds_all_sides_at_once():
-    """Equal sides reach the bound; unequal ones, in step, come within a quarter of it."""
-    for wraps in [False, True]:
-        for shape in BOXES:
-            wraps = wraps and min(shape) > 2
-            got = formula("all_gather", 1e4, shape, wraps=wraps, alpha=0.0, algorithm="sides-at-once")
-            n = prod(shape)
-            least = (n - 1) / n * 1e4 / (RATE * len(shape) * (2 if wraps else 1))
-            assert least * (1 - 1e-9) <= got <= least * (1 + 1e-9 if len(set(shape)) == 1 else 1.25)
 
 
 def test_a_gather_with_sides_in_turn():

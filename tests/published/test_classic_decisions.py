@@ -10,123 +10,15 @@ import costmodel as cm
 from costmodel.step.anatomy.params import num_params
 
 H100 = {"cluster": "h100-ndr", "gpus": 64, "global_batch": 512, "seq_len": 4096}
-GPT3 = {"model": "gpt3-175b", "cluster": "dgx-a100-hdr", "gpus": 1024, "global_batch": 1536, "seq_len": 2048}
-V3 = {
-    "model": "deepseek-v3",
-    "cluster": "h800-cx7",
-    "gpus": 2048,
-    "global_batch": 15360,
-    "seq_len": 4096,
-    "precision": "fp8-block",
-    "recipe": "hai-llm",
-}
 
 
 def seconds(est):
     return float(est.step_time_s)
 
 
-def degrees(est):
-    return {name: int(getattr(est.job.layout, name)) for name in ("tp", "pp", "cp", "ep")}
-
-
-def share(est, category):
-    return float(est.exposed_by("category").get(category, 0.0)) / seconds(est)
-
-
 def hidden(est, axis):
     """Share of an axis' messages that runs beside compute."""
     return float(est.hidden_by_axis()[axis])
-
-
-@pytest.fixture(scope="module")
-def best():
-    """Return the best layouts of four jobs, one a branch of the tree."""
-    return {
-        "below 10B": cm.plan(model="llama3-8b", **H100, kept=1).best,
-        "below 100B": cm.plan(model="llama3-70b", **H100, kept=1).best,
-        "dense": cm.plan(**GPT3, kept=1).best,
-        "experts": cm.plan(**V3).best,
-    }
-
-
-def test_below_ten_billion_data_parallelism_alone_is_best(best):
-    """The tree: "< 10B: use DDP or FSDP". The fastest of Megatron is that; FSDP is within 7 % of torchtitan's plan.
-
-    Of 79 GiB it takes 74: a plan that leaves what four of five runs of its kind needed cuts the layers in two.
-    """
-    alone = cm.plan(model="llama3-8b", **H100, headroom=0.05, kept=1).best
-    assert degrees(alone) == {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
-    assert seconds(alone) < seconds(best["below 10B"]) < 1.05 * seconds(alone)
-    titan = {"model": "llama3-8b", **H100, "recipe": "torchtitan"}
-    fsdp = cm.estimate(**titan, layout="tp1", zero_stage=2, recompute="selective")
-    assert fsdp.fits
-    assert seconds(fsdp) < 1.07 * seconds(cm.plan(**titan, kept=1).best)
-
-
-def test_below_a_hundred_billion_eight_way_tensor_parallelism_is_too_much(best):
-    """The tree: FSDP with TP of 2 to 8, else TP 8 and PP 2 to 4. Its last rule costs a fifth: TP 4 and PP 4 win."""
-    plan = best["below 100B"]
-    assert degrees(plan) == {"tp": 4, "pp": 4, "cp": 1, "ep": 1}
-    tree = [cm.estimate(model="llama3-70b", **H100, layout=f"tp8 pp{pp}", schedule="1f1b") for pp in (2, 4)]
-    assert all(est.fits for est in tree)
-    least = min(seconds(est) for est in tree) / seconds(plan)
-    assert 1.15 < least < 1.35
-    # FSDP and TP 2, the least of the tree's degrees, runs at 0.8 of the best plan; with TP 8 at a half and less.
-    fsdp = {
-        tp: min(
-            seconds(est)
-            for size in (1, 2, 4)
-            if (
-                est := cm.estimate(
-                    model="llama3-70b",
-                    **H100,
-                    layout=f"tp{tp}",
-                    recipe="torchtitan",
-                    zero_stage=3,
-                    recompute="selective",
-                    micro_batch=size,
-                )
-            ).fits
-        )
-        for tp in (2, 4, 8)
-    }
-    assert fsdp[2] < fsdp[4] < fsdp[8]
-    assert 1.15 < fsdp[2] / seconds(plan) < 1.45
-
-
-def test_above_a_hundred_billion_all_three_are_used(best):
-    """The tree: TP 8, PP 8 to 16 and DP. So has the plan; the tree's, plainly scheduled, are within 20 %."""
-    plan = best["dense"]
-    assert degrees(plan) == {"tp": 8, "pp": 8, "cp": 1, "ep": 1}
-    job = {**GPT3, "recompute": "selective"}
-    plain = [seconds(cm.estimate(**job, layout=f"tp8 pp{pp}", schedule="1f1b")) for pp in (8, 16)]
-    looped = seconds(cm.estimate(**job, layout="tp8 pp8 vp6", schedule="interleaved"))
-    assert looped < min(plain) < max(plain) < 1.3 * seconds(plan)
-    assert looped < 1.2 * seconds(plan)
-
-
-def test_experts_come_before_tensor_parallelism(best):
-    """The tree: "EP + TP + PP + DP". All but TP, as DeepSeek trained it (ep64; twice that is as fast)."""
-    found = degrees(best["experts"])
-    assert found["ep"] in (64, 128)
-    assert found["pp"] > 1
-    assert found["tp"] == 1
-
-
-def test_targets_of_the_best_plans(best):
-    """MFU above 40 % is good, above 50 % excellent; bubble below 10 %; 80 % of communication overlapped.
-
-    Dense plans reach them for data parallelism, not for TP: half of it is on the critical path (12.6 says so).
-    Experts in 8 bits reach 24 % of the 8-bit peak, which nobody exceeds.
-    """
-    for name in ("below 10B", "below 100B", "dense"):
-        assert float(best[name].mfu) > 0.5
-        assert share(best[name], "bubble") < 0.1
-    assert 0.2 < float(best["experts"].mfu) < 0.4
-    assert share(best["experts"], "bubble") < 0.1
-    assert hidden(best["below 10B"], "dp") > 0.8
-    assert hidden(best["below 100B"], "tp") < 0.8
 
 
 def fsdp(gpus, cluster="h100-ndr", **changes):

@@ -66,6 +66,11 @@ def test_inherited_cluster_replaces_only_what_it_names():
     assert child.price_usd_per_gpu_hour != parent.price_usd_per_gpu_hour
 
 
+def test_products_that_nobody_timed_are_estimates():
+    names = ("h100-sxm-80gb", "b300", "mi455x", "vr200", "rtx-a6000")
+    assert [load_accelerator(name).is_estimated for name in names] == [False] * 2 + [True] * 3
+
+
 # Composing: the five words of a published run.
 def test_composed_clusters():
     """Accelerator, GPUs of a node and of an NVLink domain, rate and kind of the network, GPUs: kinds and sizes of the tiers."""

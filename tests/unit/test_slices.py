@@ -126,6 +126,13 @@ def test_gradients_go_round_the_other_two_sides_at_once():
     assert steps["transfer_s"] == pytest.approx(63 / 64 * terms["size_bytes"] / (4 * 90e9), rel=1e-12)
 
 
+def test_a_torus_has_one_to_three_sides(profiles):
+    for shape, sides in (("[16]", 1), ("[16, 16]", 2), ("[4, 4, 4, 4]", 0), ("[]", 0)):
+        (profiles / "chips.yaml").write_text(CLUSTER.replace("[16, 16, 16]", shape))
+        said = check_file(profiles / "chips.yaml")
+        assert len(load_cluster("chips").tiers[0].shape) == sides if sides else "shape" in said[0], shape
+
+
 def test_several_slices_meet_over_the_network():
     est = price(gpus=2048)
     (line,) = est.explain("dp.dense.grad_reduce_scatter")

@@ -55,11 +55,14 @@ def rows(*changes):
 @pytest.fixture(scope="module")
 def jobs():
     plain = make_job(model="llama3-8b", gpus=8, global_batch=8, seq_len=1024)
-    return (plain, plain.switched({"cuda_graphs": True}))
+    narrow = make_job(
+        model="llama3-8b", gpus=8, global_batch=8, seq_len=1024, precision="fp8", axis_order="tp cp pp dp"
+    )
+    return (plain, plain.switched({"cuda_graphs": True}), narrow)
 
 
 def test_things_are_counted(jobs):
-    """Three axes with virtual stages; a group; recomputation beside ZeRO-3; a switch that is not the recipe's."""
+    """Three axes with virtual stages; a group; recomputation beside ZeRO-3; a switch; an order of axes and 8 bits."""
     table = rows(
         {"score": 1.0},
         {"score": 1.0, "tp": 2.0, "pp": 2.0, "vp": 3.0, "schedule": 4.0},
@@ -67,8 +70,9 @@ def test_things_are_counted(jobs):
         {"score": 1.0, "recompute": 2.0, "zero_stage": 3.0},
         {"score": 1.0, "job": 1.0},
         {"score": 1.0, "zero_stage": 0.0},
+        {"score": 1.0, "job": 2.0},
     )
-    assert num_things(table, jobs).tolist() == [0, 3, 1, 2, 1, 0]
+    assert num_things(table, jobs).tolist() == [0, 3, 1, 2, 1, 0, 2]
 
 
 def test_equal_rows_are_one(jobs):

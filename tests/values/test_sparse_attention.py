@@ -154,6 +154,8 @@ def test_blocks_are_chosen_by_their_mean_keys():
     )
     core = each_us(est, "compute.attention.core.forward")["compute.attention.core.forward"]
     assert core == near(attention_us(8, 4, T, T, CHOSEN, 128))
+    # Four layers keep the places of four blocks for each of eight heads, in four bytes.
+    assert memory(est, "activation.mixer") == {"activation.mixer": 4 * 4 * T * 8 * 4}
 
 
 def test_three_branches():
