@@ -17,6 +17,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from costmodel.base.words import plural
+
 if TYPE_CHECKING:
     from costmodel.base.grid import Grid
 
@@ -25,6 +27,9 @@ _GAPS = (3, 1)
 _READABLE = 18
 """Least cells of a text that is wrapped in a column. [-]"""
 _NARROWEST = 20
+_WHOLE_ROWS = 3
+_SHORTER = ((6, 100), (6, 2), (2, 2))
+"""Rows of a table, and tables, that are left of an answer in short: the next pair where the one before does not do. [-]"""
 PIPE_WIDTH = 10_000
 _PIPED = 200
 """Cells of a table of texts where no terminal limits it; numbers take what they need. [-]"""
@@ -56,6 +61,34 @@ def drawn(grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = 
         # A command is one line, whatever the terminal: wrapped by us it could not be copied.
         console.print(_text(remark), soft_wrap=remark.startswith(COMMAND))
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
+def drawn_short(
+    grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = None, most: int | None = None
+) -> str:
+    """Return tables and sentences as text, in at most so many lines of a terminal.
+
+    The longest tables lose their last rows, and the last tables go; those without titles, which have the answer, and
+    those of three rows stay whole.
+    """
+    text = drawn(grids, remarks, width=width)
+    if width is None or most is None:
+        return text
+    counts = [len(grid.rows) if any(column.title for column in grid.columns) else 0 for grid in grids]
+    shown, left = list(grids), [0 if count <= _WHOLE_ROWS else min(count, most) for count in counts]
+    for fewest_rows, fewest_grids in _SHORTER:
+        while text.count("\n") > most and (max(left) > fewest_rows or len(shown) > fewest_grids):
+            place = left.index(max(left))
+            if left[place] > fewest_rows:
+                left[place] = max(fewest_rows, int(left[place] * 0.9))
+                note = f"{grids[place].note} {left[place]} of {counts[place]} rows: --details has all".strip()
+                shown[place] = grids[place]._replace(rows=grids[place].rows[: left[place]], note=note)
+            else:
+                shown, left = shown[:-1], left[:-1]
+            gone = len(grids) - len(shown)
+            more = [f"{plural(gone, 'more table')}: --details"] if gone else []
+            text = drawn(shown, [*remarks, *more], width=width)
+    return text
 
 
 def _print(console: Console, grid: Grid) -> None:

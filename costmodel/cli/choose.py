@@ -12,11 +12,11 @@ from costmodel.base.errors import CostModelError, shown
 from costmodel.base.version import install_command
 from costmodel.cli import options as opt
 from costmodel.cli.command import (
-    DETAILED,
     command,
     command_with,
     file_and_flags,
     merged_job,
+    refuse_flags,
     with_profiles,
 )
 from costmodel.cli.output import Result, Target, checked_folder, planned_figure, result_of, shortened, waiting
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     """,
     fields=(*PLAN_FIELDS, *LENGTH_FIELDS),
     several=True,
-    output=DETAILED,
     endings=(".parquet", ".yaml", ".yml", ".sh", ".toml", ".py"),
 )
 def plan(
@@ -81,9 +80,7 @@ def plan(
             "--plot": plot or figure,
             "--check": check,
         }
-        for flag, value in flags.items():
-            if value:
-                raise CostModelError(f"{flag}: a plan of reinforcement learning has none; it has --emit job")
+        refuse_flags(flags, "a plan of reinforcement learning has none; it has --emit job")
         return _plan_rl(cm.plan_rl(**held), given, target, emit)
     draw = planned_figure("Plan", plot, target, figure)
     folder = checked_folder(save, target.force) if save else None

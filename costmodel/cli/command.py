@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from costmodel.interop.answer import JobFile
 
 _Command = Callable[..., Any]
-OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet")
+OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet", "details")
+_WHOLE = ("every_line", "every_one", "top", "commands", "worst", "line", "tree", "samples", "expect")
+"""Flags of whoever wants more lines than an answer in short has."""
 _NEEDS_A_LAYOUT = ("check", "emit", "save", "plot")
 """Flags to which that nothing fits is no answer."""
-DETAILED = (*OUTPUT_FLAGS, "details")
-"""Of commands that print twenty lines unless more are asked for."""
 
 
 def command_group(name: str, summary: str = "") -> typer.Typer:
@@ -101,6 +101,7 @@ def command(
 
         def run(**values: Any) -> None:
             target = Target.of(**{p.name: values[p.name] for p in rest}, endings=endings)
+            target = target._replace(is_short=not any(values.get(name) for name in _WHOLE))
             notes: list[str] = []
             keywords = {p.name: values[p.name] for p in own}
             if "given" in wanted:
@@ -189,6 +190,13 @@ def priced(given: Mapping[str, Any]) -> Estimate:
     for sentence in est.assumptions:
         given["note"](sentence)
     return est
+
+
+def refuse_flags(flags: Mapping[str, Any], why: str) -> None:
+    """Refuse the first of some flags that has a value."""
+    for flag, value in flags.items():
+        if value:
+            raise CostModelError(f"{flag}: {why}")
 
 
 def read_flags(given: Mapping[str, Any], *, several: bool = False) -> dict[str, Any]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     costmodel read --schema job --out job.schema.json
     """,
     fields=(*JOB_FIELDS, *LENGTH_FIELDS),
-    output=("out", "force", "quiet"),
+    output=("out", "force", "quiet", "details"),
     endings=(".yaml", ".yml"),
 )
 def read(

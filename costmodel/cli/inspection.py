@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.cli.command import DETAILED, command, command_with, jobs_side_by_side, merged_job, priced
+from costmodel.cli.command import command, command_with, jobs_side_by_side, merged_job, priced
 from costmodel.cli.output import Result, Target, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
 
@@ -24,7 +24,6 @@ _SMALL_SHARE = 0.002
         --global-batch 2048 --seq-len 8192 --tree
     """,
     fields=JOB_FIELDS,
-    output=DETAILED,
 )
 def explain(
     given: Mapping[str, Any],
@@ -65,7 +64,6 @@ def explain(
     costmodel compare job.yaml --vary zero=0,1,2,3 --plot zero.svg
     """,
     fields=JOB_FIELDS,
-    output=DETAILED,
 )
 def compare(
     given: Mapping[str, Any],
@@ -109,7 +107,6 @@ def compare(
     costmodel sensitivity job.yaml --by 0.5 --format csv
     """,
     fields=JOB_FIELDS,
-    output=DETAILED,
 )
 def sensitivity(
     given: Mapping[str, Any],

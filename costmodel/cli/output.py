@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from costmodel.base.answer import Answer, Summary
     from costmodel.base.grid import Grid
 
+_MOST_LINES = 25
 _PATIENCE_S = 1.0
 _PIPED_COLUMNS, _LEAST_COLUMNS = 100, 60
 """Of a figure that is drawn in no terminal, and of the narrowest."""
@@ -88,6 +89,8 @@ class Target(NamedTuple):
     quiet: bool
     force: bool
     details: bool = False
+    is_short: bool = False
+    """Whether a table in a terminal ends after `_MOST_LINES`, unless details are asked for."""
 
     @classmethod
     def of(
@@ -130,12 +133,17 @@ class Target(NamedTuple):
         if self.csv is not None:
             self.write(self.csv, _text(result, Format.csv))
         width = _terminal_width() if self.out is None else None
+        from costmodel.base.answer import Summary
+
         is_short = self.format is Format.table and self.out is None and not self.details
         short = result.summary() if is_short and result.summary is not None else None
+        is_listing = type(found).__name__ == "Listing"
+        if short is None and is_short and self.is_short and width is not None and not is_listing:
+            short = Summary(result.grids(), result.remarks)
         if short is not None:
-            from costmodel.base.screen import drawn
+            from costmodel.base.screen import drawn_short
 
-            self.put(drawn(*short, width=width))
+            self.put(drawn_short(*short, width=width, most=_MOST_LINES if self.is_short else None))
         else:
             self.put(_text(result, self.format, width=width))
         if self.format is Format.csv:

@@ -11,11 +11,11 @@ import typer
 from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
 from costmodel.cli.command import (
-    DETAILED,
     command,
     command_with,
     file_and_flags,
     merged_job,
+    refuse_flags,
 )
 from costmodel.cli.output import Target, hold, planned_figure, result_of, shortened, waiting
 from costmodel.describe.jobs.fields import (
@@ -43,7 +43,6 @@ from costmodel.describe.jobs.fields import (
     costmodel estimate job.yaml --expect "mfu > 0.3, memory < 78 GiB" --format json | jq .mfu
     """,
     fields=(*JOB_FIELDS, *LENGTH_FIELDS),
-    output=DETAILED,
 )
 def estimate(
     given: Mapping[str, Any],
@@ -80,11 +79,18 @@ def estimate(
     from costmodel.describe.jobs.merge import is_rl, names_no_degree
 
     if is_rl(asked):
-        if samples or expect or html or trace or roofline:
-            raise CostModelError(
-                "--samples, --expect, --html, --trace and --roofline: are of a training step; this is one of "
-                "reinforcement learning"
-            )
+        flags = {
+            "--samples": samples,
+            "--expect": expect,
+            "--html": html,
+            "--trace": trace,
+            "--roofline": roofline,
+            "--details": target.details,
+            "--all-lines": every_line,
+            "--start": start,
+            "--tokens": asked.get("tokens"),
+        }
+        refuse_flags(flags, "is of a training step; this is one of reinforcement learning")
         return _estimate_rl(asked, target, check, plot, figure)
     draw = planned_figure("Estimate", plot, target, figure)
     if start and not html:

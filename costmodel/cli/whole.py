@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from costmodel.cli.command import (
-    DETAILED,
     command,
     command_with,
     jobs_side_by_side,
@@ -38,7 +37,6 @@ _RUN = (*JOB_FIELDS, *LENGTH_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"
     costmodel run job.yaml --tokens 2e12 --failures-per-node-day 0.01 --spare-nodes 4 --format json
     """,
     fields=_RUN,
-    output=DETAILED,
 )
 def run(
     given: Mapping[str, Any],

@@ -34,7 +34,7 @@ from costmodel.step.price import price
 if TYPE_CHECKING:
     import pandas as pd
 
-PLANNED = "No layout was named, and data parallelism alone does not do: this is the planner's best."
+PLANNED = "Layout: the planner's best, as none was named and data parallelism alone does not do."
 _FORMS = {"long": long_columns, "wide": wide_columns}
 
 

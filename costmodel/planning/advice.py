@@ -287,9 +287,14 @@ def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, fl
 def why_not(plan: Found, layout: str | Mapping[str, Any], job: int = 0) -> str:
     """Say why a layout is not the plan: impossible, too large, or slower and by what.
 
-    Degrees left out are 1; other choices take their best value.
+    Degrees left out are 1; other choices take their best value. A number is that of a row of the plan's tables.
     """
     question = plan.question
+    if isinstance(layout, str) and layout.strip().isdecimal():
+        row = plan.row_of(int(layout))
+        return _slower(
+            plan, plan.estimate_of(plan.kept.top, row), float(plan.kept.top["score"][row]), question
+        )
     asked_of = question.jobs[job]
     named = keywords(
         parse_layout(layout) if isinstance(layout, str) else layout,

@@ -327,6 +327,15 @@ class Found:
                 ranks[own] = None
         return ranks
 
+    def row_of(self, rank: int) -> int:
+        """Return the kept row of a rank."""
+        if rank not in self.ranks:
+            known = max(number for number in self.ranks if number is not None and number <= len(self))
+            raise LayoutError(
+                f"why-not: no row has number {rank}; the layouts that were kept have 1 to {known}"
+            )
+        return self.ranks.index(rank)
+
     def marks(self, row: int) -> str:
         """Say what is to be known of a kept row before its figures: yours, the fastest, the simplest of the fastest."""
         marks = ["yours"] if row == self.own_row else []

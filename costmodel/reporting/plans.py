@@ -128,14 +128,12 @@ def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
 
 def _odds_text(found: Odds, chosen: Sequence[int]) -> str:
     """Say how likely the fastest layout is among a few, and what benchmarking them gains."""
-    chance = f"{found.holds(chosen):.0%} chance that the fastest layout (within {NOISE:.0%}) is one of these."
+    chance = f"{found.holds(chosen):.0%} chance that one of these is the fastest layout (within {NOISE:.0%})"
     if len(chosen) < 2:
-        return chance
+        return f"{chance}."
     every = "both" if len(chosen) == 2 else f"all {len(chosen)}"
-    return (
-        f"{chance} Benchmark {every}: expected loss vs. the true optimum drops from {found.regret([0]):.1%} to "
-        f"{found.regret_after(chosen):.1%}."
-    )
+    before, after = found.regret([0]), found.regret_after(chosen)
+    return f"{chance}; to benchmark {every} cuts the expected loss from {before:.1%} to {after:.1%}."
 
 
 # --- several machines ---

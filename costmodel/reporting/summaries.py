@@ -138,6 +138,6 @@ def spent_text(est: Estimate, tokens: float) -> str:
     hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
     mixed = mixed_note(est.job.cluster)
     note = f" ({mixed})" if mixed else ""
-    cost = "" if price is None else f", ${price * hours:,.0f} at ${price:,.2f} a GPU-hour{note}"
-    text = "{0:count} in {1:days}, {2:,.0f} GPU-hours{cost} (without failures: costmodel run)"
+    cost = "" if price is None else f", ${price * hours:,.0f} at ${price:,.2f} each{note}"
+    text = "{0:count} in {1:days}, {2:,.0f} GPU-hours{cost}, no failures"
     return say(text, {}, tokens, float(est.days(tokens)), hours, cost=cost)

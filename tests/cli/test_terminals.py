@@ -15,7 +15,7 @@ from rich.cells import cell_len
 import costmodel as cm
 from costmodel.base.answer import rows_of
 from costmodel.base.grid import Grid, columns
-from costmodel.base.screen import drawn
+from costmodel.base.screen import drawn, drawn_short
 from costmodel.cli import main
 
 WIDTHS = (40, 80, 100, 160)
@@ -174,6 +174,13 @@ SHORT = (
     f"sensitivity {SEVENTY}",
     f"compare {SEVENTY} --vary tp=2,4,8",
     "generate llama3-70b 8xH100",
+    "estimate deepseek-v3-671b 2048xh800",
+    "estimate deepseek-v3-671b 2048xh800 --roofline",
+    "plan mixtral-8x7b 64xH100",
+    "collective all-reduce --size 1GB --ranks 64 --cluster h100-ndr",
+    "model show deepseek-v3-671b",
+    "recipe show megatron-core",
+    "hardware show h100-sxm-80gb",
 )
 
 
@@ -185,6 +192,26 @@ def test_an_answer_is_twenty_five_lines_at_most(capsys, monkeypatch):
         shown = plain(capsys.readouterr().out).splitlines()
         assert 5 < len(shown) <= 25, line
         assert max(cell_len(one) for one in shown if not one.startswith("  costmodel ")) <= 80, line
+
+
+def test_a_long_answer_in_short_keeps_its_head_and_says_what_is_left_out():
+    head = Grid("Head", columns("", ""), [["name", str(n)] for n in range(8)])
+    rows = [[f"row {n}", str(n)] for n in range(100)]
+    tables = [Grid(f"T{n}", columns("Name", "N >"), rows, note="A note.") for n in range(4)]
+    shown = plain(drawn_short([head, *tables], ["Last."], width=80, most=25))
+    assert shown.count("\n") <= 25
+    for text in (
+        "name   7",
+        "row 0",
+        "A note. 6 of 100 rows: --details has all",
+        "3 more tables: --details",
+        "Last.",
+    ):
+        assert text in shown, text
+    assert drawn_short([head], [], width=80, most=5) == drawn([head], [], width=80)
+    three = Grid("T", columns("Name", "N >"), rows[:3])
+    assert "row 2" in drawn_short([head, three], [], width=80, most=5)
+    assert "row 99" in drawn_short(tables, [], most=25)  # a pipe has all
 
 
 def test_the_best_is_beaten_on_both_axes_by_no_row_of_the_same_screen():

@@ -10,6 +10,7 @@ from test_host_memory import host
 
 import costmodel as cm
 from costmodel.base.errors import LayoutError, NoLayoutError
+from costmodel.base.units import format_seconds
 from costmodel.describe.odds import odds
 from costmodel.planning.search import PricedSlab, space_of
 
@@ -293,6 +294,17 @@ def test_what_tensor_parallelism_over_several_nodes_would_save():
     assert dict(inside.gains())["tp inside the domain"] == pytest.approx(gain, rel=1e-6)
     for found in (beyond, plan(free=("tp",), gpus=8, global_batch=8)):
         assert "tp inside the domain" not in dict(found.gains())
+
+
+def test_why_not_by_the_number_of_a_row():
+    found = cm.plan(model="llama3-8b", gpus=16, global_batch=64, seq_len=8192)
+    frame = found.to_frame()
+    third = frame[frame["rank"] == 3].iloc[0]
+    assert found.why_not("1").startswith("it is the plan")
+    said = found.why_not("3")
+    assert format_seconds(float(third.step_time_s)) in said
+    with pytest.raises(cm.CostModelError, match="no row has number 123456"):
+        found.why_not("123456")
 
 
 def test_why_not():

@@ -471,8 +471,10 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
             assert "Assumed layouts: generation tp2. No other is 0.5% faster" in out
     for command, said in (
         (["run", str(path)], "--steps"),
-        (["estimate", str(path), "--samples", "9"], "--samples, --expect, --html"),
+        (["estimate", str(path), "--samples", "9"], "--samples: is of a training step"),
         (["plan", str(path), "--emit", "megatron"], "--emit megatron: a plan of reinforcement learning"),
+        (["estimate", str(path), "--details"], "--details: is of a training step"),
+        (["estimate", str(path), "--tokens", "1T"], "--tokens: is of a training step"),
         (["plan", str(path), "--details"], "--details: a plan"),
         (["plan", str(path), "--tokens", "5"], "--tokens: a plan"),
         (["plan", str(path), "--why-not", "tp2"], "--why-not: a plan"),

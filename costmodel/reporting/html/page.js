@@ -83,12 +83,13 @@
     }
     const step = stepTime(index);
     const held = memory(index);
+    const rate = job.tokens_per_step / step / chosen.gpus;
     const dp = chosen.gpus / (chosen.tp * chosen.cp * chosen.pp);
     const utilisation = job.peak_seconds_of_one_gpu / step / chosen.gpus;
     byId("slider-step").textContent = seconds(step) + " a step";
     byId("slider-compare").textContent =
       `${digits(step / job.step_time_s, 3)} × the job's · MFU ${(100 * utilisation).toFixed(1)} % · dp ${dp} · ` +
-      `${Math.round(job.tokens_per_step / step / chosen.gpus).toLocaleString("en-US")} tokens/s/GPU` +
+      `${rate >= 100 ? Math.round(rate).toLocaleString("en-US") : digits(rate, 3)} tokens/s/GPU` +
       (plain[index] ? " · with plain 1F1B: the job's schedule does not run this" : "");
     byId("slider-memory").textContent = gib(held) + " a GPU";
     const left = job.capacity_bytes - held;
