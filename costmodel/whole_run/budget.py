@@ -22,7 +22,7 @@ from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD
 from costmodel.describe.jobs.job import precision_on
 from costmodel.describe.jobs.keywords import RunKeywords, shows
 from costmodel.describe.jobs.reading import keywords, read_all
-from costmodel.describe.models.dense_model import LARGEST, SMALLEST, dense_model
+from costmodel.describe.models.model_families import LARGEST, SMALLEST, dense_model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.estimates.record import SCHEMA_VERSION

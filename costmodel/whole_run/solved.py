@@ -32,19 +32,12 @@ _POINT = re.compile(r"([\d.]+[kK]?)\s*=\s*([\d.e-]+)%?")
 
 
 class Difficulty(NamedTuple):
-    """How rates of problems are distributed.
-
-    Attributes
-    ----------
-    rate : float or ndarray
-        Mean share of the samples that solve a problem. [-]
-    alike : float or ndarray
-        a + b of the Beta distribution of rates: the larger, the more alike the problems; infinite where all have the
-        mean rate. [-]
-    """
+    """How rates of problems are distributed."""
 
     rate: ArrayLike
+    """Mean share of the samples that solve a problem. [-]"""
     alike: ArrayLike = np.inf
+    """a + b of the Beta distribution of rates: the larger, the more alike; infinite where all have the mean. [-]"""
 
     def solved(self, k: ArrayLike) -> Array:
         """Return the share of problems that one of k samples solves. [-]"""
@@ -202,27 +195,8 @@ def train_and_sample(
     .. math:: \max_{N, k}\; \text{pass@}k\big(L(N, D)\big), \quad
               6 N D\, c + Q\, k\, s(N) = B
 
-    Parameters
-    ----------
-    law : ScalingLaw
-        L.
-    measured : tuple of Measured
-        Two models.
-    dollars : float
-        B. [USD]
-    problems : float
-        Q. [-]
-    samples : ndarray
-        k that are tried. [-]
-    sizes, usd_per_sample : ndarray
-        N that can be served, and s, what a sample of each costs. [-], [USD]
-    train_usd_per_flop : float
-        c. [USD/FLOP]
-
-    Returns
-    -------
-    Solved or None
-        None where no size leaves money for training.
+    L is the loss of the law, N a size that can be served and s what a sample of it costs [USD], D the tokens, c what a
+    FLOP of training costs [USD], Q the problems and B the budget [USD]. None where no size leaves money for training.
 
     References
     ----------

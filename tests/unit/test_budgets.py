@@ -8,7 +8,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.cli import main
-from costmodel.describe.models.dense_model import dense_model
+from costmodel.describe.models.model_families import dense_model
 from costmodel.physics.run.scaling_laws import (
     LAWS,
     cheapest_over_lifetime,

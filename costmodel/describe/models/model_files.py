@@ -48,7 +48,7 @@ def load_model(name: str) -> Model:
     if not files_are_closed() and is_there(path, folder=True):
         return _load_file(path / "config.json")
     if size := re.fullmatch(r"dense-?(\d+(?:\.\d+)?)b", name.strip().lower()):
-        from costmodel.describe.models.dense_model import dense_model
+        from costmodel.describe.models.model_families import dense_model
 
         return dense_model(float(size[1]) * 1e9)
     preset_by_name = {name: name for name in (*list_models(), *_hub())} | _aliases()
