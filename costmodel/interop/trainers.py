@@ -490,6 +490,33 @@ def _recomputes(job: Job) -> bool:
     return RECOMPUTE_POLICIES[int(job.layout.recompute)] == "full"
 
 
+def read_hyperpod(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a recipe of SageMaker HyperPod for a model of Hugging Face."""
+    config = Values(key_table("hyperpod"), parse_yaml(file.text, file.name), "HyperPod")
+    draft = Draft(given, config)
+    _take_model(config["model"], draft)
+    draft.put(
+        gpus=config["nodes"] * config["gpus_per_node"],
+        recipe=_FSDP_RECIPE,
+        zero_stage=config["sharding"],
+        precision="fp8-delayed" if config["fp8"] else config["precision"],
+        recompute="full" if config["recompute"] else "none",
+        **{name: config[name] for name in ("tp", "cp", "ep", "micro_batch", "seq_len")},
+    )
+    ranks, shard = draft["gpus"] // draft["tp"], config["shard"] or 0
+    draft.put(
+        global_batch=draft["micro_batch"] * max(ranks // draft["cp"], 1),
+        shard_group=shard if 0 < shard < ranks else None,
+    )
+    draft.put_optimizer(config["optimizer"])
+    if tuner := config["tuner"]:
+        adapters = {"lora_rank": config["lora_rank"], "lora_target": config["lora_target"]}
+        take_tuning(Values(_KEYS, adapters), tuner, draft)
+    _take_kernels(None, _FSDP_RECIPE, draft)
+    draft.put_steps(config["steps"])
+    return draft.answer()
+
+
 _ACCELERATE = key_table("accelerate")
 _ON = (True, "true", "True")
 _SCRIPT = re.compile(r"^# in the training script: ([\w ]+?) = (\d+)$", re.M)

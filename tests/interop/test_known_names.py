@@ -15,7 +15,8 @@ KNOWN = YAML(typ="safe", pure=True).load(Path(__file__).with_name("known_names.y
 OF_FORKS = frozenset(
     """add-dense-bias ampipe-degree curriculum-learning deepspeed-config expert-interval fp8-hybrid geglu glu-activation
     lora-target-modules loss-chunk-size model parallel-attn post-norm qlora swap-attention train-type rollout-batch-size
-    use-dynamic-batch-size use-rms-norm world-size use-lora lora-target-preset rlhf-type""".split()  # noqa: SIM905
+    use-dynamic-batch-size use-rms-norm world-size use-lora lora-target-preset rlhf-type
+    fp4-recipe custom-model-provider-path""".split()  # noqa: SIM905
 )
 
 
