@@ -158,7 +158,7 @@ def read_verl(file: TextFile, given: Mapping[str, Any]) -> Imported:
     draft.put(
         algorithm="ppo" if critic else "dapo" if config["filter_groups"] else "grpo",
         rl_framework="verl",
-        reference=config["kl_loss"] or config["kl_reward"],
+        reference=bool(config["kl_loss"] or config["kl_reward"] or config["kl_kinds"]),
         old_logprobs=not config["bypass"],
         batching="packing" if packs else "padding",
         seq_len=round(max(room, whole)) if packs else whole,

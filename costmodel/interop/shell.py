@@ -568,6 +568,7 @@ class _Walker:
             document = scope.one(document, quoted=True)
         if sign[:2] == "<<" and sign != "<<<" and command.target:
             self.files[Path(without_marks(scope.one(command.target))).name] = document
+        names = [word for word in given if word.isidentifier()]
         if name in ("source", "."):
             self.source(given[:1])
         elif name == "eval":
@@ -577,12 +578,14 @@ class _Walker:
         elif name in _PRINTERS:
             if self.output is not None and not command.target:
                 self.output.append(self.printed(name, given, document))
-        elif name == "read" and sign == "<<<":
-            names = [word for word in given if word.isidentifier()]
+        elif name == "read" and sign == "<<<" and names and {*given} - {*names} <= {"-r", "-a", "-ra"}:
             text, cut = scope.one(document), local.get("IFS") or None
-            parts = [text] * len(names) if missing_in(text) else text.split(cut)
-            for variable, value in zip_longest(names, parts[: len(names)], fillvalue=""):
-                scope.set(variable, value)
+            if {"-a", "-ra"} & {*given}:
+                scope.set(names[0], [text] if missing_in(text) else text.split(cut))
+            else:
+                parts = [text] * len(names) if missing_in(text) else text.split(cut, len(names) - 1)
+                for variable, value in zip_longest(names, parts, fillvalue=""):
+                    scope.set(variable, value)
         elif name in _NOT_FOLLOWED:
             for variable in (word.partition("=")[0].strip() for word in given):
                 if variable.isidentifier():

@@ -52,7 +52,7 @@ _SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 
 def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a job of LLaMA-Factory, ms-swift or Axolotl or the script that starts it, with the DeepSpeed JSON beside it."""
-    if re.search(rf"^[^#\n]*{_STARTS.pattern}", file.text, re.M):
+    if re.search(rf"^[^#\n]*(?:{_STARTS.pattern}|{_TRAINER_FLAG}\b)", file.text, re.M):
         raw, given = _started(file, given)
     else:
         raw = parse_yaml(file.text, file.name)
@@ -124,6 +124,10 @@ def _answer(config: Values, draft: Draft) -> Imported:
 _STARTS = re.compile(r"\b(?:swift (?:sft|pt|rlhf)|swift/cli/(?:sft|pt|rlhf)\.py|llamafactory-cli train)\b")
 _CUTOFF = 2048
 """Tokens of a sequence of DPO where nothing says how long it may be: LLaMA-Factory's `cutoff_len`."""
+_LAUNCHER = ("nproc_per_node", "num_processes", "num_gpus", "nnodes", "num_nodes", "config_file")
+"""Flags of torchrun, DeepSpeed's launcher and Accelerate that are read."""
+_TRAINER_FLAG = "--per_device_train_batch_size"
+"""A flag of every script on the Trainer of transformers."""
 _SWIFT_BATCH = 16
 """Sequences of a step that ms-swift accumulates to where nothing says how often."""
 _OF_LAUNCHER = ("gpus", "zero_stage", "shard_group", "tp", "cp")
@@ -135,7 +139,12 @@ def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     followed = followed_script(file, given)
     for launch in followed.launches:
         words = launch.words
-        starts = (place for place in range(1, len(words) + 1) if _STARTS.search(" ".join(words[:place])))
+        starts = (
+            place
+            for place in range(1, len(words) + 1)
+            if _STARTS.search(" ".join(words[:place]))
+            or (words[place - 1].endswith(".py") and any(word.startswith(_TRAINER_FLAG) for word in words))
+        )
         if place := next(starts, 0):
             break
     else:
@@ -145,8 +154,13 @@ def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     launcher = {
         key: value[0] if isinstance(value, list) else value for key, value in _arguments(before).items()
     }
-    each = launcher.get("nproc_per_node") or launcher.get("num_processes") or variables.get("NPROC_PER_NODE")
-    nodes = launcher.get("nnodes") or variables.get("NNODES") or 1
+    each = (
+        launcher.get("nproc_per_node")
+        or launcher.get("num_processes")
+        or launcher.get("num_gpus")
+        or variables.get("NPROC_PER_NODE")
+    )
+    nodes = launcher.get("nnodes") or launcher.get("num_nodes") or variables.get("NNODES") or 1
     known = dict(given)
     if named := launcher.get("config_file"):
         path = beside(file, str(named))
@@ -173,6 +187,16 @@ def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
         raw = parse_yaml(read_text(path).text, path.name)
         place += 1
     raw |= _arguments(words[place:])
+    if not _STARTS.search(command) and "finetuning_type" not in raw:
+        # Scripts of transformers' own Trainer: all parameters, kept inputs and fp32 unless they say otherwise.
+        raw.setdefault("gradient_checkpointing", False)
+        config = Values(_KEYS, raw)
+        if config["scripts_lora"] and config["lora_rank"] is None and given.get("lora_rank") is None:
+            raise FrameworkConfigError(
+                f"{config.key('scripts_lora')}: the rank is the script's own default; give --lora-rank"
+            )
+        raw.setdefault("finetuning_type", "lora" if config["scripts_lora"] else "full")
+        return raw | {key: raw.get(key, False) for key in ("bf16", "fp16")}, known
     if "swift" not in command:
         raw.setdefault("finetuning_type", "lora")
         return raw, known
@@ -194,7 +218,8 @@ def _arguments(words: list[str]) -> dict[str, Any]:
     for flag, values in (Flags(words).raw if any(word[:2] == "--" for word in words) else {}).items():
         key = flag.lstrip("-").replace("-", "_")
         if missing := next(filter(None, map(missing_in, values)), ""):
-            if key not in _KEYS.used and _KEYS.knows(key):
+            if key not in _KEYS.used and key not in _LAUNCHER:
+                found[key] = f"({missing})"
                 continue
             advice = f"; give --env {missing[1:].split()[0]}=…" if missing.startswith("$") else ""
             raise FrameworkConfigError(f"{flag}: its value is not in the script: {missing}{advice}")

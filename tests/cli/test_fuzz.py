@@ -1,7 +1,7 @@
 """Malformed input at every door is one short line: no traceback, no second line, no infinite number, no endless wait.
 
-`FUZZ=10000 pytest tests/cli/test_fuzz.py` tries as many of each kind as wanted, `FUZZ_FILES=FOLDER` real files besides
-those of `tests/data`; a failure names its number.
+`FUZZ=10000 pytest tests/cli/test_fuzz.py` tries as many of each kind as wanted, `FUZZ_SEED=WORD` others, `FUZZ_FILES=FOLDER`
+real files besides those of `tests/data`; a failure names its number.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from costmodel.base.answer import to_json
 from costmodel.cli import main, root
 
 TESTS = Path(__file__).parents[1]
-COUNT = int(os.environ.get("FUZZ", "30"))
+COUNT, SEED = int(os.environ.get("FUZZ", "30")), os.environ.get("FUZZ_SEED", "")
 LIMIT_S = 5.0
 JOB = {"model": "dense-1b", "gpus": 8, "global_batch": 16, "seq_len": 2048}
 FLAGS = "-m dense-1b -n 8 --global-batch 16 --seq-len 2048"
@@ -127,7 +127,10 @@ def places(value, way=()):
 
 def with_odd_value(rng, text):
     document = json.loads(text)
-    *way, last = rng.choice([way for way in places(document) if way])
+    ways = [way for way in places(document) if way]
+    if not ways:
+        raise ValueError("a table without keys")
+    *way, last = rng.choice(ways)
     holder = reduce(lambda value, key: value[key], way, document)
     if rng.random() < 0.15:
         del holder[last]
@@ -235,7 +238,7 @@ def odd_call(rng):
     if door == "tool":
         tool = rng.choice([tool for tool in TOOLS if not tool.is_long])
         keywords = {"first": JOB, "second": odd} if tool.name == "compare" else {**JOB, **odd}
-        return lambda: to_json(tool.ask(keywords).record)
+        return lambda: to_json(tool.ask(keywords).record) and None
     name = rng.choice(list(CALLS))
     keywords = {**CALLS[name], **(odd if name in ("estimate", "run", "mesh") else {})}
     keywords[rng.choice(list(keywords))] = rng.choice(ODD)
@@ -299,7 +302,7 @@ def test_what_is_malformed_is_one_short_line(kind, tmp_path, monkeypatch):
     before = signal.signal(signal.SIGVTALRM, too_long)
     try:
         for number in range(COUNT):
-            rng = random.Random(f"{kind}/{number}")
+            rng = random.Random(f"{SEED}{kind}/{number}")
             if kind == "call":
                 found = problem(odd_call(rng))
             else:

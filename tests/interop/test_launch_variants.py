@@ -37,7 +37,7 @@ def test_numbers_that_programs_compute_are_refused_by_line(tmp_path):
         'let "GBS = 8 * 32"': "what let GBS = 8 * 32 sets, line 2",
         "case $U in a) GBS=8 ;; *) GBS=16 ;; esac": "set in a case, which is not followed, line 2",
         'GBS=$(python3 -c "print(8 * 32)")': "the output of python3 -c print 8 * 32, line 2",
-        "IFS=',' read -ra HOSTS <<< a,b\nGBS=$((64 * ${#HOSTS[@]}))": "what read -ra HOSTS sets, line 2",
+        "IFS=',' read -rd x HOSTS <<< a,b\nGBS=$((64 * ${#HOSTS[@]}))": "what read -rd x HOSTS sets, line 2",
         "GBS=1$(nvidia-smi)6": "the output of nvidia-smi, line 2",
         "if nvidia-smi | grep -q H100; then GBS=64; else GBS=32; fi": (
             "set under a condition that only running the script tells, line 2"

@@ -73,7 +73,6 @@ def test_what_only_running_tells_is_named_with_its_line():
         "X=3; run $((X++)) $X": ["it is the arithmetic X++, line 1"] * 2,
         "run ${A@Q} ${!A*}": ["it is the expansion A@Q, line 1", "it is the expansion !A*, line 1"],
         "X=8; go() { X=$1; }; go 4; run $X": ["it is set in a function, which is not followed, line 1"],
-        "IFS=',' read -r A B C <<< '2,4'\nrun $A $B [$C]": ["2", "4", "[]"],
         "read A <<< $(x)\nrun $A": ["it is the output of x, line 1"],
         "read -r X\nrun $X": ["it is what read -r X sets, line 1"],
         "X=($(ls) b); run ${#X[@]}": ["it is the output of ls, line 1"],
