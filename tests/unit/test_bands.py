@@ -41,6 +41,20 @@ def test_few_sources_widen_a_band_and_a_large_one_counts_as_the_three_quarter_po
     assert bands.at_least(same, {"low": 0.5, "high": 1.01}) == {**same, "low": 0.5}
 
 
+def test_a_band_is_as_wide_as_families_needed_while_they_were_left_out():
+    """Five families at -0.2 to 0.2: the outer two are 0.1 outside of the others' band, the next 0.1 inside, the middle 0.2.
+
+    The upper fifth of that is 0.1, which is added to 0.2 on both sides.
+    """
+    at = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 10)
+    found = bands.band(errors_of(*np.exp(at)), pd.Series(list("abcde")).repeat(10).reset_index(drop=True))
+    assert (found["low"], found["high"]) == pytest.approx((np.exp(-0.3), np.exp(0.3)), abs=1e-3)
+    # Families alike in all runs: what is added is negative, so that nothing is wider than needed.
+    spread = np.exp(np.linspace(-0.4, 0.4, 9))
+    alike = bands.band(errors_of(*[*spread] * 4), pd.Series([*"a" * 9, *"b" * 9, *"c" * 9, *"d" * 9]))
+    assert 0.9 * np.exp(-0.36) < alike["low"] < alike["high"] < 1.1 * np.exp(0.36)
+
+
 def test_classes_of_runs():
     found = bands.classes(runs((H100, 8, "A", 0.0), (H100, 0, "A", 0.0), (A100, 0, "A", 0.0)))
     assert found.tolist() == ["hopper-moe", "hopper-dense", "ampere-dense"]

@@ -3,7 +3,8 @@
 By generation of the accelerator and dense or mixture of experts. A recipe with a constant of its own is judged by runs
 whose family of sources was left out of the fit; one without, or a machine that no published run was made on, by runs
 whose recipe was left out. The next source is like none of those there are: families of sources count as a power of
-their runs, and the fewer there are the wider the band, by Student's t.
+their runs, and a band is as wide as
+each of them needed while it was left out; where there are few, the fewer the wider, by Student's t.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from factor_runs import weighted_quantile
+from numpy.typing import NDArray
 
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.estimates.priced_job import LARGE
@@ -26,20 +29,25 @@ LEAST_PEAKS = 50
 SHARE = 0.8
 """Of the runs, that a band holds."""
 
-_Z = 1.2816
-"""Standard normal quantile of its upper end."""
-
 FAMILY_POWER = 0.75
 """A family of sources counts as this power of its runs."""
 
+_Z = 1.2816
+"""Standard normal quantile of its upper end."""
+
+FEWEST_FAMILIES = 4
+"""Families of sources of which `SHARE` of one more than there are is no more than all: what one left out needs is known."""
+
+Array = NDArray[np.float64]
 Bands = dict[str, dict[str, float]]
 
 HEAD = (
     "# Measured over predicted: the middle 80 % of published runs, by generation and kind of model. Step times are\n"
     "# those of sources whose family (all containers of a framework) was left out of the fitted constants;\n"
     '# "unfitted" those whose recipe was, "estimated" of them those on machines of generations whose kernels nobody\n'
-    '# timed, "large" those on more than 2,000 GPUs. Families of sources count as the 3/4 power of their runs, and few of\n'
-    "# them widen a band (Student's t); one alone has at least the estimated one. Written by tools/fit/fit_overheads.py.\n"
+    '# timed, "large" those on more than 2,000 GPUs. Families of sources count as the 3/4 power of their runs. A band is\n'
+    "# as wide as families needed while they were left out of it, few of them widen it (Student's t), one alone has at\n"
+    "# least the estimated one. Written by tools/fit/fit_overheads.py.\n"
 )
 
 
@@ -60,23 +68,38 @@ def unmeasured(accelerators: pd.Series[str]) -> pd.Series[bool]:
 
 
 def band(errors: pd.Series[float], families: pd.Series[str]) -> dict[str, float]:
-    """Return the middle `SHARE` of measured over predicted, wider the fewer families of sources there are."""
+    """Return the middle `SHARE` of measured over predicted, as much wider as a family needs that had no part in it.
+
+    How far runs lie outside of the band of all other families (negative inside) is a score, whose quantile is added on
+    both sides: conformalised quantiles (Romano et al., arXiv:1905.03222), with families in place of runs left out.
+    Fewer than `FEWEST_FAMILIES` say nothing of that; by Student's t they are the wider the fewer they are.
+    """
     of = families[errors.index]
-    weights = of.groupby(of).transform("size").to_numpy(np.float64) ** (FAMILY_POWER - 1.0)
-    logs = -np.log1p(errors.to_numpy(np.float64))
-    order = np.argsort(logs)
-    weights = weights[order]
-    below = (np.cumsum(weights) - 0.5 * weights) / weights.sum()
-    low, high = np.interp([0.5 - 0.5 * SHARE, 0.5 + 0.5 * SHARE], below, logs[order])
-    sources = of.nunique()
-    wider = float(student_quantile(sources - 1.0, _Z)) / _Z if sources > 1 else 1.0
-    middle, half = 0.5 * (low + high), 0.5 * (high - low) * wider
+    size = of.groupby(of).transform("size").to_numpy(np.float64)
+    weights, logs = size ** (FAMILY_POWER - 1.0), -np.log1p(errors.to_numpy(np.float64))
+    low, high = _middle(logs, weights)
+    sources, wider = of.nunique(), 0.0
+    if sources >= FEWEST_FAMILIES:
+        outside = np.zeros(len(logs))
+        for name in of.unique():
+            own = (of == name).to_numpy()
+            least, most = _middle(logs[~own], weights[~own])
+            outside[own] = np.maximum(least - logs[own], logs[own] - most)
+        wider = max(weighted_quantile(outside, weights, SHARE), 0.5 * (low - high))
+    elif sources > 1:
+        wider = 0.5 * (high - low) * (float(student_quantile(sources - 1.0, _Z)) / _Z - 1.0)
     return {
-        "low": round(float(np.exp(middle - half)), 3),
-        "high": round(float(np.exp(middle + half)), 3),
+        "low": round(float(np.exp(low - wider)), 3),
+        "high": round(float(np.exp(high + wider)), 3),
         "runs": len(errors),
         "sources": sources,
     }
+
+
+def _middle(logs: Array, weights: Array) -> tuple[float, float]:
+    """Return the ends of the middle `SHARE` of the weight."""
+    low, high = (weighted_quantile(logs, weights, 0.5 + side * SHARE) for side in (-0.5, 0.5))
+    return low, high
 
 
 def at_least(one: dict[str, float], other: Mapping[str, float]) -> dict[str, float]:
