@@ -71,7 +71,7 @@ class Own(NamedTuple):
 
     def among(self, kept: BestLayouts, estimate_of: Callable[[Columns, int], Estimate]) -> BestLayouts:
         """Return what was kept with its row, simulated: in its place where it runs, else as the last one."""
-        row = with_simulation(self.row, [0], [estimate_of(self.row, 0)])
+        row = with_simulation(self.row, [0], estimate_of)
         if not self.runs:
             return kept._replace(top=joined([kept.top, row]))
         same = np.all([kept.top[name] == row[name] for name in ("gpus", *KNOBS)], axis=0)

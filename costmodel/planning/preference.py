@@ -161,11 +161,14 @@ def step_with_simulation_s(est: Estimate) -> float:
     return simulated_step_s(est) if is_soon_simulated(est) else float("nan")
 
 
-def with_simulation(rows: Columns, at: Sequence[int], estimates: Sequence[Estimate]) -> Columns:
+def with_simulation(
+    rows: Columns, at: Sequence[int], estimate_of: Callable[[Columns, int], Estimate]
+) -> Columns:
     """Return rows with those at `at` simulated, and the scores of all as much longer as is known."""
     took_s, longer = rows[SIMULATED].copy(), rows[LONGER].copy()
-    for row, est in zip(at, estimates, strict=True):
-        took_s[row] = step_with_simulation_s(est)
+    for row in at:
+        alone = rows["pp"][row] == 1
+        took_s[row] = rows["step_time_s"][row] if alone else step_with_simulation_s(estimate_of(rows, row))
         if np.isfinite(took_s[row]):
             alike = np.isnan(took_s) & np.all([rows[knob] == rows[knob][row] for knob in _PIPELINE], axis=0)
             longer[row] = took_s[row] / rows["step_time_s"][row]
@@ -196,7 +199,7 @@ def ranked(
         if not fresh:
             break
         tried |= {_key(top, row) for row in fresh}
-        top = with_simulation(top, fresh, [estimate_of(top, row) for row in fresh])
+        top = with_simulation(top, fresh, estimate_of)
         top = best_rows(top, top["score"].size)
     held = {_key(top, row) for row in range(top["score"].size)}
     beyond = [row for row in range(kept.front["score"].size) if _key(kept.front, row) not in held]

@@ -224,7 +224,7 @@ def test_what_has_the_pipeline_of_a_simulated_row_is_taken_to_be_as_much_longer(
         )
     )
     table["step_time_s"] = table["score"].copy()
-    longer = with_simulation(unsimulated(table), [0], [est])
+    longer = with_simulation(unsimulated(table), [0], lambda rows, row: est)
     ratio = simulated_step_s(est) / 1.0
     assert longer["score"][:2] == pytest.approx(
         [ratio, 1.01 * ratio], rel=1e-9
