@@ -219,7 +219,7 @@ def test_the_command_from_a_table_to_a_narrower_estimate(tmp_path, capsys):
     assert "c does not fit (time): measured is" in said
     assert "Median error of step times:" in said
     assert main(["estimate", str(job), "--site", str(path), "--details"]) == 0
-    assert f"p10 to p90 with what the runs of {path} say" in capsys.readouterr().out
+    assert f"by the runs of {path}" in capsys.readouterr().out
     assert run(file, "--job", job, "--write", path) == 2
     assert "exists; --force replaces it" in capsys.readouterr().err
     assert run(file, "--job", job, "--format", "json") == 0
