@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from costmodel.base.csv_text import read_records
-from costmodel.bill.lines import Cause, TimeLine, repeated, sum_exposed, time_line
+from costmodel.bill.lines import Axis, Category, Cause, TimeLine, repeated, sum_exposed, time_line
 from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.generation.decode import decode_step, prefill_step
@@ -200,7 +200,9 @@ def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
     if job.reward_s or job.reward_model:
         scored = [] if job.reward_model is None else forward_lines(training_step(job, job.reward_model))
         given = (
-            [_taken("reward.given", "reward_s", "as given", reward_s=job.reward_s)] if job.reward_s else []
+            [_step_line("reward.given", "reward_s", "as given", reward_s=job.reward_s)]
+            if job.reward_s
+            else []
         )
         add("reward", scored, *given)
     if job.old_logprobs:
@@ -219,17 +221,27 @@ def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
     return found
 
 
-def _taken(name: str, formula: str, source: str, *, cause: Cause = "work", **terms: float) -> TimeLine:
-    """Return a line of seconds that no work of the GPU explains."""
+def _step_line(
+    name: str,
+    formula: str,
+    source: str,
+    *,
+    axis: Axis = "compute",
+    category: Category = "overhead",
+    cause: Cause = "work",
+    moved_bytes: float = 0.0,
+    **terms: float,
+) -> TimeLine:
+    """Return a line of a phase that is no line of a step: seconds as given, or what bytes take that move."""
     return time_line(
         name,
-        axis="compute",
-        category="overhead",
+        axis=axis,
+        category=category,
         phase="step",
         cause=cause,
-        count=1.0,
         formula=formula,
-        terms=terms,
+        terms={"moved_bytes": moved_bytes, **terms} if moved_bytes else terms,
+        bytes_each=moved_bytes,
         source=source,
     )
 
@@ -237,7 +249,7 @@ def _taken(name: str, formula: str, source: str, *, cause: Cause = "work", **ter
 def framework_phase(phases: Iterable[Phase], share: float, source: str) -> Phase:
     """Return what the framework takes beside the phases: data, advantages, messages between processes."""
     seconds = sum(phase.seconds for phase in phases)
-    line = _taken(
+    line = _step_line(
         "framework.unexplained",
         "share * phases_s",
         source,
@@ -250,16 +262,14 @@ def framework_phase(phases: Iterable[Phase], share: float, source: str) -> Phase
 
 def _host_copy(name: str, moved_bytes: float, source: str) -> TimeLine:
     """Return what a copy of so many bytes of a GPU from or to main memory takes."""
-    return time_line(
+    return _step_line(
         name,
+        "moved_bytes / bytes_per_s",
+        source,
         axis="optimizer",
         category="communication",
-        phase="step",
-        count=1.0,
-        formula="moved_bytes / bytes_per_s",
-        terms={"moved_bytes": moved_bytes, "bytes_per_s": HOST_COPY_BYTES_PER_S},
-        bytes_each=moved_bytes,
-        source=source,
+        moved_bytes=moved_bytes,
+        bytes_per_s=HOST_COPY_BYTES_PER_S,
     )
 
 
@@ -286,23 +296,17 @@ def num_tensors(model: Model) -> int:
 def refit_line(method: str, *, tensors: float, all_bytes: float, held_bytes: float) -> TimeLine:
     """Return what one refit takes: `all_bytes` are those of all weights, `held_bytes` of one generating GPU. [B]"""
     refit = REFITS[method]
-    moved = all_bytes if refit.moves_all else held_bytes
-    return time_line(
+    return _step_line(
         f"refit.{method}",
+        "start_s + tensors * tensor_s + moved_bytes / bytes_per_s",
+        refit.source,
         axis="dp",
         category="communication",
-        phase="step",
-        count=1.0,
-        formula="start_s + tensors * tensor_s + moved_bytes / bytes_per_s",
-        terms={
-            "start_s": refit.start_s,
-            "tensors": tensors,
-            "tensor_s": refit.tensor_s,
-            "moved_bytes": moved,
-            "bytes_per_s": refit.bytes_per_s,
-        },
-        bytes_each=moved,
-        source=refit.source,
+        moved_bytes=all_bytes if refit.moves_all else held_bytes,
+        start_s=refit.start_s,
+        tensors=tensors,
+        tensor_s=refit.tensor_s,
+        bytes_per_s=refit.bytes_per_s,
     )
 
 

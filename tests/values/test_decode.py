@@ -26,23 +26,6 @@ def test_a_cache_is_keys_and_values_of_every_layer():
     assert float(kv_cache_bytes(make_model({"name": "small", **LATENT}), 100)) == 2 * 4 * 160 * 100
 
 
-def test_flops_of_a_decoded_token():
-    """8 heads of 128 for keys and for values, two FLOPs each: 4,096 a key and layer."""
-    assert attention_flops(small(), [1, 100]).tolist() == [4 * 4096, 4 * 409600]
-    assert float(attention_flops(small(sliding_window=64), 100)) == 4 * 4096 * 64
-    # 8 heads meet the latent twice and the rotary key once.
-    assert (
-        float(attention_flops(make_model({"name": "small", **LATENT}), 100)) == 2 * 4 * 8 * (256 + 32) * 100
-    )
-
-
-def test_what_other_mixers_hold_and_compute():
-    """Two Mamba layers: 2,048 channels of 16 states and three tokens of the convolution; 9 FLOPs a state."""
-    mixed = small(attention_pattern="xcxc".replace("c", "f"), mixers={"x": MAMBA})
-    assert float(kv_cache_bytes(mixed, 100)) == 2 * (2 * 1024 * 100 + 2 * (2048 * 16 + 3 * 2048))
-    assert float(attention_flops(mixed, 100)) == 2 * 409600 + 2 * 9 * 2048 * 16
-
-
 def test_an_indexer_looks_at_every_key():
     """4 heads of 64, two FLOPs each, a key of 64 beside the latent; attention meets the 16 keys that it chose."""
     indexed = {"kind": "indexed", "heads": 4, "head_dim": 64, "top_k": 16}

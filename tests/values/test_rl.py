@@ -295,13 +295,7 @@ def test_halves_apart_overlap_and_a_longer_lag_is_never_slower():
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [
-        {"lag": 0.5},
-        {"lag": 1},
-        {"lag": 2, "gpus": 12, "layout": "tp4"},
-        {"lag": 1, "rl_framework": "nemo-rl"},
-    ],
+    "changed", [{"lag": 0.5}, {"lag": 2, "gpus": 12, "layout": "tp4"}, {"lag": 1, "rl_framework": "nemo-rl"}]
 )
 def test_the_running_batch_of_halves_apart_meets_littles_law(changed):
     """Bisection on n = answers' tokens times t(n) over the step, each answer under way for at most its own length."""
@@ -444,14 +438,7 @@ def test_a_campaign_is_steps_times_the_step():
 def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
     from costmodel.cli import main
 
-    rl = (
-        "prompts",
-        "samples_per_prompt",
-        "prompt_len",
-        "response_len",
-        "max_response_len",
-        "optimizer_steps",
-    )
+    rl = [name for name in OPEN if name not in ("model", "gpus", "layout", "recompute")]
     lines = [f"{key}: {value}" for key, value in OPEN.items() if key not in rl]
     text = "\n".join([*lines, "rl:", *(f"  {key}: {OPEN[key]}" for key in rl)])
     path = tmp_path / "rl.yaml"

@@ -44,13 +44,8 @@ def test_the_best_model_and_samples_against_a_search_one_by_one():
     measured = read_pass_rate("8B/15T: beta 0.6 1.4; 70B/15T: beta 2 2")
     sizes = np.geomspace(1e9, 1e11, 25)
     usd = sizes * 2e-18 * 2000
-    job = {
-        "dollars": 1e5,
-        "problems": 1e6,
-        "sizes": sizes,
-        "usd_per_sample": usd,
-        "train_usd_per_flop": 2e-18,
-    }
+    job = {"dollars": 1e5, "problems": 1e6, "sizes": sizes}
+    job |= {"usd_per_sample": usd, "train_usd_per_flop": 2e-18}
     best = train_and_sample(LAW, measured, rule="", samples=2.0 ** np.arange(8), **job)
     found = []
     for n, each in zip(sizes, usd, strict=True):
@@ -83,14 +78,8 @@ def test_a_model_that_is_there():
     whole = cm.budget(dollars=100.0, model="llama3-8b", answers=1000, pass_rate="0.2")
     assert [row.samples_per_prompt for row in whole.solved] == list(2 ** np.arange(11))
     assert whole.solved[2].serve_usd == pytest.approx(one.serve_usd)
-    dear = cm.budget(
-        dollars=100.0,
-        model="llama3-8b",
-        answers=1000,
-        pass_rate="0.2",
-        samples_per_prompt=4,
-        response_len=4096,
-    )
+    longer = {"model": "llama3-8b", "answers": 1000, "pass_rate": "0.2", "samples_per_prompt": 4}
+    dear = cm.budget(dollars=100.0, response_len=4096, **longer)
     assert dear.solved[0].serve_usd > 3.5 * one.serve_usd
     assert found.to_dict()["solved"][0]["solved"] == one.solved
 
