@@ -188,18 +188,8 @@ def rollout_spans(
     until the longest of them ends. Where they have not, as many as there are places run together while others wait;
     what is then left of the running answers is the residual life of renewal theory, and drains like the former.
 
-    Parameters
-    ----------
-    lengths : Lengths
-        Of the answers.
-    samples : float
-        Answers of this replica. [-]
-    places : float
-        Sequences that fit at once. [-]
-    prompt : float
-        Tokens of a prompt. [-]
-    of_all : float
-        Answers of all replicas, whose longest one is waited for; by default those of this one. [-]
+    `samples` are the answers of this replica, `places` the sequences that fit at once, and `of_all` the answers of all
+    replicas, whose longest one is waited for.
 
     References
     ----------

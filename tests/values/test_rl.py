@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.generation.decode import decode_step
-from costmodel.generation.phases import forward_lines, packed_sequences, refit_line, trainer_bytes
+from costmodel.generation.phases import (
+    forward_lines,
+    num_tensors,
+    packed_sequences,
+    refit_line,
+    trainer_bytes,
+)
 from costmodel.generation.rollout import (
     exponential_lengths,
     measured_lengths,
@@ -155,6 +161,13 @@ def test_a_refit_by_hand():
     assert float(line.exposed_seconds) == pytest.approx(2.7 + 0.4 + 16 / 5.5)
     line = refit_line("bucketed", tensors=400.0, all_bytes=16e9, held_bytes=2e9)
     assert float(line.exposed_seconds) == pytest.approx(0.3 + 0.08 + 0.08)
+
+
+def test_tensors_of_a_checkpoint():
+    """32 layers of 9 and three; 48 of 8 and the router beside 128 experts of three matrices."""
+    dense, experts = (num_tensors(cm.load_model(name)) for name in ("llama3-8b", "qwen3-30b-a3b"))
+    assert 32 * 5 < dense < 32 * 9 + 4
+    assert 48 * 128 * 3 < experts < 48 * (128 * 3 + 12)
 
 
 def test_weights_are_sent_in_16_bits_whatever_the_engine_keeps_them_in():
