@@ -193,11 +193,11 @@ def _overview(est: Estimate) -> Record:
     ]
     _, parts = memory_stacks(est)
     stages = ", ".join(format_bytes(float(total)) for total in np.sum(list(parts.values()), axis=0))
-    said = [
+    sentences = [
         f"A step of {format_seconds(float(est.step_time_s), 4)}: {', '.join(labels[0])}.",
         f"Memory of a GPU by stage: {stages}; of the fullest: {', '.join(labels[1])}.",
     ]
-    return {"figure": page_record(chart), "label": called(" ".join(said), est.device_word)}
+    return {"figure": page_record(chart), "label": called(" ".join(sentences), est.device_word)}
 
 
 # --- the bills ---

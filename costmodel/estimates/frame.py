@@ -49,7 +49,7 @@ LONG_COLUMNS = (
     ColumnDoc("source", "text", "paper and equation, or file, that the formula is from"),
 )
 
-_BESIDE = {
+_COLUMNS_OF = {
     "cluster": ColumnDoc("accelerator", "text", "accelerator profile"),
     "micro_batch": ColumnDoc("micro_batches", "-", "micro-batches a step"),
 }
@@ -62,8 +62,8 @@ def _inputs() -> Iterator[ColumnDoc]:
     for field in FIELDS:
         if field.column:
             yield ColumnDoc(field.name, field.unit, field.meaning)
-        if field.name in _BESIDE:
-            yield _BESIDE[field.name]
+        if field.name in _COLUMNS_OF:
+            yield _COLUMNS_OF[field.name]
 
 
 _RESULTS = (

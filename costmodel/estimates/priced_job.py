@@ -228,7 +228,7 @@ class PricedJob:
 
     @figure
     def is_tight(self) -> NDArray[np.bool_]:
-        """Whether it fits, but less surely than a plan asks for unless told otherwise."""
+        """Whether it fits, but less surely than a plan asks for by default."""
         return np.asarray(np.logical_and(self.fits, self.fits_probability < 1.0 - RISK))
 
     def gpu_hours(self, tokens: float) -> Array:

@@ -61,7 +61,7 @@ def warnings_of(est: PricedJob) -> list[str]:
         _ignored,
         _evidence,
     )
-    return [said for each in about for said in each(est)]
+    return [sentence for each in about for sentence in each(est)]
 
 
 def _other_nodes(est: PricedJob) -> Iterator[str]:
@@ -146,15 +146,15 @@ def _best_saving(est: PricedJob, capacity: float) -> str:
     if not savings:
         return "no single change of layout or recipe frees memory"
     most = savings[0]
-    said = f"{most.change} frees most ({_costs(most)}"
+    sentence = f"{most.change} frees most ({_costs(most)}"
     fitting = [saving for saving in savings if saving.memory_bytes <= capacity]
     if not fitting:
-        return f"{said}), but no single change is enough"
-    said += ", fits)" if most.memory_bytes <= capacity else ", still too much)"
+        return f"{sentence}), but no single change is enough"
+    sentence += ", fits)" if most.memory_bytes <= capacity else ", still too much)"
     cheapest = min(fitting, key=lambda saving: saving.step_time_s)
     if cheapest is most:
-        return f"{said} and is the cheapest single change that fits"
-    return f"{said}; {cheapest.change} is the cheapest that fits ({_costs(cheapest)})"
+        return f"{sentence} and is the cheapest single change that fits"
+    return f"{sentence}; {cheapest.change} is the cheapest that fits ({_costs(cheapest)})"
 
 
 def _costs(saving: Saving) -> str:
@@ -196,16 +196,16 @@ def _faster(est: PricedJob) -> Iterator[str]:
     for saving in time_savings(est.job):
         if -saving.slowdown < WORTH_SAYING:
             continue
-        said = (
+        sentence = (
             f"{saving.change} saves {-saving.slowdown:.1%} ({format_seconds(saving.step_time_s, 3)} a step, "
         )
-        said += f"{format_bytes(saving.memory_bytes)}"
+        sentence += f"{format_bytes(saving.memory_bytes)}"
         if saving.memory_bytes > est.memory_capacity_bytes:
-            said += ", does not fit"
-        said += ")"
+            sentence += ", does not fit"
+        sentence += ")"
         if saving.change.name.startswith("--pipeline-layout"):
-            said += f": the stage with the head sets the pace; {saving.chunks} deals it fewer layers"
-        yield said
+            sentence += f": the stage with the head sets the pace; {saving.chunks} deals it fewer layers"
+        yield sentence
 
 
 def _communication(est: PricedJob) -> Iterator[str]:

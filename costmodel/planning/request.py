@@ -294,7 +294,7 @@ def _recipe(given: str | Recipe, framework: str) -> Recipe:
 
 
 def _pipeline_layout(asked: Any, launches: Launches | None, framework: str) -> str:
-    """Return how layers are dealt: balanced where the framework lets a user choose, unless asked otherwise."""
+    """Return how layers are split over stages: balanced where the framework lets a user choose, unless asked otherwise."""
     if asked is not None and asked not in (EVEN, BALANCED):
         raise LayoutError(f"pipeline_layout: a plan takes {EVEN} or {BALANCED}, got {shown(asked)}")
     free = framework == ANY_FRAMEWORK or launches is None or launches.pipeline_layouts

@@ -281,10 +281,10 @@ def searched(question: Question, ladder: tuple[Choice, ...]) -> dict[str, str]:
     for choice in (*choices_of(first, question.user_switches), *ladder) if question.search_switches else ():
         for name in choice.switches or ("axis_order",):
             own = " ".join(first.axis_order) if name == "axis_order" else first.switches[name]
-            said = " ".join(choice.axis_order) or switch_text(choice.switches[name])
+            value = " ".join(choice.axis_order) or switch_text(choice.switches[name])
             between = " | " if name == RUNG else ", "
             values = found.get(name, switch_text(own)).split(between)
-            found[name] = between.join(dict.fromkeys((*values, said)))
+            found[name] = between.join(dict.fromkeys((*values, value)))
     return found
 
 
@@ -301,10 +301,10 @@ def fixed(question: Question) -> str:
         if launches and launches.framework in FRAMEWORKS
         else "it is what somebody ran"
     )
-    said = f"All other settings: defaults of {first.recipe.name}"
+    sentence = f"All other settings: defaults of {first.recipe.name}"
     if why:
-        said += f", overlaps, dispatcher, graphs and the order of the axes with them ({why})"
+        sentence += f", overlaps, dispatcher, graphs and the order of the axes with them ({why})"
     if question.user_switches:
-        said += f"; as given: {', '.join(sorted(question.user_switches))}"
+        sentence += f"; as given: {', '.join(sorted(question.user_switches))}"
     chunks = "balanced to offset the LM head" if first.balanced_stages else "as the recipe splits them"
-    return f"{said}; layers over stages: {chunks}"
+    return f"{sentence}; layers over stages: {chunks}"

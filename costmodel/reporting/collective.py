@@ -30,7 +30,7 @@ def cost_remarks(found: CollectiveCosts) -> list[str]:
 
 
 def _figures(at: Callable[[Any], tuple[Price, int]]) -> dict[str, Form]:
-    """Return the columns of an algorithm at one of its sizes, both told by a row."""
+    """Return the columns of an algorithm at one of its sizes, both named by a row."""
 
     def of(name: str, form: Callable[[float], str]) -> Callable[[Any], str]:
         return lambda row: form(float(getattr(at(row)[0], name)[at(row)[1]]))

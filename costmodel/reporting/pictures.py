@@ -364,7 +364,7 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
     for point in points:
         ridge = ridge_of[point.tier]
         where = REGIMES[int(regime(point.intensity, ridge))]
-        said = f"{point.axis} on {point.tier}: {point.intensity:,.0f} FLOP/B, {where}"
+        sentence = f"{point.axis} on {point.tier}: {point.intensity:,.0f} FLOP/B, {where}"
         marks.append(
             Dots(
                 x=[point.intensity],
@@ -372,7 +372,7 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
                 colour=FILLS[point.axis][0],
                 size=14.0,
                 texts=[point.axis],
-                hover=said,
+                hover=sentence,
             )
         )
     lowest = min([0.05, *(0.5 * point.intensity / ridge_of[point.tier] for point in points)])
