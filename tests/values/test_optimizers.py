@@ -430,3 +430,13 @@ def test_names_that_other_programs_have():
         ("sgd", "sgd"),
     ]:
         assert optimizer_of(theirs, sgd="sgd") == ours
+
+
+def test_a_checkpoint_holds_what_one_gpu_of_the_whole_model_does():
+    """Experts, tables and matrices alike; the main weights are counted beside it."""
+    for model in (SMALL, MOE, {**MOE, "tied_embeddings": True}):
+        for name in ("adamw", "adafactor", "muon", "shampoo", "soap"):
+            est = price(model, optimizer=name, zero_stage=0)
+            held = memory(est, "state.dense.optimizer", "state.expert.optimizer")
+            kept = sum(held[line] for line in held if not line.endswith(("main_weights", "temporaries")))
+            assert whole_state_bytes(est.job) == near(kept), (model, name)
