@@ -218,6 +218,26 @@ def check_order(name: str, p: int, m: int, v: int) -> None:
     assert sum(key[0] == "I" for key in starts) == m * sum(map(len, paths)) / len(paths)
 
 
+def test_what_two_passes_that_run_as_one_make_is_there_when_both_have_ended():
+    p, m = 4, 8
+    orders = task_orders("dualpipe", p, m).ranks
+    slow_ends = np.array([3.0, 0.5, 0.5, 3.0])
+    tasks = run("dualpipe", p, m, 1, (slow_ends, slow_ends, slow_ends)).tasks
+    starts = {(t.kind, t.rank, t.chunk, t.micro_batch): t.start_s for t in tasks}
+    ends = {(t.kind, t.rank, t.chunk, t.micro_batch): t.end_s for t in tasks}
+    seen = 0
+    for rank, order in enumerate(orders):
+        names = [(KINDS[kind], rank, chunk, i) for kind, chunk, i, _ in order.tolist()]
+        for first in np.flatnonzero(order[:, 3]).tolist():
+            kind, _, chunk, i = names[first]
+            # Chunk 0 goes down the ranks, chunk 1 up; what is joined first is a forward.
+            taker = (kind, rank + 1 - 2 * chunk, chunk, i)
+            if taker in starts:
+                assert starts[taker] >= ends[names[first + 1]] - 1e-9
+                seen += 1
+    assert seen > p
+
+
 def test_1f1b_order_of_four_stages_is_the_published_one():
     # Narayanan et al. (SC21), figure 4, second and fourth device.
     orders = task_orders("1f1b", 4, 8).ranks
