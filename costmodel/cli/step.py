@@ -162,12 +162,14 @@ def _estimate_rl(asked: Mapping[str, Any], target: Target, check: bool, plot: st
     costmodel mesh -c llama3-roce -n 16384 -l "tp8 cp1 pp16" --axis-order "tp cp pp dp"
     costmodel mesh -c dgx-h100-ndr -n 64 --tp 2 --zero 3 --shard-group 4
     costmodel mesh -c dgx-h100-ndr -n 64 -l "tp4 pp2" --rank 37
+    costmodel mesh -c dgx-h100-ndr -n 64 -l "tp4 pp2" --ranks --format csv
     """,
     fields=PLACE_FIELDS,
 )
 def mesh(
     given: Mapping[str, Any],
     rank: int | None,
+    ranks: bool,
 ) -> Any:
     """Show each axis of a layout: its factor, its groups, the link they meet on and what they send.
 
@@ -177,7 +179,9 @@ def mesh(
 
     job, places = merged_job(given), names(PLACE_FIELDS)
     found = cm.mesh(**{name: value for name, value in job.items() if name in places})
-    return found if rank is None else found.of_rank(rank)
+    if rank is not None:
+        return found.of_rank(rank)
+    return found.of_ranks() if ranks else found
 
 
 @command(

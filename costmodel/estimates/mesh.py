@@ -196,6 +196,28 @@ class RankTable(Answer):
         return columns_of([{**row._asdict(), "ranks": " ".join(map(str, row.ranks))} for row in self.groups])
 
 
+class RankList(Answer):
+    """Where every rank of a job stands on each axis, and the ranks of every group of the axis, a row a group."""
+
+    def __init__(self, groups: Mapping[str, NDArray[np.int64]]) -> None:
+        self.groups = dict(groups)
+        self.coordinates = {dim: np.empty(ranks.size, dtype=np.int64) for dim, ranks in groups.items()}
+        for dim, ranks in groups.items():
+            self.coordinates[dim][ranks] = np.arange(ranks.shape[1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record a rank, and the ranks of each group, as plain data."""
+        table = self.columns()
+        ranks = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        groups = {dim: ranks.tolist() for dim, ranks in self.groups.items()}
+        return {"schema_version": 1, "ranks": ranks, "groups": groups}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row a rank."""
+        table = {dim: places.tolist() for dim, places in self.coordinates.items()}
+        return {"rank": list(range(len(next(iter(table.values()))))), **table}
+
+
 class MeshTable(Answer):
     """Each axis of a layout: its factor, its groups, the link they meet on and what they send."""
 
@@ -220,12 +242,21 @@ class MeshTable(Answer):
         count = self.rows[0].factor * self.rows[0].groups
         if not 0 <= rank < count:
             raise LayoutError(f"rank: {rank} is unknown; the job has ranks 0 to {count - 1}")
-        numbers, groups = group_numbers(self.rows, np.arange(count)), []
-        for row in self.rows:
-            of_axis = numbers[row.dim]
-            members = np.flatnonzero(of_axis == of_axis[rank]).tolist()
-            groups.append(RankGroup(row.dim, members.index(rank), tuple(members)))
+        groups = []
+        for dim, ranks in self.of_ranks().groups.items():
+            number, coordinate = np.argwhere(ranks == rank)[0]
+            groups.append(RankGroup(dim, int(coordinate), tuple(ranks[number].tolist())))
         return RankTable(rank, groups)
+
+    def of_ranks(self) -> RankList:
+        """Return the coordinates of every global rank and the ranks of every group, numbered as in `of_rank`."""
+        numbers = group_numbers(self.rows, np.arange(self.rows[0].factor * self.rows[0].groups))
+        return RankList(
+            {
+                row.dim: np.argsort(numbers[row.dim], kind="stable").reshape(row.groups, row.factor)
+                for row in self.rows
+            }
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as plain data."""

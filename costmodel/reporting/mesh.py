@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import TimeLine
-from costmodel.estimates.mesh import MeshRow, MeshTable, RankTable
+from costmodel.estimates.mesh import MeshRow, MeshTable, RankList, RankTable
 from costmodel.estimates.priced_job import PricedJob
 
 _SHOWN = 16
@@ -33,11 +33,31 @@ def rank_grids(found: RankTable) -> list[Grid]:
     """Return a row an axis: the coordinate of a rank, and whom it meets."""
     rows = []
     for group in found.groups:
-        shown = " ".join(map(str, group.ranks[:_SHOWN]))
-        more = f" … {group.ranks[-1]} ({len(group.ranks):,} ranks)" if len(group.ranks) > _SHOWN else ""
-        rows.append([group.dim, str(group.coordinate), shown + more])
+        rows.append([group.dim, str(group.coordinate), _ranks_text(group.ranks)])
     title = f"Rank {found.rank} (innermost axis first)"
     return [Grid(title, columns("Dim", "Coordinate >", "Ranks of its group"), rows)]
+
+
+def rank_list_grids(found: RankList) -> list[Grid]:
+    """Return a row a rank with its coordinates, and a row a group of several ranks."""
+    places = [list(map(str, row)) for row in zip(*found.columns().values(), strict=True)]
+    groups = [
+        [dim, str(number), _ranks_text(ranks)]
+        for dim, of_axis in found.groups.items()
+        for number, ranks in enumerate(of_axis.tolist())
+        if len(ranks) > 1
+    ]
+    titles = ["Rank >", *(f"{dim} >" for dim in found.coordinates)]
+    return [
+        Grid("Coordinates of ranks (innermost axis first)", columns(*titles), places),
+        Grid("Groups", columns("Dim", "Group >", "Ranks"), groups),
+    ]
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    """List ranks; of many, the first ones and the last."""
+    more = f" … {ranks[-1]} ({len(ranks):,} ranks)" if len(ranks) > _SHOWN else ""
+    return " ".join(map(str, ranks[:_SHOWN])) + more
 
 
 def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:

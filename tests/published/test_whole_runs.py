@@ -43,7 +43,12 @@ def test_llama_3_was_interrupted_419_times_and_ran_more_than_90_percent_of_54_da
     in_54_days = run.interruptions / run.days * 54
     assert in_54_days == pytest.approx(419, rel=0.02)
     assert (run.interruptions + run.planned_stops) / run.days * 54 == pytest.approx(466, rel=0.02)
-    assert 0.90 < run.effective_training_time_ratio < 0.97
+    # The paper says "higher than 90 %"; by hand, each of 466 stops takes a restart and each failure until it is known
+    # (5 minutes each, a hang 10) and half an interval of work, and the job waits for nodes 1 % of the time at most.
+    assert 0.90 < run.effective_training_time_ratio < 0.94
+    lost_s = 466 * 300 + 412 * 300 + 7 * 600 + 419 * run.interval_s / 2
+    by_hand = (1 - lost_s / (54 * 86400)) * 0.99 * (1 - run.checkpoint.pause_s / run.interval_s)
+    assert run.effective_training_time_ratio == pytest.approx(by_hand, abs=0.005)
     other = [make_reliability(name).failures_per_second(16384) * 54 * 86400 for name in ("rsc-2", "rsc-1")]
     assert other == pytest.approx([258.8, 718.8], abs=0.1)
     assert other[0] < 419 < other[1]

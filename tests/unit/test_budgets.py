@@ -15,7 +15,9 @@ from costmodel.physics.run.scaling_laws import (
     compute_optimal,
     kaplan_loss,
     kaplan_optimal,
+    kaplan_params_for_loss,
     loss,
+    params_for_loss,
     tokens_for_loss,
 )
 from costmodel.step.anatomy.kv_cache import kv_cache_bytes
@@ -58,6 +60,20 @@ def test_kaplan():
     assert n[0] == pytest.approx(1.3e9)
     assert n[1] / n[0] == pytest.approx(10**0.73)
     assert 6 * n * d == pytest.approx([8.64e19, 8.64e20])
+    # Half the loss of a model that is bound by its size takes 2^(1/0.076) = 9,139 times the parameters.
+    assert np.divide(*kaplan_params_for_loss(np.inf, [1.5, 3.0])) == pytest.approx(2 ** (1 / 0.076))
+
+
+def test_params_for_loss_undoes_the_loss():
+    tokens = np.asarray([2e10, 1.4e12])
+    for law in LAWS.values():
+        assert params_for_loss(law, tokens, loss(law, 70e9, tokens)) == pytest.approx(70e9)
+        assert tokens_for_loss(law, 70e9, loss(law, 70e9, tokens)) == pytest.approx(tokens)
+        least = float(loss(law, np.inf, 1e9))
+        assert np.isinf(params_for_loss(law, 1e9, [0.999 * least, 1.001 * least])).tolist() == [True, False]
+    assert kaplan_params_for_loss(tokens, kaplan_loss(70e9, tokens)) == pytest.approx(70e9)
+    least = float(kaplan_loss(np.inf, 1e9))
+    assert np.isinf(kaplan_params_for_loss(1e9, [0.999 * least, 1.001 * least])).tolist() == [True, False]
 
 
 def test_cheapest_over_lifetime_zero_serving_is_compute_optimal_and_serving_shrinks_the_model():

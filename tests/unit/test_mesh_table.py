@@ -54,6 +54,22 @@ def test_a_rank_stands_where_megatron_puts_it():
         mesh.of_rank(64)
 
 
+def test_all_ranks_listed_by_hand():
+    """tp2 pp2 dp2 of 8 ranks, pp outermost: rank = tp + 2 dp + 4 pp. With pp inside dp it is tp + 2 pp + 4 dp."""
+    for order, inner, outer in (("tp cp dp pp", "dp", "pp"), ("tp cp pp dp", "pp", "dp")):
+        found = (
+            cm.mesh(cluster="dgx-h100-ndr", gpus=8, layout="tp2 pp2", axis_order=order).of_ranks().to_dict()
+        )
+        groups = {dim: found["groups"][dim] for dim in ("tp", inner, outer)}
+        assert groups == {
+            "tp": [[0, 1], [2, 3], [4, 5], [6, 7]],
+            inner: [[0, 2], [1, 3], [4, 6], [5, 7]],
+            outer: [[0, 4], [1, 5], [2, 6], [3, 7]],
+        }
+        listed = [(row["rank"], row["tp"], row[inner], row[outer], row["cp"]) for row in found["ranks"]]
+        assert listed == [(rank, rank % 2, rank // 2 % 2, rank // 4, 0) for rank in range(8)]
+
+
 def test_groups_of_every_axis_split_all_ranks_and_agree_with_their_members():
     """Pipeline inside data parallelism: a group is the same seen from each of its ranks, and none is left out."""
     mesh = cm.mesh(cluster="llama3-roce", gpus=48, layout="tp2 pp4 ep3", axis_order="tp cp pp dp")

@@ -147,10 +147,21 @@ def test_wrong_switches_of_the_job_are_refused():
     for changes, message in (
         ({"sync_evry": 2}, "switches: 'sync_evry' is unknown; did you mean 'sync_every'"),
         ({"sync_every": 0}, "recipe megatron-core: sync_every: .*greater than or equal to 1, got 0"),
+        ({"bucket_elements": "50X"}, "recipe megatron-core: bucket_elements: expected a number, got '50X'"),
         ({"stragglers": "yes"}, "recipe megatron-core: stragglers: .*got 'yes'"),
     ):
         with pytest.raises(RecipeError, match=message):
             cm.estimate(**JOB, switches=changes)
+
+
+def test_switches_are_written_as_fields_are():
+    written = {"bucket_elements": "50M", "compression_rank": "1k", "allocator_slack": "5e-2"}
+    switches = make_job(**JOB, switches=written).switches
+    assert {name: switches[name] for name in written} == {
+        "bucket_elements": 50e6,
+        "compression_rank": 1000,
+        "allocator_slack": 0.05,
+    }
 
 
 def test_the_record_gives_every_switch_back():

@@ -118,6 +118,7 @@ def answers(tmp_path_factory):
         "TraceProfile": cm.profile(traced, est),
         "Generation": cm.generate(model="llama3-8b", gpus=8, layout="tp8", batch=8),
         "MeshTable": cm.mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8"),
+        "RankList": cm.mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8").of_ranks(),
         "RankTable": cm.mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8").of_rank(9),
         "CollectiveCosts": cm.collective("all-reduce", "1 GB", ranks=64),
         "ModelFacts": cm.model_facts("llama3-8b"),

@@ -6,6 +6,7 @@ Every refusal is one line that names the field, what it takes, and what was give
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -336,8 +337,8 @@ def _pairs(field: Field, given: Any) -> list[tuple[Any, Any]]:
 def _read_switches(field: Field, given: Any) -> dict[str, Any]:
     """Read switches from a mapping, or from texts such as ``dp_overlap=none``; commas part the values of a list.
 
-    >>> read("switches", ["dp_overlap=none", "selective_modules=core_attn,mlp"])
-    {'dp_overlap': 'none', 'selective_modules': ['core_attn', 'mlp']}
+    >>> read("switches", ["dp_overlap=none", "selective_modules=core_attn,mlp", "bucket_elements=50M"])
+    {'dp_overlap': 'none', 'selective_modules': ['core_attn', 'mlp'], 'bucket_elements': 50000000}
     """
     from costmodel.describe.recipe import find_switch
     from costmodel.describe.switch_table import SWITCHES
@@ -357,6 +358,9 @@ def _read_switches(field: Field, given: Any) -> dict[str, Any]:
                 found[name] = [part for part in value.split(",") if part]
             elif value == "null" and switch.kind == "open number":
                 found[name] = None
+            elif switch.is_number or switch.kind == "whole":
+                with suppress(UnitError):  # what is no number, its recipe refuses
+                    found[name] = parse_number(value)
     return found
 
 

@@ -103,6 +103,30 @@ def tokens_for_loss(law: ScalingLaw, num_params: ArrayLike, target_loss: ArrayLi
     return np.asarray(np.where(left > 0.0, tokens, np.inf))
 
 
+def params_for_loss(law: ScalingLaw, tokens: ArrayLike, target_loss: ArrayLike) -> Array:
+    """Return parameters that D tokens bring to a loss; infinite where they are too few [-]."""
+    d = np.asarray(tokens, dtype=np.float64)
+    left = np.asarray(target_loss, dtype=np.float64) - law.floor - law.tokens_factor / d**law.tokens_exponent
+    with np.errstate(invalid="ignore", divide="ignore"):
+        n = (law.params_factor / left) ** (1.0 / law.params_exponent)
+    return np.asarray(np.where(left > 0.0, n, np.inf))
+
+
+def kaplan_params_for_loss(tokens: ArrayLike, target_loss: ArrayLike) -> Array:
+    """Return parameters that D tokens, which may be endless, bring to a loss by Kaplan et al., equation 1.5 [-].
+
+    Infinite where the tokens are too few.
+
+    >>> round(float(kaplan_params_for_loss(np.inf, 2.0) / kaplan_params_for_loss(np.inf, 4.0)), 3)  # 2^(1/0.076)
+    9139.47
+    """
+    d, wanted = np.asarray(tokens, dtype=np.float64), np.asarray(target_loss, dtype=np.float64)
+    left = wanted ** (1.0 / _KAPLAN_TOKENS_EXPONENT) - _KAPLAN_TOKENS / d
+    with np.errstate(invalid="ignore", divide="ignore"):
+        n = _KAPLAN_PARAMS / left ** (_KAPLAN_TOKENS_EXPONENT / _KAPLAN_PARAMS_EXPONENT)
+    return np.asarray(np.where(left > 0.0, n, np.inf))
+
+
 def cheapest_over_lifetime(
     law: ScalingLaw,
     target_loss: ArrayLike,
