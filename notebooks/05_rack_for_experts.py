@@ -150,7 +150,7 @@ for cluster in (HGX, NVL72):
         best = {}
         for name, cps in (("without", [1]), ("with", [2, 4, 8, 16, 32])):
             try:
-                best[name] = cm.plan(**asked, cp=cps, kept=1).best
+                best[name] = cm.plan(**asked, cp=cps, num_candidates=1).best
             except cm.CostModelError:
                 continue
         steps = {name: float(est.step_time_s) for name, est in best.items()}

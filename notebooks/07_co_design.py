@@ -30,7 +30,7 @@ free = {"recompute": ["none", "selective", "full"], "vp": [1, 2, 4, 5, 8], "micr
 
 def best_on(cluster):
     """Return the best estimate on a changed machine."""
-    return cm.plan(cluster=cluster, **job, **free, kept=1).best
+    return cm.plan(cluster=cluster, **job, **free, num_candidates=1).best
 
 
 start = best_on(base)

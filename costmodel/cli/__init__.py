@@ -74,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from costmodel.cli.streams import drop_output, prepare
 
     prepare()
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code = root(args=given, prog_name="costmodel", standalone_mode=False)
+        code = root(args=words, prog_name="costmodel", standalone_mode=False)
     except CostModelError as error:
-        return _refuse(_by_flag(str(error), given))
+        return _refuse(_by_flag(str(error), words))
     except (BrokenPipeError, SystemExit):
         # The reader (head, less) has gone, of which the parser makes an exit of its own: nobody is left to tell.
         drop_output()

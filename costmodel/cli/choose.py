@@ -65,8 +65,8 @@ def plan(
     from costmodel.describe.jobs.merge import is_rl
     from costmodel.describe.jobs.reading import read
 
-    held = merged_job(given, several=True) if given.get("job") else {}
-    if is_rl(held):
+    job = merged_job(given, several=True) if given.get("job") else {}
+    if is_rl(job):
         flags = {
             "--details": target.details,
             "--tokens": given.get("tokens"),
@@ -81,11 +81,11 @@ def plan(
             "--check": check,
         }
         refuse_flags(flags, "a plan of reinforcement learning has none; it has --emit job")
-        return _plan_rl(cm.plan_rl(**held), given, target, emit)
+        return _plan_rl(cm.plan_rl(**job), given, target, emit)
     draw = planned_figure("Plan", plot, target, figure)
     folder = checked_folder(save, target.force) if save else None
-    asked = _asked(given, emit)
-    below = asked["job"].keywords
+    keywords = _keywords(given, emit)
+    below = keywords["job"].keywords
     if start:
         try:
             date.fromisoformat(start)
@@ -94,26 +94,26 @@ def plan(
     within = read("days", days) if days else None
     for what, text in (("start", start), ("days", days)):
         if text and not any(
-            named.get(name) for named in (asked, below) for name in ("tokens", "dataset_samples")
+            named.get(name) for named in (keywords, below) for name in ("tokens", "dataset_samples")
         ):
             raise CostModelError(f"{what}: needs --tokens, for a run that ends")
     keep_freed_memory()
     with waiting("pricing layouts", quiet=target.quiet) as progress:
-        found = cm.plan(**asked, progress=progress)
-    answers = [(text, found.why_not(text, job=found.asked_job(found.pick))) for text in why_not or []]
-    asked_of = [
+        found = cm.plan(**keywords, progress=progress)
+    answers = [(text, found.why_not(text, job=found.job_of_row(found.pick))) for text in why_not or []]
+    answered = [
         *(found.finished(start) if start else []),
         *(found.in_time(within) if within is not None else []),
         *(f"Why not {text}: {answer}" for text, answer in answers),
     ]
-    remarks = [*found.remarks(), "Reproduce:", f"  {found.commands(1)[0]}", *asked_of]
+    remarks = [*found.remarks(), "Reproduce:", f"  {found.commands(1)[0]}", *answered]
     if emit:
         target.put(found.job_file() if emit == opt.JOB else cm.emit(found.best, emit, given.get("job") or ""))
         noted = found.question.file.remarks if found.question.file else ()
         target.note("\n".join(remark for remark in remarks if remark not in noted))
         return
     if folder is not None:
-        written = found.launch_folders(asked.get("framework") or "")
+        written = found.launch_folders(keywords.get("framework") or "")
         why = [
             line[2:] for text in written.values() for line in text.splitlines() if line.startswith("* No `")
         ]
@@ -139,7 +139,7 @@ def plan(
         result,
         found,
         *following,
-        before=asked_of,
+        before=answered,
         count=top,
         commands=commands,
     )
@@ -160,14 +160,14 @@ def _plan_rl(found: RLPlan, given: Mapping[str, Any], target: Target, emit: str)
     )
 
 
-def _asked(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
+def _keywords(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
     """Return the keywords of `costmodel.plan`: the file whose layout is free, and the flags on top."""
     file, flags = file_and_flags(given, several=True, layout=False)
-    asked = {**with_profiles(flags, given.get("profiles")), "job": file}
+    keywords = {**with_profiles(flags, given.get("profiles")), "job": file}
     # What is emitted has to run.
-    if emit and emit != opt.JOB and not asked.get("framework"):
-        asked["framework"] = emit
-    return asked
+    if emit and emit != opt.JOB and not keywords.get("framework"):
+        keywords["framework"] = emit
+    return keywords
 
 
 def _write_parquet(found: Plan, target: Target) -> None:

@@ -105,13 +105,13 @@ def command(
             notes: list[str] = []
             keywords = {p.name: values[p.name] for p in own}
             if "given" in wanted:
-                asked = {p.name: _joined(p.name, values[p.name], several) for p in job}
-                asked["note"] = notes.append
+                flags = {p.name: _joined(p.name, values[p.name], several) for p in job}
+                flags["note"] = notes.append
                 if not isinstance(values.get("job"), list):
-                    file, machine = job_and_machine(values.get("job") or "", asked.pop("machine", ""))
-                    (keywords if "job" in keywords else asked)["job"] = file
-                    asked = _with_words(asked, machine)
-                keywords["given"] = asked
+                    file, machine = job_and_machine(values.get("job") or "", flags.pop("machine", ""))
+                    (keywords if "job" in keywords else flags)["job"] = file
+                    flags = _with_words(flags, machine)
+                keywords["given"] = flags
             if "target" in wanted:
                 keywords["target"] = target
             try:

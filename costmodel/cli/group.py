@@ -43,10 +43,10 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse a flag of one value that is given twice, of which the parser would take the last in silence."""
-        given: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
-        for one in given:
+        options: list[Any] = self.make_parser(ctx).parse_args(args=[*args])[2]
+        for one in options:
             is_single = one.param_type_name == "option" and not one.multiple and not one.is_flag
-            if is_single and given.count(one) > 1:
+            if is_single and options.count(one) > 1:
                 raise CostModelError(f"{one.opts[0]}: given twice, and takes one value")
         return super().parse_args(ctx, args)
 
@@ -55,9 +55,9 @@ class Command(TyperCommand):
         flags = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         if _EVERY not in ctx.meta and len(flags) > SHOWN_FLAGS + 2:
             ranked = sorted(flags, key=lambda one: _rank(str(one.name)))
-            kept = {one.name for one in ranked[:SHOWN_FLAGS]} | {"help", "help_all"}
+            shown = {one.name for one in ranked[:SHOWN_FLAGS]} | {"help", "help_all"}
             for one in flags:
-                one.hidden = one.hidden or one.name not in kept  # type: ignore[attr-defined]
+                one.hidden = one.hidden or one.name not in shown  # type: ignore[attr-defined]
         super().format_options(ctx, formatter)
 
 

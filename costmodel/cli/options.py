@@ -111,7 +111,7 @@ def of_field(field: Field, several: bool = False) -> inspect.Parameter:
     """Return the flag of a field, whose value is read later; with `several`, one that may name several values."""
     many = several and takes_several(field)
     is_truth = field.kind == "truth" and not many
-    default = "every sensible one" if many and field.turned else field.default_said
+    default = "every sensible one" if many and field.turned else field.shown_default
     flags = list(field.flags)
     if is_truth:
         flags = [f"{flags[0]}/--no-{flags[0].removeprefix('--')}"]

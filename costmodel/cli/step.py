@@ -73,12 +73,12 @@ def estimate(
     --roofline shows where operators lie under the GPU's roofs, and each axis against the tiers of the fabric, in place of
     the bill.
     """
-    asked = merged_job(given)
+    job = merged_job(given)
     import costmodel as cm
     from costmodel.cli.inspection import roofline_result
     from costmodel.describe.jobs.merge import is_rl, names_no_degree
 
-    if is_rl(asked):
+    if is_rl(job):
         flags = {
             "--samples": samples,
             "--expect": expect,
@@ -88,24 +88,24 @@ def estimate(
             "--details": target.details,
             "--all-lines": every_line,
             "--start": start,
-            "--tokens": asked.get("tokens"),
+            "--tokens": job.get("tokens"),
         }
         refuse_flags(flags, "is of a training step; this is one of reinforcement learning")
-        return _estimate_rl(asked, target, check, plot, figure)
+        return _estimate_rl(job, target, check, plot, figure)
     draw = planned_figure("Estimate", plot, target, figure)
     if start and not html:
         raise CostModelError("--start: needs --html, on whose page it stands")
     views = [target if name == "-" else target.other(name) for name in (html, trace)]
     for text in expect or []:
         cm.read_expected(text)
-    est = cm.estimate(**asked)
+    est = cm.estimate(**job)
     if samples:
         est = est.with_samples(samples, seed)
     result = result_of(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
     before: Sequence[str] = ()
     # Asked here, since a search is twice as much to import as an estimate.
-    if names_no_degree(asked) and not est.is_planned:
-        other = cm.alternative(asked, file_and_flags(given)[0])
+    if names_no_degree(job) and not est.is_planned:
+        other = cm.alternative(job, file_and_flags(given)[0])
         before = [other.sentence(est), *([f"  {other.command}"] if other.command else [])]
         record = {**est.to_dict(), "planned": other.record()}
         result = result._replace(record=lambda: record, remarks=[" ".join(before), *result.remarks])
@@ -143,14 +143,14 @@ def estimate(
     hold(est, expect or [])
 
 
-def _estimate_rl(asked: Mapping[str, Any], target: Target, check: bool, plot: str, figure: str) -> None:
+def _estimate_rl(job: Mapping[str, Any], target: Target, check: bool, plot: str, figure: str) -> None:
     """Show a step of reinforcement learning: a job file with a section ``rl``."""
     import costmodel as cm
 
     draw = planned_figure("RLEstimate", plot, target, figure)
-    found = cm.estimate_rl(**asked)
+    found = cm.estimate_rl(**job)
     result = result_of(found)
-    better = cm.better_rl(found, asked)
+    better = cm.better_rl(found, job)
     target.show(result._replace(remarks=[*([better] if better else []), *result.remarks]))
     draw(found)
     if check and not found.fits:
@@ -201,8 +201,8 @@ def generate(target: Target, given: Mapping[str, Any]) -> None:
     import costmodel as cm
 
     # A job file's layout is that of training.
-    asked: dict[str, Any] = merged_job({**given, "layout": None}) | {"layout": given.get("layout")}
-    taken: Any = {name: asked.get(name) for name in names(GENERATE_FIELDS)}
+    job: dict[str, Any] = merged_job({**given, "layout": None}) | {"layout": given.get("layout")}
+    taken: Any = {name: job.get(name) for name in names(GENERATE_FIELDS)}
     found = cm.generate(**taken)
     every_line = command_with("generate", given, GENERATE_FIELDS, "--format", "json")
     target.show(shortened(result_of(found), found, every_line))

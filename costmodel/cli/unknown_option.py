@@ -29,13 +29,13 @@ _CUTOFF = 0.75
 
 def unknown_option(error: Any) -> str:
     """Return the sentence about a flag that does not exist, from the parser's error; no guess that is only a guess."""
-    given, context = str(error.option_name), error.ctx
-    sentence = f"No such option: {given[:60]}"
+    name, context = str(error.option_name), error.ctx
+    sentence = f"No such option: {name[:60]}"
     if context is None:
         return sentence
     own = _flags(context.command)
-    same = [flag for row in _ALIKE if given in row for flag in row if flag in own]
-    near = same or get_close_matches(given[:60], own, n=2, cutoff=_CUTOFF)
+    same = [flag for row in _ALIKE if name in row for flag in row if flag in own]
+    near = same or get_close_matches(name[:60], own, n=2, cutoff=_CUTOFF)
     if near:
         return f"{sentence}; did you mean {' or '.join(near)}?"
     if context.parent is None:
@@ -44,11 +44,11 @@ def unknown_option(error: Any) -> str:
         return f"{sentence}; the keys of the grid file say what is swept"
     group = context.parent.command
     holders = [
-        name for name in group.list_commands(context) if given in _flags(group.get_command(context, name))
+        each for each in group.list_commands(context) if name in _flags(group.get_command(context, each))
     ]
     if not holders:
         return sentence
-    others = ", ".join(f"costmodel {name}" for name in holders[:3])
+    others = ", ".join(f"costmodel {each}" for each in holders[:3])
     return f"{sentence}; {others}{' and others have' if len(holders) > 3 else ' has' if len(holders) == 1 else ' have'} it"
 
 

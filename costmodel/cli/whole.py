@@ -159,14 +159,14 @@ def watch(
     pause_s = read_quantity("--interval", interval, "s")
     if pause_s <= 0:
         raise cm.CostModelError(f"--interval: expected more than 0 s, got {interval!r}")
-    asked = merged_job(given, job)
+    keywords = merged_job(given, job)
     seen: Watch | None
     if once:
         refuse_endless(log)
-        seen = cm.watch(log, **asked)
+        seen = cm.watch(log, **keywords)
         target.show(seen)
     else:
-        seen = _followed(cm.Watcher(Path(log), **asked), pause_s, stop=stop)
+        seen = _followed(cm.Watcher(Path(log), **keywords), pause_s, stop=stop)
         if seen is not None and (target.out is not None or target.csv is not None):
             target.show(seen)
     if seen is not None:
@@ -214,7 +214,7 @@ def budget(
     """
     import costmodel as cm
 
-    asked = merged_job(given)
+    keywords = merged_job(given)
     if samples_per_prompt:
-        asked["samples_per_prompt"] = samples_per_prompt
-    return cm.budget(**asked)
+        keywords["samples_per_prompt"] = samples_per_prompt
+    return cm.budget(**keywords)

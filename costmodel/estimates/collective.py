@@ -138,37 +138,39 @@ def place(
     group's size. The textbook formulas take the latency and rate of `tier`, by default the outermost one that is crossed.
     `concurrent` groups share every port and link. [-]
     """
-    ranks, asked, stride = read("ranks", ranks), members_per_node, 1
-    if asked is not None:
-        asked = int(read("members_per_node", asked))
+    ranks, members_inside, stride = read("ranks", ranks), members_per_node, 1
+    if members_inside is not None:
+        members_inside = int(read("members_per_node", members_inside))
     concurrent = read("concurrent", concurrent)
     tiers = cluster.tiers
     is_torus = bool(tiers[0].shape)
-    if asked is not None and ((is_torus and asked < 1) or (asked > 0 and ranks % min(asked, ranks))):
-        raise LayoutError(f"members-per-node: {asked} does not divide {ranks} ranks")
+    if members_inside is not None and (
+        (is_torus and members_inside < 1) or (members_inside > 0 and ranks % min(members_inside, ranks))
+    ):
+        raise LayoutError(f"members-per-node: {members_inside} does not divide {ranks} ranks")
     if is_torus:
-        tiers = sliced(cluster, ranks if asked is None else asked).tiers
+        tiers = sliced(cluster, ranks if members_inside is None else members_inside).tiers
         inside = prod(tiers[0].shape)
     else:
         domain = tiers[0].size
-        inside = int(usable_domain_size(ranks, domain)) if asked is None else asked
+        inside = int(usable_domain_size(ranks, domain)) if members_inside is None else members_inside
         if not 1 <= inside <= domain:
             raise LayoutError(
                 f"members-per-node: expected 1 to {domain}, the {tiers[0].name} domain; got {inside}"
             )
         inside = min(inside, ranks)
         # A group that leaves GPUs of each domain to others runs in strides over all outer tiers.
-        stride = domain // inside if asked is not None and ranks > inside else 1
+        stride = domain // inside if members_inside is not None and ranks > inside else 1
     members = [float(inside)]
     for outer in tiers[1:]:
-        held = usable_domain_size(ranks * stride, outer.size) / stride
-        members.append(float(np.clip(np.floor(held), members[-1], ranks)))
+        fitting = usable_domain_size(ranks * stride, outer.size) / stride
+        members.append(float(np.clip(np.floor(fitting), members[-1], ranks)))
     if members[-1] < ranks:
         raise LayoutError(
             f"ranks: {ranks}{f' ranks in strides of {stride}' if not is_torus else ''} do not fit on the "
             f"{cluster.max_gpus} {cluster.accelerator.called}s of {cluster.name}"
         )
-    group = Group(np.asarray(float(ranks)), tuple(np.asarray(held) for held in members))
+    group = Group(np.asarray(float(ranks)), tuple(np.asarray(fitting) for fitting in members))
     if is_torus:
         sides = tuple(np.asarray(float(length)) for length in tiers[0].shape)
         group = group._replace(box=Box(sides, sides))
@@ -481,14 +483,14 @@ class CollectiveCosts(Answer):
         }
 
 
-def _read_size(given: object) -> float:
+def _read_size(size: object) -> float:
     """Return a size in bytes: a number, or a text with its unit."""
-    if isinstance(given, str):
-        return read_quantity("size", given, "B")
+    if isinstance(size, str):
+        return read_quantity("size", size, "B")
     try:
-        return float(given)  # type: ignore[arg-type]
+        return float(size)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise LayoutError(f"size: expected bytes, or a text such as '1 GB', got {shown(given)}") from None
+        raise LayoutError(f"size: expected bytes, or a text such as '1 GB', got {shown(size)}") from None
 
 
 def collective(

@@ -163,11 +163,11 @@ def assumed_sentences(job: Job, names: Collection[str]) -> list[str]:
     return [f"Assumed: {assumed}."] if assumed else []
 
 
-def require_estimate(who: str, given: Any, expected: str) -> Estimate:
+def require_estimate(who: str, value: Any, expected: str) -> Estimate:
     """Refuse what is no estimate, saying what is expected."""
-    if not isinstance(given, Estimate):
-        raise CostModelError(f"{who}: expected {expected}, got {shown(given)}")
-    return given
+    if not isinstance(value, Estimate):
+        raise CostModelError(f"{who}: expected {expected}, got {shown(value)}")
+    return value
 
 
 def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:

@@ -224,12 +224,14 @@ def wide_columns(est: PricedJob) -> dict[str, list[Any]]:
 
 def _worst(lines: Sequence[MemoryLine], shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Return the stage with most memory of each layout, as an index that keeps the last dimension."""
-    held = np.atleast_1d(broadcast_sum([line.bytes for line in lines]))
-    return np.asarray(np.argmax(np.broadcast_to(held, (*shape, held.shape[-1])), axis=-1)[..., None])
+    per_stage = np.atleast_1d(broadcast_sum([line.bytes for line in lines]))
+    return np.asarray(
+        np.argmax(np.broadcast_to(per_stage, (*shape, per_stage.shape[-1])), axis=-1)[..., None]
+    )
 
 
 def _at_stage(values: ArrayLike, stage: NDArray[np.int64], shape: tuple[int, ...]) -> Array:
     """Return what a memory line holds on the given stage of each layout."""
-    held = np.atleast_1d(values)
-    num_stages = max(held.shape[-1], int(stage.max()) + 1)
-    return np.take_along_axis(np.broadcast_to(held, (*shape, num_stages)), stage, axis=-1)[..., 0]
+    per_stage = np.atleast_1d(values)
+    num_stages = max(per_stage.shape[-1], int(stage.max()) + 1)
+    return np.take_along_axis(np.broadcast_to(per_stage, (*shape, num_stages)), stage, axis=-1)[..., 0]

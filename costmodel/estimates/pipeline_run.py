@@ -131,8 +131,8 @@ def simulated_step_s(est: PricedJob) -> float:
     ports = floors_of_ports(est)
     # What nothing explains is on top of a busy port, as it is on top of all else.
     on_top = sum(float(line.exposed_seconds) for line in est.bill.time_lines if line.name == _UNEXPLAINED)
-    beside_s = run.after_s - on_top - sum(float(line.exposed_seconds) for line in ports)
-    step_s = pipeline_s + beside_s + sum(float(line.exposed_seconds) for line in ends)
+    outside_s = run.after_s - on_top - sum(float(line.exposed_seconds) for line in ports)
+    step_s = pipeline_s + outside_s + sum(float(line.exposed_seconds) for line in ends)
     return on_top + max([step_s, *(float(np.asarray(line.terms["port_busy_s"])) for line in ports)])
 
 
@@ -190,8 +190,8 @@ def stages_in_order(priced: Priced) -> StagePlan:
     if not interleaves(priced):
         return placed.stages
     chunks, mtp = int(placed.layout.vp), placed.model.mtp_layers
-    held = placed.split.chunks or chunks_on_ranks(placed.stages, chunks, mtp, placed.split)
-    return _cut(priced, p * chunks, Split(mtp_layers=mtp, chunks=held))
+    chunks_by_rank = placed.split.chunks or chunks_on_ranks(placed.stages, chunks, mtp, placed.split)
+    return _cut(priced, p * chunks, Split(mtp_layers=mtp, chunks=chunks_by_rank))
 
 
 def _ranks_of(priced: Priced, stages: Array) -> Array:
@@ -225,12 +225,12 @@ def part_times(priced: Priced) -> dict[str, PartTimes]:
         *(np.asarray(plan.has_embedding * runs) for runs in towers),
     ]
     ranks = _ranks_of(priced, plan.index)
-    for block, held, lines in zip(priced.step.blocks, blocks, priced.step.block_lines, strict=True):
+    for block, count, lines in zip(priced.step.blocks, blocks, priced.step.block_lines, strict=True):
         # What a tower runs on the whole model is at the pace of its nodes.
         pace = np.asarray(1.0) if block.role == "tower" else pace_of_ranks(priced.placed, block, ranks)
         for line in lines:
             part = times[{"forward": "F", "backward_weight": "W"}.get(line.phase, "I")]
             stream = STREAMS.index(line.axis)
-            part.exposed_s[stream] += pace * np.asarray(held) * float(line.exposed_each_s)
-            part.busy_s[stream] += pace * np.asarray(held) * float(line.each_s)
+            part.exposed_s[stream] += pace * np.asarray(count) * float(line.exposed_each_s)
+            part.busy_s[stream] += pace * np.asarray(count) * float(line.each_s)
     return times

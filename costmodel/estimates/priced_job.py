@@ -324,9 +324,9 @@ class PricedJob:
     @property
     def worst_stage(self) -> int:
         """Number of the pipeline stage that needs most memory, from 0 (one layout only). [-]"""
-        held = self.bill.memory_per_stage_bytes()
-        index = np.broadcast_to(self.priced.placed.stages.index, held.shape)
-        return int(index[int(np.argmax(held))])
+        per_stage = self.bill.memory_per_stage_bytes()
+        index = np.broadcast_to(self.priced.placed.stages.index, per_stage.shape)
+        return int(index[int(np.argmax(per_stage))])
 
     def __repr__(self) -> str:
         if np.shape(self.step_time_s):

@@ -61,12 +61,12 @@ def _find_links(path: Path, profile_path: ProfilePath) -> None:
     """Look up the links that an accelerator names, which a job on one device does not need."""
     accelerator = load_accelerator(path, profile_path=profile_path)
     here = Path(os.path.realpath(path)).parent
-    beside = here.parent if here.name in FOLDERS.values() else here
-    given = [profile_path] if isinstance(profile_path, (str, Path)) else list(profile_path or ())
+    siblings = here.parent if here.name in FOLDERS.values() else here
+    folders = [profile_path] if isinstance(profile_path, (str, Path)) else list(profile_path or ())
     for key in ("scale_up_link", "pcie_link", "scale_out_link"):
         if named := getattr(accelerator, key):
             try:
-                load_link(named, profile_path=[*given, beside])
+                load_link(named, profile_path=[*folders, siblings])
             except CostModelError as error:
                 raise ProfileError(f"{key}: {error}") from None
 

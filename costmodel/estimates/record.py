@@ -86,7 +86,7 @@ def _printed_record(est: PricedJob) -> dict[str, Any] | None:
 
 def input_record(job: Job) -> dict[str, Any]:
     """Return a job of one layout as the keywords of `costmodel.estimate`, nothing left to a default."""
-    held: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **job_names(job),
         **{name: plain_value(name, number) for name, number in job_numbers(job).items()},
         **job.tuning.fields,
@@ -99,12 +99,12 @@ def input_record(job: Job) -> dict[str, Any]:
         "slice": job.slice or None,
         "tokens": job.tokens,
         "price_usd_per_gpu_hour": given_price(job.cluster),
-        "pipeline_layout": _dealt(job),
+        "pipeline_layout": _pipeline_layout(job),
     }
-    return {name: held[name] for name in names(JOB_FIELDS) if name in held}
+    return {name: fields[name] for name in names(JOB_FIELDS) if name in fields}
 
 
-def _dealt(job: Job) -> str | None:
+def _pipeline_layout(job: Job) -> str | None:
     """Return how a job deals its layers to stages where that is not what happens by itself."""
     if job.balanced_stages:
         return BALANCED

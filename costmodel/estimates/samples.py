@@ -149,8 +149,8 @@ class Samples(Answer):
 
     def _causes(self, figure: str) -> tuple[Cause, ...]:
         known = factors()
-        held = np.broadcast_to(getattr(self._one_by_one, figure), (1 + 2 * len(self.factors),))
-        ends = np.sort((held[1:] / held[0]).reshape(-1, 2), axis=1)
+        values = np.broadcast_to(getattr(self._one_by_one, figure), (1 + 2 * len(self.factors),))
+        ends = np.sort((values[1:] / values[0]).reshape(-1, 2), axis=1)
         found = [
             Cause(name, known[name].scales, float(low), float(high), known[name].source)
             for name, (low, high) in zip(self.factors, ends, strict=True)

@@ -77,8 +77,8 @@ def time_savings(job: Job) -> list[Saving]:
     priced = _priced(job, [*_more_chunks(job), *_balanced(job), *_other_orders(job)], every_stage=True)
     best: dict[str, Saving] = {}
     for saving in priced:
-        held = best.setdefault(saving.change.name, saving)
-        best[saving.change.name] = min(held, saving, key=lambda one: one.step_time_s)
+        fastest = best.setdefault(saving.change.name, saving)
+        best[saving.change.name] = min(fastest, saving, key=lambda one: one.step_time_s)
     found = [saving for saving in best.values() if saving.slowdown < 0]
     if len(found) < 2:
         return found
@@ -160,14 +160,14 @@ def _layout_changes(job: Job) -> Iterator[Change]:
 
 def _switch_changes(job: Job) -> Iterator[Change]:
     """Yield each switch that may free memory."""
-    held = job.switches
+    switches = job.switches
     for switch, wasteful, value in _SWITCHES:
         nothing = (
             job.recipe.dtypes.param_dtype == "fp32"
             if switch == "grad_accum_dtype"
             else switch == "offload_optimizer" and not job.optimizer.on_host
         )
-        if held[switch] in wasteful and not nothing:
+        if switches[switch] in wasteful and not nothing:
             yield with_switch(job, switch, value)
 
 

@@ -328,10 +328,10 @@ def _memory(est: Estimate, tasks: Iterable[Task], tasks_per_stage: int) -> list[
         changes[task.rank].append((round(time, 12), share[task.kind] / tasks_per_stage))
     points = []
     for stage, steps in enumerate(changes):
-        held = float(total[stage] - peak[stage])
+        current = float(total[stage] - peak[stage])
         for time, change in sorted(steps):
-            held += change * float(each[stage])
-            points.append(MemoryPoint(stage, time, held))
+            current += change * float(each[stage])
+            points.append(MemoryPoint(stage, time, current))
     return points
 
 

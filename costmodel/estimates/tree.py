@@ -43,9 +43,9 @@ def root_of(est: PricedJob) -> Node:
     blocks, seen = [], set()
     for block, lines in zip(priced.step.blocks, priced.step.block_lines, strict=True):
         seen |= {line.name for line in lines}
-        held = float(on_bill[lines[0].name].count) / micro_batches
-        if held:
-            blocks.append(_parent(f"{block.label}{block.role}", held, _operators(list(lines), block.label)))
+        count = float(on_bill[lines[0].name].count) / micro_batches
+        if count:
+            blocks.append(_parent(f"{block.label}{block.role}", count, _operators(list(lines), block.label)))
     once: dict[str, list[Node]] = {}
     for line in est.bill.time_lines:
         if line.name not in seen:

@@ -101,10 +101,10 @@ def _simulated(est: PricedJob) -> Iterator[str]:
     in hundreds is.
     """
     layout = est.job.layout
-    asked = layout.pp > 1 and (
+    is_checked = layout.pp > 1 and (
         fact("splits_backward", layout.schedule) or (layout.vp > 1 and est.priced.placed.split.chunks)
     )
-    if not asked or est.job.micro_batches > _MOST_SIMULATED:
+    if not is_checked or est.job.micro_batches > _MOST_SIMULATED:
         return
     billed_s, took_s = float(est.step_time_s), simulated_step_s(est)
     if abs(took_s / billed_s - 1.0) > CLOSED_FORM_SHARE:

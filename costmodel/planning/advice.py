@@ -110,7 +110,7 @@ def yours_text(plan: Found) -> str:
 
 def simplest(plan: Found) -> str:
     """Say that the pick is the simplest of those as fast, by how much it is slower, and without what."""
-    score = float(plan.kept.top["score"][0])
+    score = float(plan.candidates.top["score"][0])
     if plan.pick_score == score:
         return ""
     return (
@@ -147,7 +147,7 @@ def _slower_text(share: float) -> str:
 
 def _alternatives(plan: Found, knob: str) -> str:
     """Say what the values next to the chosen one would cost."""
-    chosen = float(plan.kept.top[knob][plan.pick])
+    chosen = float(plan.candidates.top[knob][plan.pick])
     known = sorted(plan.by_value.get(knob, {}))
     if len(known) < 2:
         return ""
@@ -200,7 +200,7 @@ def _data(plan: Found) -> str:
 
 def _recompute(plan: Found) -> str:
     values = plan.by_value.get("recompute", {})
-    chosen = float(plan.kept.top["recompute"][plan.pick])
+    chosen = float(plan.candidates.top["recompute"][plan.pick])
     others = [value for value in sorted(values) if value != chosen]
     if not others:
         return ""
@@ -215,31 +215,33 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     jobs: Sequence[int] = range(len(question.jobs))
     score = _least(plan.tally.best_score, jobs)
     if not np.isfinite(score):
-        # Nothing that was asked for starts with the recipe's own switches: those of the fastest stand on both sides.
-        jobs = (int(plan.kept.top["job"][0]),)
+        # No request starts with the recipe's own switches: those of the fastest stand on both sides.
+        jobs = (int(plan.candidates.top["job"][0]),)
         question = replace(question, jobs=(plan.jobs[jobs[0]],))
         score = _least(plan.tally.best_score, jobs)
     gains = [
         (f"{knob} = {', '.join(value_text(knob, v) for v in values)}", question.without(knob))
-        for knob, values in question.given.items()
+        for knob, values in question.knob_values.items()
         if knob in question.user_knobs
     ]
     if np.isfinite(question.max_memory_bytes):
         unlimited = replace(question, max_memory_bytes=np.inf)
         gains.append((f"max-memory {format_bytes(question.max_memory_bytes)}", unlimited))
-    saved = [(name, 1.0 - _best_score(plan, asked) / score) for name, asked in gains]
+    saved = [(name, 1.0 - _best_score(plan, relaxed) / score) for name, relaxed in gains]
     if headroom_share := question.headroom_share(plan.best.job):
-        kept = (
+        limit = (
             f"headroom {headroom_share:.1%}"
             if question.headroom
             else f"risk {RISK if question.risk is None else question.risk:.0%}"
         )
-        saved.append((kept, 1.0 - _least(plan.tally.best_in_device, jobs) / score))
+        saved.append((limit, 1.0 - _least(plan.tally.best_in_device, jobs) / score))
     domain = plan.best.job.cluster.tiers[0].size
-    if question.tp_in_domain and float(plan.kept.top["tp"][plan.pick]) >= domain:
+    if question.tp_in_domain and float(plan.candidates.top["tp"][plan.pick]) >= domain:
         # What lies inside the domain has been priced.
         wider = tuple(tp for job in question.jobs for tp in question.values(job)["tp"] if tp > domain)
-        beyond = replace(question.without("tp"), given={**question.given, "tp": wider}, tp_in_domain=False)
+        beyond = replace(
+            question.without("tp"), knob_values={**question.knob_values, "tp": wider}, tp_in_domain=False
+        )
         saved.append(("tp inside the domain", 1.0 - min(_best_score(plan, beyond), score) / score))
     saved.append(("memory of the GPU", plan.memory_gain))
     return [*saved, *_shared_factor_gains(question, score)]
@@ -252,7 +254,7 @@ def _least(scores: Mapping[int, float], jobs: Sequence[int]) -> float:
 def _best_score(plan: Found, question: Question) -> float:
     """Return the best score of a question; infinite where no layout is left."""
     try:
-        return float(plan.search(question, kept=1).kept.top["score"][0])
+        return float(plan.search(question, num_candidates=1).candidates.top["score"][0])
     except NoLayoutError:
         return float("inf")
 
@@ -293,9 +295,12 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job: int = 0) -> str:
     if isinstance(layout, str) and layout.strip().isdecimal():
         row = plan.row_of(int(layout))
         return _slower(
-            plan, plan.estimate_of(plan.kept.top, row), float(plan.kept.top["score"][row]), question
+            plan,
+            plan.estimate_of(plan.candidates.top, row),
+            float(plan.candidates.top["score"][row]),
+            question,
         )
-    asked_of = question.jobs[job]
+    job_of_row = question.jobs[job]
     named = keywords(
         parse_layout(layout) if isinstance(layout, str) else layout,
         LAYOUT_FIELDS,
@@ -304,30 +309,30 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job: int = 0) -> str:
     )
     dp = read("dp", named.pop("dp")) if "dp" in named else None
     # What the layout does not name stays as the question has it: policies free, degrees 1.
-    given = {**question.given, **dict.fromkeys(_DEGREES, (1.0,))}
-    given |= {knob: read_codes(knob, value) for knob, value in named.items()}
-    product = float(np.prod([given[axis][0] for axis in ("tp", "cp", "pp")]))
-    gpus = float(asked_of.layout.gpus)
-    if given.get("shard_group", (0.0,))[0] * product == gpus * given["cp"][0]:
-        given["shard_group"] = (0.0,)  # a group of all is none
+    knob_values = {**question.knob_values, **dict.fromkeys(_DEGREES, (1.0,))}
+    knob_values |= {knob: read_codes(knob, value) for knob, value in named.items()}
+    product = float(np.prod([knob_values[axis][0] for axis in ("tp", "cp", "pp")]))
+    gpus = float(job_of_row.layout.gpus)
+    if knob_values.get("shard_group", (0.0,))[0] * product == gpus * knob_values["cp"][0]:
+        knob_values["shard_group"] = (0.0,)  # a group of all is none
     if dp is not None and product * dp != gpus:
         return f"impossible: tp·cp·pp·dp = {product * dp:.0f}, but there are {gpus:.0f} GPUs"
-    asked = replace(question, jobs=(asked_of,), given=given, tp_in_domain=False)
-    limitless = replace(asked, max_memory_bytes=np.inf, headroom=0.0)
-    roomy = replace(asked_of.cluster.accelerator, memory_bytes=np.inf)
+    narrowed = replace(question, jobs=(job_of_row,), knob_values=knob_values, tp_in_domain=False)
+    limitless = replace(narrowed, max_memory_bytes=np.inf, headroom=0.0)
+    roomy = replace(job_of_row.cluster.accelerator, memory_bytes=np.inf)
     try:
         plan.search(
             replace(
-                limitless, jobs=(replace(asked_of, cluster=replace(asked_of.cluster, accelerator=roomy)),)
+                limitless, jobs=(replace(job_of_row, cluster=replace(job_of_row.cluster, accelerator=roomy)),)
             ),
-            kept=1,
+            num_candidates=1,
         )
     except NoLayoutError:
-        return f"impossible: {_broken_rule(question, given, asked_of)}"
+        return f"impossible: {_broken_rule(question, knob_values, job_of_row)}"
     try:
-        found = plan.search(asked)
+        found = plan.search(narrowed)
     except NoLayoutError:
-        return _too_large(question, asked_of, leanest_of(limitless))
+        return _too_large(question, job_of_row, leanest_of(limitless))
     return _slower(plan, found.best, found.pick_score, question)
 
 
@@ -340,12 +345,12 @@ def _too_large(question: Question, job: Job, leanest: Columns) -> str:
         return f"does not fit: {needs}"
     if question.max_memory_bytes < need_bytes:
         return f"{needs}, more than max_memory {format_bytes(question.max_memory_bytes)}"
-    asked = (
+    accepted = (
         f"headroom {question.headroom:.1%}" if question.headroom else f"{1.0 - question.accepted_risk:.0%}"
     )
     return (
         f"{needs} and would leave {1.0 - need_bytes / device:.1%} of the GPU free, which fits with "
-        f"{float(est.fits_probability):.0%}; you asked for {asked}"
+        f"{float(est.fits_probability):.0%}; you asked for {accepted}"
     )
 
 
@@ -360,7 +365,9 @@ def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str
     main = sorted(moved, key=lambda axis: -abs(moved[axis]))[:3]
     where = ", ".join(f"{axis} {moved[axis] / step_s:+.1%}" for axis in main)
     outside = [
-        knob for knob, values in question.given.items() if float(getattr(est.job.layout, knob)) not in values
+        knob
+        for knob, values in question.knob_values.items()
+        if float(getattr(est.job.layout, knob)) not in values
     ]
     note = f"; it breaks the constraint on {', '.join(outside)}" if outside else ""
     return (
@@ -370,9 +377,11 @@ def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str
     )
 
 
-def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job: Job) -> str:
+def _broken_rule(question: Question, knob_values: Mapping[str, tuple[float, ...]], job: Job) -> str:
     """Return the rule that a layout breaks, with numbers where it is one of the degrees."""
-    degrees = {axis: values[0] for axis, values in given.items() if axis not in ("schedule", "recompute")}
+    degrees = {
+        axis: values[0] for axis, values in knob_values.items() if axis not in ("schedule", "recompute")
+    }
     layout = make_layout(gpus=job.layout.gpus, **degrees)
     try:
         require_possible(
@@ -385,10 +394,10 @@ def _broken_rule(question: Question, given: Mapping[str, tuple[float, ...]], job
         )
     except LayoutError as error:
         return str(error)
-    space = space_of(replace(question, given=dict(given), tp_in_domain=False), job)
+    space = space_of(replace(question, knob_values=dict(knob_values), tp_in_domain=False), job)
     code = list(space.rejected)[-1]
     if code not in ASSERTIONS:
         return REASONS[code]
-    knobs = {knob: np.asarray(given[knob][0]) for knob in KNOBS if knob in given}
+    knobs = {knob: np.asarray(knob_values[knob][0]) for knob in KNOBS if knob in knob_values}
     chosen = replace(job, layout=replace(layout, **knobs))
     return ASSERTIONS[code].sentence(table_of(job).arguments(chosen))

@@ -83,14 +83,14 @@ _FREE = (("tp_overlap", "weight-grad"), ("tp_overlap", "none"), ("ep_overlap", F
 """Choices of less, which every layout starts with."""
 
 
-def choices_of(job: Job, held: frozenset[str] = frozenset()) -> tuple[Choice, ...]:
+def choices_of(job: Job, fixed: frozenset[str] = frozenset()) -> tuple[Choice, ...]:
     """Return what a job's framework lets a user choose otherwise than the job has it."""
     launches = job.recipe.launches
     framework = framework_of(launches)
     if framework is None or launches is None:
         return ()
     # A recipe of years ago leaves its users less than the framework does today.
-    free = set(launches.chooses) - held
+    free = set(launches.chooses) - fixed
     found = [
         Choice(_with_scope(job, name, value))
         for name, values in framework.switches.items()

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 def plan_columns(
     variants: Sequence[JobVariant],
-    kept: BestLayouts,
+    candidates: BestLayouts,
     rows: Mapping[str, Array],
 ) -> dict[str, list[Any]]:
     """Turn kept rows into columns with names instead of codes."""
@@ -36,7 +36,7 @@ def plan_columns(
     peak = np.asarray([peak_flops_per_s(job) for job in jobs])
     front, keys = (
         list(zip(*(part[name].tolist() for name in ("job", *KNOBS)), strict=True))
-        for part in (kept.front, rows)
+        for part in (candidates.front, rows)
     )
     on_front = set(front)
     columns: dict[str, list[Any]] = {

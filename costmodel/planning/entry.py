@@ -46,22 +46,22 @@ _DECIDED = ("layout", "switches", "axis_order", "pipeline_layout", *names(LAYOUT
 """What a plan decides of a job."""
 
 
-def planned(asked: Mapping[str, Any]) -> Plan:
+def planned(job: Mapping[str, Any]) -> Plan:
     """Return the plan of a job whose degrees are open; what else it names is kept to."""
     from costmodel.planning.plan import plan  # as much to import as the rest of an estimate
 
     known = names(PLAN_FIELDS)
-    return plan(**{name: value for name, value in asked.items() if name in known and value is not None})
+    return plan(**{name: value for name, value in job.items() if name in known and value is not None})
 
 
-def decided(asked: Mapping[str, Any]) -> dict[str, Any]:
+def decided(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a plan decides of a job whose degrees are open, as keywords of a job."""
-    return _decided_of(planned({name: asked[name] for name in names(JOB_FIELDS) if name in asked}).best)
+    return _decided_of(planned({name: job[name] for name in names(JOB_FIELDS) if name in job}).best)
 
 
-def candidates(asked: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def candidates(job: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """Return what the best layouts of a plan decide, and those that take less memory, as keywords of a job: `count` each."""
-    found = planned({name: asked[name] for name in names(JOB_FIELDS) if name in asked})
+    found = planned({name: job[name] for name in names(JOB_FIELDS) if name in job})
     front = found.pareto()
     spread = [front[round(at)] for at in np.linspace(0, len(front) - 1, min(count, len(front)))]
     return [_decided_of(est) for est in dict.fromkeys([*found.top(count), *spread])]
@@ -72,28 +72,28 @@ def _decided_of(est: Estimate) -> dict[str, Any]:
 
 
 def _completed(
-    job: object, machine: object, asked: Mapping[str, Any], fields: Iterable[Field], who: str
+    job: object, machine: object, flags: Mapping[str, Any], fields: Iterable[Field], who: str
 ) -> tuple[dict[str, Any], frozenset[str], tuple[str, ...]]:
     """Return the keywords of a job with what is usual, the fields that nobody named, and what was not understood."""
-    file, given = job_of_file(*file_and_keywords(job, machine, asked, who=who))
-    given = merge_jobs(file.keywords, keywords(given, fields, who=who))
+    file, named = job_of_file(*file_and_keywords(job, machine, flags, who=who))
+    named = merge_jobs(file.keywords, keywords(named, fields, who=who))
     least = {"global_batch": 1, "seq_len": 1, **({"gpus": 1} if who == "run" else {})}
-    require_complete({**least, **given}, who=who)
-    return {**given, **usual_batch(given)}, unnamed(given), file.remarks
+    require_complete({**least, **named}, who=who)
+    return {**named, **usual_batch(named)}, unnamed(named), file.remarks
 
 
-def _estimate(asked: Mapping[str, Any]) -> Estimate:
+def _estimate(job: Mapping[str, Any]) -> Estimate:
     """Price a complete job; where no degree is named and data parallelism does not do, as the planner has it.
 
     What the planner chooses is more than numbers, so that arrays of jobs that need it have no one answer.
     """
     try:
-        est = estimate_job(job_of(asked, who="estimate"))
+        est = estimate_job(job_of(job, who="estimate"))
     except LayoutError:
-        if not names_no_degree(asked) or any(np.ndim(value) for value in asked.values()):
+        if not names_no_degree(job) or any(np.ndim(value) for value in job.values()):
             raise
-        return _as_planned(asked)
-    if not names_no_degree(asked) or np.all(est.fits):
+        return _as_planned(job)
+    if not names_no_degree(job) or np.all(est.fits):
         return est
     if est.shape:
         fits = np.broadcast_to(est.fits, est.shape)
@@ -102,13 +102,13 @@ def _estimate(asked: Mapping[str, Any]) -> Estimate:
             "each of which has a best of its own: ask for one at a time, or name a degree (tp=1 for data parallelism alone)"
         )
     try:
-        return _as_planned(asked)
+        return _as_planned(job)
     except CostModelError:
         return est
 
 
-def _as_planned(asked: Mapping[str, Any]) -> Estimate:
-    est = estimate_job(job_of({**asked, **decided(asked)}, who="estimate"))
+def _as_planned(job: Mapping[str, Any]) -> Estimate:
+    est = estimate_job(job_of({**job, **decided(job)}, who="estimate"))
     est.is_planned = True
     return est
 
@@ -129,8 +129,8 @@ class Alternative(NamedTuple):
         ours, theirs = float(assumed.step_time_s), float(self.est.step_time_s)
         if theirs >= (1.0 - TIE_SHARE) * ours:
             return f"No layout was named; no other is {TIE_SHARE:.1%} faster than {layout_text(assumed.job.layout)}."
-        held = format_bytes(float(self.est.memory_bytes_per_gpu))
-        return f"No layout was named. Best: {format_seconds(theirs, 4)} a step ({theirs / ours - 1.0:+.1%}), {held}:"
+        memory = format_bytes(float(self.est.memory_bytes_per_gpu))
+        return f"No layout was named. Best: {format_seconds(theirs, 4)} a step ({theirs / ours - 1.0:+.1%}), {memory}:"
 
     def record(self) -> dict[str, Any] | None:
         """Return the pick as numbers and texts, none where there is none."""
@@ -144,10 +144,10 @@ class Alternative(NamedTuple):
         }
 
 
-def alternative(asked: Mapping[str, Any], file: JobFile | None = None) -> Alternative:
+def alternative(job: Mapping[str, Any], file: JobFile | None = None) -> Alternative:
     """Plan a job whose degrees were left open; a command names the `file` that it is from."""
     try:
-        found = planned({**asked, **usual_batch(asked)})
+        found = planned({**job, **usual_batch(job)})
     except CostModelError as error:
         return Alternative(refusal=str(error).removeprefix("plan: "))
     return Alternative(found.best, replace(found.question, file=file).command_of(found.best.job))
@@ -158,7 +158,7 @@ def estimate(
     model_or_job: str | Path | Model | None = None,
     machine: str | Cluster | None = None,
     /,
-    **asked: Unpack[JobKeywords],
+    **named: Unpack[JobKeywords],
 ) -> Estimate:
     """Price one training step of a job.
 
@@ -224,8 +224,8 @@ def estimate(
     >>> int(est.job.layout.dp), est.job.cluster.name
     (4, 'dgx-h100-ndr')
     """
-    given, assumed, notes = _completed(model_or_job, machine, asked, JOB_FIELDS, "estimate")
-    est = _estimate(given)
+    job, assumed, notes = _completed(model_or_job, machine, named, JOB_FIELDS, "estimate")
+    est = _estimate(job)
     est.assumed, est.notes = assumed, notes
     return est
 
@@ -240,7 +240,7 @@ def run(
     /,
     *,
     changes: Mapping[str, Any] | None = None,
-    **asked: Unpack[RunKeywords],
+    **named: Unpack[RunKeywords],
 ) -> TrainingRun:
     """Price a whole training run; or solve for how far to train, or on how many GPUs.
 
@@ -292,14 +292,14 @@ def run(
     """
     from costmodel.whole_run import solve
 
-    given, assumed, notes = _completed(model_or_job, machine, asked, _RUN_FIELDS, "run")
+    fields, assumed, notes = _completed(model_or_job, machine, named, _RUN_FIELDS, "run")
     is_planned = False
-    if names_no_degree(given) and given.get("gpus") is not None:
-        est = _estimate({name: given[name] for name in names(JOB_FIELDS) if name in given})
+    if names_no_degree(fields) and fields.get("gpus") is not None:
+        est = _estimate({name: fields[name] for name in names(JOB_FIELDS) if name in fields})
         is_planned = est.is_planned
-        given |= _decided_of(est) if is_planned else {}
-    found = solve.run(changes=changes, **given)
-    if given.get("gpus") is None and names_no_degree(given):
+        fields |= _decided_of(est) if is_planned else {}
+    found = solve.run(changes=changes, **fields)
+    if fields.get("gpus") is None and names_no_degree(fields):
         _require_room(found.est)
     found.est.assumed, found.est.notes, found.est.is_planned = assumed, notes, is_planned
     return found
@@ -371,8 +371,8 @@ def generate(
     """
     from costmodel.generation.generate import generation_of
 
-    file, given = job_of_file(*file_and_keywords(model_or_job, machine, fields, who="generate"))
+    file, flags = job_of_file(*file_and_keywords(model_or_job, machine, fields, who="generate"))
     # A job file's layout is that of training.
     taken = {*names(GENERATE_FIELDS)} - {"layout"}
     below = {name: value for name, value in file.keywords.items() if name in taken}
-    return generation_of({**below, **keywords(given, GENERATE_FIELDS, who="generate")})
+    return generation_of({**below, **keywords(flags, GENERATE_FIELDS, who="generate")})

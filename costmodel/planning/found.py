@@ -37,7 +37,7 @@ from costmodel.planning.uncertain import Odds, Trial, compare
 Array = NDArray[np.float64]
 
 KEPT = 1000
-"""Layouts that a search keeps where nothing else is asked for."""
+"""Layouts that a search keeps by default."""
 OWN = -1
 """`job` of the row of the user's own layout, whose variant is the last one."""
 
@@ -52,7 +52,7 @@ class Yours(NamedTuple):
     slower: float
     """Its score over that of the pick, less one. [-]"""
     unasked: tuple[str, ...]
-    """Knobs of which it has another value than those that were asked for."""
+    """Knobs of which it has another value than those requested."""
 
 
 class Own(NamedTuple):
@@ -61,7 +61,7 @@ class Own(NamedTuple):
     row: Columns
     priced: JobVariant
     runs: bool
-    """Whether it fits as a plan's layouts have to, and is within what was asked."""
+    """Whether it fits as a plan's layouts have to, and has the requested values."""
     unasked: tuple[str, ...]
 
     @property
@@ -69,16 +69,16 @@ class Own(NamedTuple):
         """By its bill; less is better."""
         return float(self.row["score"][0])
 
-    def among(self, kept: BestLayouts, estimate_of: Callable[[Columns, int], Estimate]) -> BestLayouts:
+    def among(self, candidates: BestLayouts, estimate_of: Callable[[Columns, int], Estimate]) -> BestLayouts:
         """Return what was kept with its row, simulated: in its place where it runs, else as the last one."""
         row = with_simulation(self.row, [0], estimate_of)
         if not self.runs:
-            return kept._replace(top=joined([kept.top, row]))
-        same = np.all([kept.top[name] == row[name] for name in ("gpus", *KNOBS)], axis=0)
+            return candidates._replace(top=joined([candidates.top, row]))
+        same = np.all([candidates.top[name] == row[name] for name in ("gpus", *KNOBS)], axis=0)
         for name in ("step_time_s", "memory_bytes"):
-            same &= np.isclose(kept.top[name], row[name], rtol=1e-9)
-        top = taken(kept.top, np.flatnonzero(~same))
-        return BestLayouts(top, kept.front).merged(BestLayouts(row, row), top["score"].size + 1)
+            same &= np.isclose(candidates.top[name], row[name], rtol=1e-9)
+        top = taken(candidates.top, np.flatnonzero(~same))
+        return BestLayouts(top, candidates.front).merged(BestLayouts(row, row), top["score"].size + 1)
 
 
 def _own(job: Job, request: Request) -> Own:
@@ -95,9 +95,11 @@ def _own(job: Job, request: Request) -> Own:
         **{knob: getattr(job.layout, knob) for knob in KNOBS},
     }
     row = unsimulated({name: np.asarray([float(number)]) for name, number in numbers.items()})
-    # What a recipe's framework usually starts binds no layout that somebody starts; what is asked for does.
-    asked = framework_values(request.framework) | {knob: question.given[knob] for knob in question.user_knobs}
-    unasked = [knob for knob, values in asked.items() if float(row[knob][0]) not in values]
+    # What a recipe's framework usually starts binds no layout that somebody starts; what the user names does.
+    allowed = framework_values(request.framework) | {
+        knob: question.knob_values[knob] for knob in question.user_knobs
+    }
+    unasked = [knob for knob, values in allowed.items() if float(row[knob][0]) not in values]
     if "axis_order" in question.user_switches and job.axis_order not in {
         one.axis_order for one in question.jobs
     }:
@@ -135,36 +137,40 @@ class Found:
         self._estimates: dict[tuple[float, ...], Estimate] = {}
         objective = self.question.objective
         share = int(objective[1:]) / 100.0 if objective in QUANTILES else None
-        assert self.tally.kept is not None
-        kept = self.tally.kept
+        assert self.tally.candidates is not None
+        candidates = self.tally.candidates
         if share is None and self.question.search_switches:
             # What the search asserts of a switch is seen next to the best without it.
-            kept = kept._replace(top=with_firsts(kept.top, list(self.tally.first.values())))
+            candidates = candidates._replace(top=with_firsts(candidates.top, list(self.tally.first.values())))
         by_value = {knob: dict(values) for knob, values in self.tally.by_value.items()}
         if own is not None:
             self.variants.append(own.priced)
             for knob, values in by_value.items() if own.runs else ():
                 value = float(own.row[knob][0])
                 values[value] = min(values.get(value, np.inf), own.score)
-        self.kept = ranked(kept, self.jobs, self._origins, self.estimate_of)
+        self.candidates = ranked(candidates, self.jobs, self._origins, self.estimate_of)
         if own is not None:
-            self.kept = own.among(self.kept, self.estimate_of)
-        self.by_value = best_by_value(self.kept.top, by_value)
+            self.candidates = own.among(self.candidates, self.estimate_of)
+        self.by_value = best_by_value(self.candidates.top, by_value)
         if share is not None:
             self._rank_by_quantile(share)
 
     @classmethod
-    def search(cls, asked: Question | Request, *, kept: int = KEPT, progress: Progress | None = None) -> Self:
+    def search(
+        cls, problem: Question | Request, *, num_candidates: int = KEPT, progress: Progress | None = None
+    ) -> Self:
         """Answer a question: price every layout that divides, and keep so many."""
-        request = asked if isinstance(asked, Request) else Request(asked)
+        request = problem if isinstance(problem, Request) else Request(problem)
         question = request.question
         if not question.jobs:
             raise LayoutError("plan: no job to plan")
         with errors_called(common_device(job.cluster.accelerator.called for job in question.jobs)):
             own = None if request.own is None else _own(request.own, request)
-            tuned = Tuned(question, kept, progress, own.score if own is not None and own.runs else np.inf)
+            tuned = Tuned(
+                question, num_candidates, progress, own.score if own is not None and own.runs else np.inf
+            )
             tuned.price_spaces()
-            if tuned.tally.kept is None:
+            if tuned.tally.candidates is None:
                 raise cls._nothing_left(request, tuned)
             tuned.tune()
             tuned.rejected["does_not_fit"] = tuned.tally.num_priced - tuned.tally.num_fit
@@ -195,9 +201,9 @@ class Found:
         found = self._compared(np.sort(rows), lambda job: 1.0)
         quantile = found.quantile(share)
         if np.isfinite(quantile).any():
-            top = taken(self.kept.top, found.rows)
+            top = taken(self.candidates.top, found.rows)
             top["score"] = top["score"].min() * quantile / quantile.min()
-            self.kept = BestLayouts(best_rows(top, top["score"].size), self.kept.front)
+            self.candidates = BestLayouts(best_rows(top, top["score"].size), self.candidates.front)
         # The rows stand elsewhere now.
         for name in ("own_row", "_listed"):
             self.__dict__.pop(name, None)
@@ -235,18 +241,18 @@ class Found:
             self._estimates[key] = estimate_job(replace(job, layout=layout_of(columns, row)))
         return self._estimates[key]
 
-    def asked_job(self, row: int) -> int:
-        """Return which of the question's jobs a kept row belongs to."""
-        return self.variants[int(self.kept.top["job"][row])].origin
+    def job_of_row(self, row: int) -> int:
+        """Return which of the question's jobs a row belongs to."""
+        return self.variants[int(self.candidates.top["job"][row])].origin
 
     def __len__(self) -> int:
-        return int(self.kept.top["score"].size)
+        return int(self.candidates.top["score"].size)
 
     @cached_property
     def _listed(self) -> tuple[Indices, Indices]:
         """Kept rows worth listing, the pick first, and how many rows each stands for."""
         runs = self._own is not None and self._own.runs
-        return listed(self.kept.top, self.jobs, self._origins, own=self.own_row, runs=runs)
+        return listed(self.candidates.top, self.jobs, self._origins, own=self.own_row, runs=runs)
 
     @property
     def listed(self) -> Indices:
@@ -261,7 +267,7 @@ class Found:
     @property
     def pick_score(self) -> float:
         """Score of the pick; less is better."""
-        return float(self.kept.top["score"][self.pick])
+        return float(self.candidates.top["score"][self.pick])
 
     @cached_property
     def odds(self) -> Odds:
@@ -270,28 +276,28 @@ class Found:
 
     def _compared(self, rows: Indices, weight: Callable[[Job], float]) -> Odds:
         limit = self.question.max_memory_bytes
-        return compare(self.variants, self.kept.top, rows, weight, max_memory_bytes=limit)
+        return compare(self.variants, self.candidates.top, rows, weight, max_memory_bytes=limit)
 
     def trials(self) -> list[tuple[Estimate, Trial]]:
         """Return the few parallel layouts worth a trial, the pick first, with what is known of each."""
-        return [(self.estimate_of(self.kept.top, trial.row), trial) for trial in self.odds.trials()]
+        return [(self.estimate_of(self.candidates.top, trial.row), trial) for trial in self.odds.trials()]
 
     @cached_property
     def best(self) -> Estimate:
         """The estimate of the pick: the simplest layout within `TIE_SHARE` of the fastest."""
-        return self.estimate_of(self.kept.top, self.pick)
+        return self.estimate_of(self.candidates.top, self.pick)
 
     @cached_property
     def fastest(self) -> Estimate:
         """The estimate of the layout with the least score, by the simulation of its pipeline."""
-        return self.estimate_of(self.kept.top, 0)
+        return self.estimate_of(self.candidates.top, 0)
 
     def top(self, count: int = 10) -> list[Estimate]:
         """Return the estimates of the layouts worth trying: the pick, then by score; the job's own is among them."""
-        return [self.estimate_of(self.kept.top, row) for row in self.shown(count)]
+        return [self.estimate_of(self.candidates.top, row) for row in self.shown(count)]
 
     def shown(self, count: int) -> Indices:
-        """Return the kept rows to show: as many as asked for, and the job's own layout wherever it stands."""
+        """Return the kept rows to show: as many as requested, and the job's own layout wherever it stands."""
         rows = self.listed[:count]
         if self.own_row is None or self.own_row in rows:
             return rows
@@ -300,7 +306,7 @@ class Found:
     @cached_property
     def own_row(self) -> int | None:
         """The kept row of the layout that the job has today; none where it has none."""
-        return None if self._own is None else int(np.flatnonzero(self.kept.top["job"] == OWN)[0])
+        return None if self._own is None else int(np.flatnonzero(self.candidates.top["job"] == OWN)[0])
 
     @property
     def yours(self) -> Yours | None:
@@ -308,8 +314,8 @@ class Found:
         row = self.own_row
         if row is None or self._own is None:
             return None
-        slower = float(self.kept.top["score"][row]) / self.pick_score - 1.0
-        est, rank = self.estimate_of(self.kept.top, row), self.ranks[row]
+        slower = float(self.candidates.top["score"][row]) / self.pick_score - 1.0
+        est, rank = self.estimate_of(self.candidates.top, row), self.ranks[row]
         # What nobody would search is one more.
         return Yours(est, rank, max(self.num_fit, rank or 0), slower, self._own.unasked)
 
@@ -340,7 +346,7 @@ class Found:
         """Say what is to be known of a kept row before its figures: yours, the fastest, the simplest of the fastest."""
         marks = ["yours"] if row == self.own_row else []
         if row == self.own_row and self._own is not None and not self._own.runs:
-            fits = bool(self.estimate_of(self.kept.top, row).fits)
+            fits = bool(self.estimate_of(self.candidates.top, row).fits)
             marks.append("not as asked" if self._own.unasked else "too full" if fits else "does not fit")
         elif row == 0:
             marks.append("fastest")
@@ -350,14 +356,16 @@ class Found:
 
     def pareto(self) -> list[Estimate]:
         """Return the layouts that no other beats in objective and memory both, best objective first."""
-        return [self.estimate_of(self.kept.front, row) for row in range(self.kept.front["score"].size)]
+        return [
+            self.estimate_of(self.candidates.front, row) for row in range(self.candidates.front["score"].size)
+        ]
 
     @property
     def memory_gain(self) -> float:
         """Share of the step that memory enough for any layout would save, with the recipe's own switches. [-]."""
-        # The pick's job as its recipe has it; where nothing asked for starts with those switches, with the pick's.
-        job = self.asked_job(self.pick)
-        job = job if job in self.tally.fastest_s else int(self.kept.top["job"][self.pick])
+        # The pick's job as its recipe has it; where no request starts with those switches, with the pick's.
+        job = self.job_of_row(self.pick)
+        job = job if job in self.tally.fastest_s else int(self.candidates.top["job"][self.pick])
         fitting_s = self.tally.best_score.get(job, np.inf) / self.question.weight(self.jobs[job])
         return 1.0 - min(float(self.tally.fastest_s[job]) / fitting_s, 1.0)
 
@@ -366,10 +374,10 @@ class Found:
 
         Those that were kept by their simulation, the others by their bills.
         """
-        kept, least = self.kept.top, score * (1.0 - 1e-12)
-        found = kept["job"] != OWN
-        billed = kept["score"] / kept[LONGER]
-        count = int(np.sum(found & (kept["score"] < least)) - np.sum(found & (billed < least)))
+        top, least = self.candidates.top, score * (1.0 - 1e-12)
+        found = top["job"] != OWN
+        billed = top["score"] / top[LONGER]
+        count = int(np.sum(found & (top["score"] < least)) - np.sum(found & (billed < least)))
         for one in self.variants:
             for part in one.parts():
                 better = part.step_time_s * self.question.weight(one.job) < least
@@ -394,18 +402,19 @@ class Found:
         return {
             "rank": [self.ranks[row] for row in at],
             "mark": [self.marks(int(row)) for row in at],
-            **plan_columns(self.variants, self.kept, taken(self.kept.top, at)),
+            **plan_columns(self.variants, self.candidates, taken(self.candidates.top, at)),
         }
 
     def pareto_columns(self) -> dict[str, list[Any]]:
         """Return the front as columns; ranks are known of what is among the kept layouts."""
         top, front = (
-            list(zip(*(part[name].tolist() for name in ("job", *KNOBS)), strict=True)) for part in self.kept
+            list(zip(*(part[name].tolist() for name in ("job", *KNOBS)), strict=True))
+            for part in self.candidates
         )
         place = {key: row for row, key in enumerate(top)}
         rows = [place.get(key) for key in front]
         return {
             "rank": [None if row is None else self.ranks[row] for row in rows],
             "mark": ["" if row is None else self.marks(row) for row in rows],
-            **plan_columns(self.variants, self.kept, self.kept.front),
+            **plan_columns(self.variants, self.candidates, self.candidates.front),
         }

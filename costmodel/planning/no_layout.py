@@ -102,14 +102,14 @@ def _quoted(remedy: Remedy, best: Estimate) -> str:
 def _freed(question: Question, answered: Answered) -> list[str]:
     """Quote the named values whose release costs least: a file names more than its reader meant to keep."""
     found = []
-    for knob in question.given:
+    for knob in question.knob_values:
         free = question.without(knob)
         if knob in question.user_knobs and (rows := feasible(free)) is not None:
             found.append((float(rows["step_time_s"][0]), knob, free))
     quoted = []
     for _, knob, free in sorted(found, key=operator.itemgetter(0))[:_MOST_FREED]:
         best = answered(free)
-        named = ", ".join(value_text(knob, value) for value in question.given[knob])
+        named = ", ".join(value_text(knob, value) for value in question.knob_values[knob])
         change = f"{knob} = {value_text(knob, float(getattr(best.job.layout, knob)))} instead of {named}"
         quoted.append((float(best.step_time_s), _quoted(Remedy(change, free), best)))
     return [text for _, text in sorted(quoted)]
@@ -262,7 +262,7 @@ def feasible(question: Question) -> Columns | None:
     tally = Tally()
     for part in priced_parts(question):
         tally.add(question, part, 1)
-    return None if tally.kept is None else tally.kept.top
+    return None if tally.candidates is None else tally.candidates.top
 
 
 def leanest_of(question: Question) -> Columns:
@@ -276,16 +276,16 @@ def leanest_of(question: Question) -> Columns:
 
 def nothing_divides(question: Question, rejected: Counter[str]) -> str:
     """Name the rule that removes everything, and the nearest change of one given number that does not."""
-    for knob in question.given:
+    for knob in question.knob_values:
         free = question.without(knob)
         slabs = [slab for job in question.jobs for slab in space_of(free, job).slabs]
         allowed = sorted({value for slab in slabs for value in _values(knob, slab)})
         if allowed:
-            asked = ", ".join(value_text(knob, value) for value in question.given[knob])
+            fixed = ", ".join(value_text(knob, value) for value in question.knob_values[knob])
             would = ", ".join(value_text(knob, value) for value in allowed[:12])
             why = _first_reason(question, rejected)
             return (
-                f"plan: no layout with {knob} = {asked} is possible ({why}); with the other constraints "
+                f"plan: no layout with {knob} = {fixed} is possible ({why}); with the other constraints "
                 f"{would} would do"
             )
     job = question.jobs[0]
@@ -306,8 +306,8 @@ def nothing_divides(question: Question, rejected: Counter[str]) -> str:
 
 def _values(knob: str, slab: Slab) -> list[float]:
     """Values of a knob that occur in a slab."""
-    held = slab.placements.get(knob)
-    return distinct(getattr(slab, knob) if held is None else held)
+    placed = slab.placements.get(knob)
+    return distinct(getattr(slab, knob) if placed is None else placed)
 
 
 def _first_reason(question: Question, rejected: Counter[str]) -> str:

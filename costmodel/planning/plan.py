@@ -67,7 +67,7 @@ class Plan(Found, Answer):
 
     def command_of(self, row: int) -> str:
         """Return the command line of a kept row."""
-        return self.question.command_of(self.estimate_of(self.kept.top, row).job)
+        return self.question.command_of(self.estimate_of(self.candidates.top, row).job)
 
     def job_file(self, est: Estimate | None = None) -> str:
         """Return the best layout, or another of the plan, as a job file; it is priced again first.
@@ -85,8 +85,8 @@ class Plan(Found, Answer):
         est = est or self.best
         job, endings = est.job, (".yaml", ".yml", ".json")
         named = {
-            name: os.path.realpath(given) if given.endswith(endings) else given
-            for name, given in self.question.files.items()
+            name: os.path.realpath(path) if path.endswith(endings) else path
+            for name, path in self.question.files.items()
         }
         text = job_file_text(job, named)
         try:
@@ -160,7 +160,7 @@ class Plan(Found, Answer):
         count : int
             Of the best layouts. [-]
         gains : sequence of (str, float)
-            What `gains` says, where that was asked for.
+            What `gains` says, where it was requested.
         answers : sequence of (str, str)
             Layouts, and what `why_not` says about them.
         """
@@ -208,7 +208,7 @@ class Plan(Found, Answer):
 
     @property
     def has_machines(self) -> bool:
-        """Whether several clusters, numbers of GPUs or precisions were asked for."""
+        """Whether several clusters, numbers of GPUs or precisions are compared."""
         return several_machines(self.question)
 
     def best_of_each_job(self) -> list[Estimate]:
@@ -226,7 +226,7 @@ class Plan(Found, Answer):
             raise LayoutError("scaling: one job was planned; name several GPU counts, such as 64,128,256")
         found = [self.best]
         for index, job in enumerate(self.question.jobs):
-            if index == self.asked_job(self.pick):
+            if index == self.job_of_row(self.pick):
                 continue
             try:
                 found.append(self.search(replace(self.question, jobs=(job,))).best)
@@ -269,15 +269,15 @@ class Plan(Found, Answer):
             if self.has_machines
             else [run_of(self.best, tokens)]
         )
-        said = []
+        sentences = []
         for run in runs:
-            kept = replace(run, limit_days=days).within()["days"]
+            within = replace(run, limit_days=days).within()["days"]
             gpus, cluster = float(run.est.job.layout.gpus), run.est.job.cluster
-            said.append(
-                f"Deadline {format_days(days)} on {gpus:,.0f} of {cluster.name}: expected {format_days(kept.expected)}, "
-                f"{chance_text(kept.probability)} likely to meet it."
+            sentences.append(
+                f"Deadline {format_days(days)} on {gpus:,.0f} of {cluster.name}: expected {format_days(within.expected)}, "
+                f"{chance_text(within.probability)} likely to meet it."
             )
-        return said
+        return sentences
 
     def _tokens(self, field: str) -> float:
         tokens = self.best.job.tokens
@@ -296,9 +296,9 @@ def plan(
     /,
     *,
     job: JobFile | str | Path | Mapping[str, Any] | None = None,
-    kept: int = KEPT,
+    num_candidates: int = KEPT,
     progress: Progress | None = None,
-    **asked: Unpack[PlanKeywords],
+    **options: Unpack[PlanKeywords],
 ) -> Plan:
     """Find the best layout of a job by pricing every one that divides.
 
@@ -318,7 +318,7 @@ def plan(
     headroom : float
         Share of the device's memory to leave free, in place of `risk`. [-]
     risk : float
-        Probability of running out of memory that is accepted, by published runs: 10 % unless said. [-]
+        Probability of running out of memory that is accepted, by published runs: 10 % by default. [-]
     tp_in_domain : bool
         Keep tensor parallelism in the innermost domain; by default unless values of tp are given.
     fix : mapping, optional
@@ -339,7 +339,7 @@ def plan(
         a row of the answer (`Plan.yours`); the other keywords go on top.
     keep : str or sequence of str
         Fields of its layout that stay as they are, such as ``"tp,pp"``.
-    kept : int
+    num_candidates : int
         Layouts to keep. [-]
     progress : callable, optional
         Called with layouts priced and layouts to price.
@@ -362,13 +362,13 @@ def plan(
     ...     count for reason, count in found.rejected.items() if reason != "does_not_fit")
     True
     """
-    path, given = file_and_keywords(model_or_job, machine, asked, who="plan")
+    path, request = file_and_keywords(model_or_job, machine, options, who="plan")
     if path and job is not None:
         raise CostModelError(f"plan: job is given twice, as {shown(path)} and as {shown(job)}")
     if path or isinstance(job, str | Path):
-        job, given = job_of_file(path or str(job), given, layout=False)
+        job, request = job_of_file(path or str(job), request, layout=False)
     try:
-        return Plan.search(requested(job, given), kept=kept, progress=progress)
+        return Plan.search(requested(job, request), num_candidates=num_candidates, progress=progress)
     except NoLayoutError as error:
         # What the file leaves open may be why.
         left = [one for one in job.remarks if "; give " in one] if isinstance(job, JobFile) else []

@@ -43,7 +43,7 @@ _FAMILY = (
     "recompute",
     "zero_stage",
 )
-"""What layouts of one family share beside what was asked: all but virtual stages, the group that shards, and switches."""
+"""What layouts of one family share besides their job: all but virtual stages, the group that shards, and switches."""
 
 
 def num_things(rows: Columns, jobs: Sequence[Job]) -> Array:
@@ -89,8 +89,8 @@ def unlike(rows: Columns, order: Indices) -> Indices:
     # Rounded in steps of a relative 1e-9, so that sums in another order are still equal.
     score, memory = (np.rint(np.log(rows[name][order]) / _SAME) for name in ("score", "memory_bytes"))
     _, first = np.unique(np.stack([score, memory, rows["job"][order]]), axis=1, return_index=True)
-    kept = order[np.sort(first)]
-    return np.asarray(kept[np.lexsort((rows["memory_bytes"][kept], rows["score"][kept]))])
+    distinct = order[np.sort(first)]
+    return np.asarray(distinct[np.lexsort((rows["memory_bytes"][distinct], rows["score"][distinct]))])
 
 
 def simplest_tie(score: Array, order: Indices, among: Indices) -> int:
@@ -107,7 +107,7 @@ def unbeaten(rows: Columns, among: Indices) -> Indices:
 
 
 def listed(
-    rows: Columns, jobs: Sequence[Job], asked: Sequence[int], *, own: int | None = None, runs: bool = True
+    rows: Columns, jobs: Sequence[Job], origins: Sequence[int], *, own: int | None = None, runs: bool = True
 ) -> tuple[Indices, Indices]:
     """Return the rows worth listing, best first, and how many rows each stands for.
 
@@ -122,7 +122,7 @@ def listed(
     pick, fastest = simplest_tie(rows["score"], order, unbeaten(rows, different)), int(different[0])
 
     def family(row: int) -> tuple[float, ...]:
-        return (asked[int(rows["job"][row])], *(float(rows[name][row]) for name in _FAMILY))
+        return (origins[int(rows["job"][row])], *(float(rows[name][row]) for name in _FAMILY))
 
     families: dict[tuple[float, ...], list[int]] = {}
     for row in different.tolist():
@@ -130,12 +130,12 @@ def listed(
             families.setdefault(family(row), []).append(row)
     shown: dict[int, int] = {}
     for rows_of_one in families.values():
-        held = np.asarray(rows_of_one)
-        while held.size:
-            near = rows["score"][held] <= (1.0 + TIE_SHARE) * rows["score"][held[0]]
-            best = pick if pick in held[near] else simplest_tie(rows["score"], order, held)
-            shown[best] = int(near.sum()) - (fastest != best and fastest in held[near])
-            held = held[~near]
+        remaining = np.asarray(rows_of_one)
+        while remaining.size:
+            near = rows["score"][remaining] <= (1.0 + TIE_SHARE) * rows["score"][remaining[0]]
+            best = pick if pick in remaining[near] else simplest_tie(rows["score"], order, remaining)
+            shown[best] = int(near.sum()) - (fastest != best and fastest in remaining[near])
+            remaining = remaining[~near]
     for row in (pick, fastest, *(() if own is None or not runs else (own,))):
         shown.setdefault(row, 1)
     best_first = sorted(shown, key=lambda row: (row != pick, row != fastest, rows["score"][row], row))
@@ -184,26 +184,28 @@ def unsimulated(rows: Columns) -> Columns:
 
 
 def ranked(
-    kept: BestLayouts,
+    candidates: BestLayouts,
     jobs: Sequence[Job],
-    asked: Sequence[int],
+    origins: Sequence[int],
     estimate_of: Callable[[Columns, int], Estimate],
 ) -> BestLayouts:
     """Return what was kept in the order of simulated steps, as many simulated as it takes for the first `FINALISTS`."""
-    top, tried = unsimulated(kept.top), set[tuple[float, ...]]()
+    top, tried = unsimulated(candidates.top), set[tuple[float, ...]]()
     if top["score"].size < FINALISTS:
-        return BestLayouts(top, unsimulated(kept.front))
+        return BestLayouts(top, unsimulated(candidates.front))
     while len(tried) < _MOST_SIMULATED:
-        first = listed(top, jobs, asked)[0][:FINALISTS].tolist()
+        first = listed(top, jobs, origins)[0][:FINALISTS].tolist()
         fresh = [row for row in first if _key(top, row) not in tried]
         if not fresh:
             break
         tried |= {_key(top, row) for row in fresh}
         top = with_simulation(top, fresh, estimate_of)
         top = best_rows(top, top["score"].size)
-    held = {_key(top, row) for row in range(top["score"].size)}
-    beyond = [row for row in range(kept.front["score"].size) if _key(kept.front, row) not in held]
-    front = joined([top, unsimulated(taken(kept.front, np.asarray(beyond, dtype=np.int64)))])
+    simulated = {_key(top, row) for row in range(top["score"].size)}
+    beyond = [
+        row for row in range(candidates.front["score"].size) if _key(candidates.front, row) not in simulated
+    ]
+    front = joined([top, unsimulated(taken(candidates.front, np.asarray(beyond, dtype=np.int64)))])
     return BestLayouts(top, taken(front, pareto_indices(front["score"], front["memory_bytes"])))
 
 

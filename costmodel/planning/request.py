@@ -1,4 +1,4 @@
-"""What a plan is asked: keywords, and a job whose layout is free, made into one question, the same behind every door."""
+"""Keywords of a plan and a job whose layout is free, made into one question, the same behind every door."""
 
 from __future__ import annotations
 
@@ -56,43 +56,43 @@ class Request(NamedTuple):
     assumed: frozenset[str] = frozenset()
 
 
-def requested(job: JobFile | Mapping[str, Any] | None, asked: Mapping[str, Any]) -> Request:
-    """Lay what a plan is asked over a job whose layout is free; see `costmodel.plan` for the keywords.
+def requested(job: JobFile | Mapping[str, Any] | None, flags: Mapping[str, Any]) -> Request:
+    """Lay the keywords of a plan over a job whose layout is free; see `costmodel.plan` for the keywords.
 
-    Of the job its model, machine, batch and what the search does not turn are held. Its degrees, micro-batch,
+    Of the job its model, machine, batch and what the search does not turn stay. Its degrees, micro-batch,
     recomputation, schedule, sharding, order of the axes, and the switches that its framework leaves to its users are
     free, but for those that `keep` names.
     """
-    options = keywords(asked, PLAN_FIELDS, who="plan")
+    options = keywords(flags, PLAN_FIELDS, who="plan")
     options = {
         name: value
         for name, value in options.items()
         if not (name in _FREE and isinstance(value, str) and value.strip().lower() == ANY)
     }
-    kept = (
+    fixed_names = (
         [canonical(name) for name in read_several("keep", options.pop("keep"))] if "keep" in options else []
     )
     file = job if isinstance(job, JobFile) else JobFile(job or {})
-    if kept and not file.keywords:
+    if fixed_names and not file.keywords:
         raise LayoutError("keep: says what stays of the layout of a job; none is given")
     below = merge_jobs(file.keywords, {})
     assumed = unnamed({**below, **options}) - {"layout"}
     options |= usual_batch({**below, **options})
-    held = {name: value for name, value in below.items() if name in names(PLAN_FIELDS) and name not in _FREE}
+    fixed = {name: value for name, value in below.items() if name in names(PLAN_FIELDS) and name not in _FREE}
     own, problem = _own_job(below, options)
-    held |= _kept_of(kept, below, own, problem)
+    fixed |= _fixed_values(fixed_names, below, own, problem)
     switches = {**(below.get("switches") or {}), **(read("switches", options.get("switches", {})))}
     question = make_question(
         file=file,
-        free=frozenset(below.get("switches") or {}) - {*kept},
-        **{**held, **options, "switches": switches},
+        free=frozenset(below.get("switches") or {}) - {*fixed_names},
+        **{**fixed, **options, "switches": switches},
     )
     named = read("framework", options["framework"]) if "framework" in options else ""
     return Request(question, own, problem, "" if named == ANY_FRAMEWORK else named, assumed)
 
 
 def _own_job(below: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Job | None, str]:
-    """Return the job with its own layout, under what is asked of all layouts, or why it cannot be priced."""
+    """Return the job with its own layout, under the constraints of all layouts, or why it cannot be priced."""
     if names_no_degree(below):
         return None, ""
     above = {}
@@ -110,11 +110,13 @@ def _own_job(below: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Job 
         return None, str(error)
 
 
-def _kept_of(kept: Sequence[str], below: Mapping[str, Any], own: Job | None, problem: str) -> dict[str, Any]:
+def _fixed_values(
+    fixed_names: Sequence[str], below: Mapping[str, Any], own: Job | None, problem: str
+) -> dict[str, Any]:
     """Return the values of what stays of a job's own layout."""
     found: dict[str, Any] = {}
     switches = below.get("switches") or {}
-    for name in kept:
+    for name in fixed_names:
         if name in switches:
             continue
         if name not in _FREE:
@@ -133,10 +135,10 @@ def _kept_of(kept: Sequence[str], below: Mapping[str, Any], own: Job | None, pro
 
 
 def make_question(
-    *, file: JobFile | None = None, free: frozenset[str] = frozenset(), **asked: Any
+    *, file: JobFile | None = None, free: frozenset[str] = frozenset(), **fields: Any
 ) -> Question:
-    """Check what a plan is asked and make the jobs it searches over; see `costmodel.plan` for the keywords."""
-    options = keywords(asked, PLAN_FIELDS, who="plan")
+    """Check the keywords of a plan and make the jobs it searches over; see `costmodel.plan` for the keywords."""
+    options = keywords(fields, PLAN_FIELDS, who="plan")
     require_complete(options, who="plan")
 
     def one(name: str) -> Any:
@@ -151,7 +153,7 @@ def make_question(
     clusters = _clusters(several("cluster"), one("price_usd_per_gpu_hour"), one("hw"))
     recipes = [_recipe(_recipe_on(cluster, options, framework), framework) for cluster in clusters]
     alike = len({recipe.name for recipe in recipes}) == 1
-    given = _values(options, one("fix") or {}, framework, recipes[0].launches if alike else None)
+    knob_values = _values(options, one("fix") or {}, framework, recipes[0].launches if alike else None)
     chooses = framework != ANY_FRAMEWORK and bool(one("choose"))
     switches = one("switches") or {}
     if chooses:
@@ -190,12 +192,12 @@ def make_question(
     inside, limit = one("tp_in_domain"), one("max_memory_bytes")
     question = Question(
         jobs=tuple(jobs),
-        given=given,
+        knob_values=knob_values,
         max_memory_bytes=np.inf if limit is None else limit,
         headroom=one("headroom"),
         objective=one("objective"),
         # Naming the values of tp is asking for them, beyond the domain or not.
-        tp_in_domain="tp" not in given if inside is None else inside,
+        tp_in_domain="tp" not in knob_values if inside is None else inside,
         launchable_only=framework != ANY_FRAMEWORK,
         files=_files(options, jobs),
         file=file,
@@ -207,7 +209,7 @@ def make_question(
         if alike
         else {
             recipe.name: {
-                knob: values for knob, values in _launched(recipe.launches).items() if knob not in given
+                knob: values for knob, values in _launched(recipe.launches).items() if knob not in knob_values
             }
             for recipe in recipes
         },
@@ -278,52 +280,52 @@ def _risk(options: Mapping[str, Any]) -> float | None:
 def _files(options: Mapping[str, Any], jobs: Sequence[Job]) -> dict[str, str]:
     """Return how models and clusters were given as texts, by the names that they have."""
     found = {jobs[0].model.name: options["model"]} if isinstance(options["model"], str) else {}
-    for given in read_several("cluster", options["cluster"]) if "cluster" in options else ():
-        if isinstance(given, str):
-            found[load_cluster(given).name] = given
+    for cluster in read_several("cluster", options["cluster"]) if "cluster" in options else ():
+        if isinstance(cluster, str):
+            found[load_cluster(cluster).name] = cluster
     return found
 
 
-def _recipe(given: str | Recipe, framework: str) -> Recipe:
+def _recipe(name: str | Recipe, framework: str) -> Recipe:
     """Return the recipe, launched by the framework where one is named."""
-    recipe = load_recipe(given) if isinstance(given, str) else given
-    # To name the framework that the recipe is for anyway asks for nothing else.
+    recipe = load_recipe(name) if isinstance(name, str) else name
+    # To name the framework that the recipe is for anyway changes nothing.
     if framework not in FRAMEWORKS or (recipe.launches and recipe.launches.framework == framework):
         return recipe
     return recipe.model_copy(update={"launches": launched_by(framework, recipe.launches)})
 
 
-def _pipeline_layout(asked: Any, launches: Launches | None, framework: str) -> str:
-    """Return how layers are split over stages: balanced where the framework lets a user choose, unless asked otherwise."""
-    if asked is not None and asked not in (EVEN, BALANCED):
-        raise LayoutError(f"pipeline_layout: a plan takes {EVEN} or {BALANCED}, got {shown(asked)}")
+def _pipeline_layout(requested: Any, launches: Launches | None, framework: str) -> str:
+    """Return how layers are split over stages: balanced where the framework lets a user choose, unless another is requested."""
+    if requested is not None and requested not in (EVEN, BALANCED):
+        raise LayoutError(f"pipeline_layout: a plan takes {EVEN} or {BALANCED}, got {shown(requested)}")
     free = framework == ANY_FRAMEWORK or launches is None or launches.pipeline_layouts
-    return BALANCED if asked == BALANCED or (asked is None and free) else EVEN
+    return BALANCED if requested == BALANCED or (requested is None and free) else EVEN
 
 
 def _values(
     options: Mapping[str, Any], fix: Mapping[str, Any], framework: str, launches: Launches | None
 ) -> dict[str, tuple[float, ...]]:
     """Return the values of knobs that are allowed: those named, decided, and what a framework launches."""
-    given = {knob: read_codes(knob, options[knob]) for knob in KNOBS if knob in options}
+    allowed = {knob: read_codes(knob, options[knob]) for knob in KNOBS if knob in options}
     for knob, value in fix.items():
         fixed = read_codes(knob, value)
-        if knob in given and not set(fixed) <= set(given[knob]):
-            asked = ", ".join(f"{number:g}" for number in given[knob])
-            raise LayoutError(f"{knob}: fixed to {shown(value)}, but only {asked} is allowed")
-        given[knob] = fixed
+        if knob in allowed and not set(fixed) <= set(allowed[knob]):
+            choices = ", ".join(f"{number:g}" for number in allowed[knob])
+            raise LayoutError(f"{knob}: fixed to {shown(value)}, but only {choices} is allowed")
+        allowed[knob] = fixed
     if framework == ANY_FRAMEWORK:
-        return given
-    # What the user names is asked for, whether the recipe's framework has it or not; one that is named refuses it.
+        return allowed
+    # What the user names is tried, whether the recipe's framework has it or not; a framework that is named refuses it.
     runs = framework_values(framework)
-    for knob, values in given.items():
+    for knob, values in allowed.items():
         beyond = sorted(set(values) - set(runs.get(knob, values)))
         if beyond:
-            allowed = ", ".join(value_text(knob, value) for value in runs[knob])
+            runnable = ", ".join(value_text(knob, value) for value in runs[knob])
             raise LayoutError(
-                f"{knob}: {framework} does not launch {value_text(knob, beyond[0])}; it has {allowed}"
+                f"{knob}: {framework} does not launch {value_text(knob, beyond[0])}; it has {runnable}"
             )
-    return {**_launched(launches), **given}
+    return {**_launched(launches), **allowed}
 
 
 def framework_values(framework: str) -> dict[str, tuple[float, ...]]:

@@ -50,7 +50,7 @@ class RLPlan(Answer):
     found: tuple[RLEstimate, ...]
     impossible: int
     """Splits that were left out: they do not fit, or layouts do not divide them."""
-    asked: Mapping[str, Any]
+    request: Mapping[str, Any]
     """Keywords that were given."""
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class RLPlan(Answer):
         }
         apart = {"generation_gpus": job.generation_gpus, "lag": job.lag} if job.generation_gpus else {}
         engine = {"generation_layout": f"tp{float(job.split.tp):.0f}"} if job.generates else {}
-        found = {**engine, **spelled_out(self.asked), **decided, **apart}
+        found = {**engine, **spelled_out(self.request), **decided, **apart}
         return {name: _plain(value) for name, value in found.items() if value is not None}
 
     def job_file(self) -> str:
@@ -160,17 +160,17 @@ def layouts_of(found: RLEstimate, halves: Iterable[str] = ("training", "generati
     return ", ".join(f"{half} {layouts[half]}" for half in halves)
 
 
-def better_rl(found: RLEstimate, asked: Mapping[str, Any]) -> str:
+def better_rl(found: RLEstimate, job: Mapping[str, Any]) -> str:
     """Compare a step whose layouts nobody named with the best of `plan_rl` on the same split; empty where all are named."""
     is_open = {
-        "training": names_no_degree(asked),
-        "generation": found.job.generates and not asked.get("generation_layout"),
+        "training": names_no_degree(job),
+        "generation": found.job.generates and not job.get("generation_layout"),
     }
     if not any(is_open.values()):
         return ""
     assumed = f"Assumed layouts: {layouts_of(found, [half for half in is_open if is_open[half]])}."
     try:
-        best = plan_rl(**{**asked, "generation_gpus": found.job.generation_gpus}).best
+        best = plan_rl(**{**job, "generation_gpus": found.job.generation_gpus}).best
     except CostModelError as error:
         return f"{assumed} No other fits: {error}."
     gain = best.step_time_s / found.step_time_s - 1.0
@@ -183,13 +183,13 @@ def better_rl(found: RLEstimate, asked: Mapping[str, Any]) -> str:
 def _planned_layouts(job: RLJob) -> list[dict[str, Any]]:
     """Return layouts that `costmodel.plan` finds for the GPUs that train, on the batch of one optimizer step, the best first."""
     ranks = math.gcd(job.train_gpus, 2 ** max(int(math.log2(max(job.answers / job.optimizer_steps, 1.0))), 0))
-    asked = {**job.training, **training_batch(job, min(ranks, job.train_gpus), _PARTS)}
-    return candidates({name: value for name, value in asked.items() if value is not None}, _LAYOUTS)
+    fields = {**job.training, **training_batch(job, min(ranks, job.train_gpus), _PARTS)}
+    return candidates({name: value for name, value in fields.items() if value is not None}, _LAYOUTS)
 
 
-def _splits(job: RLJob, given: Mapping[str, Any]) -> Iterator[int]:
+def _splits(job: RLJob, fields: Mapping[str, Any]) -> Iterator[int]:
     """Yield how many GPUs may only generate: as given, or none and every share that fills nodes."""
-    if given.get("generation_gpus") is not None or not job.generates:
+    if fields.get("generation_gpus") is not None or not job.generates:
         yield job.generation_gpus
         return
     yield 0
@@ -254,7 +254,7 @@ def plan_rl(
 ) -> RLPlan:
     """Find the split of the GPUs between training and generation, and the layouts of both halves.
 
-    Takes the keywords of `costmodel.estimate_rl`. What is given is held: `generation_gpus`, `generation_layout`, `lag`
+    Takes the keywords of `costmodel.estimate_rl`. What is given stays: `generation_gpus`, `generation_layout`, `lag`
     (1 where GPUs are apart and none is given) and a layout that trains, whose replicas follow from the GPUs. Where no
     degree of it is named, `costmodel.plan` finds it for all GPUs; splits are ranked with that, and the first ones are
     priced again with the plan for the GPUs that train in them: of its best layouts, and of those that take less memory, the
@@ -267,14 +267,14 @@ def plan_rl(
     CostModelError
         One line that names the field, the value and what is allowed.
     """
-    asked: Mapping[str, Any] = keywords(
+    request: Mapping[str, Any] = keywords(
         rl_fields(model_or_job, machine, job, who="plan_rl"), (*JOB_FIELDS, *RL_FIELDS), who="plan_rl"
     )
-    fixed = {name: value for name, value in asked.items() if name not in ("lag", "generation_gpus")}
+    fixed = {name: value for name, value in request.items() if name not in ("lag", "generation_gpus")}
     refusals: list[str] = []
 
     def job_of(count: int, **half: Any) -> RLJob:
-        lag = {"lag": asked["lag"]} if count and asked.get("lag") is not None else {}
+        lag = {"lag": request["lag"]} if count and request.get("lag") is not None else {}
         return rl_job_of({**fixed, **half, **lag, "generation_gpus": count}, who="plan_rl")
 
     def step_at(count: int, half: Mapping[str, Any]) -> RLEstimate | None:
@@ -289,15 +289,15 @@ def plan_rl(
         refusals.append(_TOO_LARGE)
         return None
 
-    first = job_of(asked.get("generation_gpus") or 0)
-    is_open = names_no_degree(asked)
+    first = job_of(request.get("generation_gpus") or 0)
+    is_open = names_no_degree(request)
     halves = _planned_layouts(first) if is_open else [{}]
 
     def first_at(count: int) -> RLEstimate | None:
         """Return the step with the best of the layouts that train which runs at all on the GPUs that are left."""
         return next((made for half in halves if (made := step_at(count, half)) is not None), None)
 
-    found = [made for count in _splits(first, asked) if (made := first_at(count)) is not None]
+    found = [made for count in _splits(first, request) if (made := first_at(count)) is not None]
     found.sort(key=lambda each: each.step_time_s)
     for number, before in enumerate(found[:_FINALISTS] if is_open else []):
         count = before.job.generation_gpus
@@ -307,4 +307,4 @@ def plan_rl(
     if not found:
         kind = NothingFitsError if _TOO_LARGE in refusals else NoLayoutError
         raise kind(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {refusals[-1]}")
-    return RLPlan(tuple(sorted(found, key=lambda each: each.step_time_s)), len(refusals), asked)
+    return RLPlan(tuple(sorted(found, key=lambda each: each.step_time_s)), len(refusals), request)

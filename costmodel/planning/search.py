@@ -54,8 +54,8 @@ class Question:
     """A search problem: jobs without a layout, values of every knob, constraints, objective."""
 
     jobs: tuple[Job, ...]
-    """One for each number of GPUs, batch, cluster, precision … asked for."""
-    given: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """One for each number of GPUs, batch, cluster, precision …"""
+    knob_values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Values to try of some knobs; the others take `default_values`."""
     max_memory_bytes: float = np.inf
     """Memory limit per GPU; that of the device holds as well. [B]"""
@@ -83,7 +83,7 @@ class Question:
     def values(self, job: Job) -> dict[str, tuple[float, ...]]:
         """Return the values of every knob for one of the jobs."""
         framework_values = self.framework_values.get(job.recipe.name, {})
-        return {**default_values(job, float(job.layout.gpus)), **framework_values, **self.given}
+        return {**default_values(job, float(job.layout.gpus)), **framework_values, **self.knob_values}
 
     def command_of(self, job: Job) -> str:
         """Return the command line that prices a job of one layout, on top of the file that was planned."""
@@ -93,8 +93,8 @@ class Question:
 
     def without(self, knob: str) -> Question:
         """Return the question with one knob left to the search."""
-        others = {name: values for name, values in self.given.items() if name != knob}
-        return replace(self, given=others, tp_in_domain=self.tp_in_domain or knob == "tp")
+        others = {name: values for name, values in self.knob_values.items() if name != knob}
+        return replace(self, knob_values=others, tp_in_domain=self.tp_in_domain or knob == "tp")
 
     def limit_bytes(self, job: Job) -> float:
         """Return the memory that a layout may take. [B]."""
@@ -213,7 +213,7 @@ def price_slab(job: Job, slab: Slab) -> tuple[Array, Array, Array]:
 class Tally:
     """Best layouts and counts of a search so far."""
 
-    kept: BestLayouts | None = None
+    candidates: BestLayouts | None = None
     num_priced: int = 0
     num_fit: int = 0
     reference_score: float = np.inf
@@ -260,14 +260,14 @@ class Tally:
             best_rows(rows_of(part, fit[top], score[top]), count),
             rows_of(part, fit[front], score[front]),
         )
-        self.kept = new if self.kept is None else self.kept.merged(new, count)
+        self.candidates = new if self.candidates is None else self.candidates.merged(new, count)
         least, before = np.asarray([np.argmin(score)]), self.first.get(part.job)
         if before is None or score[least[0]] < before["score"][0]:
             self.first[part.job] = rows_of(part, fit[least], score[least])
 
     def _contenders(self, score: Array, count: int) -> NDArray[np.int64]:
         """Return the layouts of a slab that may be among the best `count`: at most the worst score kept so far."""
-        best: Array = np.empty(0) if self.kept is None else self.kept.top["score"]
+        best: Array = np.empty(0) if self.candidates is None else self.candidates.top["score"]
         if best.size < count:
             return smallest_indices(score, count)
         near = np.flatnonzero(score <= best.max())
@@ -275,9 +275,9 @@ class Tally:
 
     def _on_front(self, score: Array, memory: Array) -> NDArray[np.int64]:
         """Return the layouts of a slab that may be on the Pareto front of score against memory."""
-        if self.kept is None:
+        if self.candidates is None:
             return pareto_indices(score, memory)
-        front = self.kept.front
+        front = self.candidates.front
         alive = undominated(score, memory, front["score"], front["memory_bytes"])
         return np.asarray(alive[pareto_indices(score[alive], memory[alive])])
 
@@ -320,7 +320,7 @@ class Tally:
 
     def _record_smallest(self, part: PricedSlab) -> None:
         """Record the layout of least memory, for the message when none fits."""
-        if self.kept is not None:
+        if self.candidates is not None:
             return
         at = int(np.argmin(np.where(part.slab.possible, part.memory_bytes, np.inf)))
         least = float(part.memory_bytes.flat[at])

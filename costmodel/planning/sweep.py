@@ -66,7 +66,7 @@ class KeptPointsError(CostModelError):
 
 
 class KeptPoints:
-    """Finished points in a file, by what was asked of each: any number of sweeps may have the file at a time."""
+    """Finished points in a file, by the inputs of each: any number of sweeps may have the file at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,7 +129,7 @@ class Sweep(Answer):
         return len(self.rows)
 
 
-def points_of(asked: Mapping[str, Any], *, who: str = "sweep") -> list[dict[str, Any]]:
+def points_of(grid: Mapping[str, Any], *, who: str = "sweep") -> list[dict[str, Any]]:
     """Return the points of a grid: keywords in `AXES` may be lists, all others are the same everywhere.
 
     Raises
@@ -141,17 +141,17 @@ def points_of(asked: Mapping[str, Any], *, who: str = "sweep") -> list[dict[str,
 
     Examples
     --------
-    >>> asked = {"model": "llama3-8b", "gpus": [8, 16], "global_batch": 8, "seq_len": 8192}
-    >>> [point["gpus"] for point in points_of(asked)]
+    >>> grid = {"model": "llama3-8b", "gpus": [8, 16], "global_batch": 8, "seq_len": 8192}
+    >>> [point["gpus"] for point in points_of(grid)]
     [8, 16]
     """
-    given = keywords(asked, SWEEP_FIELDS, who=who)
-    axes = {name: list(value) for name, value in given.items() if name in AXES and _is_list(name, value)}
+    fields = keywords(grid, SWEEP_FIELDS, who=who)
+    axes = {name: list(value) for name, value in fields.items() if name in AXES and _is_list(name, value)}
     for name, values in axes.items():
         if not values:
             raise LayoutError(f"{who}: {name} has no value")
-    require_complete(given, who=who)
-    rest = {name: value for name, value in given.items() if name not in axes}
+    require_complete(fields, who=who)
+    rest = {name: value for name, value in fields.items() if name not in axes}
     return [{**rest, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
 
 
@@ -183,7 +183,7 @@ def sweep(
     samples: int = 0,
     seed: int = 0,
     progress: Progress | None = None,
-    **asked: Unpack[PlanKeywords],
+    **grid: Unpack[PlanKeywords],
 ) -> Sweep:
     """Plan every point of a sweep, on this core or on an executor.
 
@@ -206,7 +206,7 @@ def sweep(
         Of the samples: the same values of a factor for every point.
     progress : callable, optional
         Called with points done and points in all.
-    **asked
+    **grid
         Keywords of a grid.
 
     Returns
@@ -222,21 +222,25 @@ def sweep(
     SweepError
         If the executor is gone and cannot be made again.
     """
-    todo = [dict(point) for point in points] if points is not None else points_of(asked)
-    if points is not None and asked:
-        raise LayoutError(f"sweep: give points or a grid, not both; {sorted(asked)[0]!r} is of a grid")
+    todo = [dict(point) for point in points] if points is not None else points_of(grid)
+    if points is not None and grid:
+        raise LayoutError(f"sweep: give points or a grid, not both; {sorted(grid)[0]!r} is of a grid")
     if samples:
         require_count(samples)
     work = partial(price_point, samples=samples, seed=seed) if samples else price_point
-    kept = None if resume is None else KeptPoints(Path(resume))
-    keys = [_key(point, samples, seed) for point in todo] if kept is not None else []
-    done = {index: kept.done[key] for index, key in enumerate(keys) if key in kept.done} if kept else {}
+    finished = None if resume is None else KeptPoints(Path(resume))
+    keys = [_key(point, samples, seed) for point in todo] if finished is not None else []
+    done = (
+        {index: finished.done[key] for index, key in enumerate(keys) if key in finished.done}
+        if finished
+        else {}
+    )
 
     def finish(index: int, row: Row) -> None:
         done[index] = row
         # Failed points are tried again by the next run.
-        if kept is not None and row["status"] != "failed":
-            kept.append(keys[index], row)
+        if finished is not None and row["status"] != "failed":
+            finished.append(keys[index], row)
         if progress is not None:
             progress(len(done), len(todo))
 
@@ -279,11 +283,11 @@ class _Runner:
     def _round(self, todo: list[int]) -> list[int]:
         """Give out points once; return those to give out again."""
         # A point that broke the pool before goes alone, so that it takes no other with it.
-        given = [index for index in todo if self.failures[index]][:1] or todo
-        again = [index for index in todo if index not in given]
+        batch = [index for index in todo if self.failures[index]][:1] or todo
+        again = [index for index in todo if index not in batch]
         broken: BrokenExecutor | None = None
         try:
-            running = {self.executor.submit(self.work, self.points[index]): index for index in given}
+            running = {self.executor.submit(self.work, self.points[index]): index for index in batch}
         except (BrokenExecutor, RuntimeError) as error:
             self._renew(error)
             return todo
@@ -413,13 +417,13 @@ def _usual_recipe(cluster: object) -> str | None:
         return None
 
 
-def _input(name: str, given: Any) -> Any:
+def _input(name: str, value: Any) -> Any:
     """Return an input as the row shows it: as it was read, or what was refused as a text."""
     try:
-        value = read(name, given)
+        readable = read(name, value)
     except CostModelError:
-        return None if given is None else shown(given)
-    return " ".join(value) if isinstance(value, tuple) else getattr(value, "name", value)
+        return None if value is None else shown(value)
+    return " ".join(readable) if isinstance(readable, tuple) else getattr(readable, "name", readable)
 
 
 def scaled_cluster(cluster: object, scale: object) -> Cluster:

@@ -69,9 +69,9 @@ def ladder_of(question: Question, job: Job) -> tuple[Choice, ...]:
     plain_s, plain = _priced(job, ())
     found = []
     for module in framework.recompute_modules:
-        seconds, held = _priced(job, (module,))
-        if held < plain:
-            found.append(((seconds - plain_s) / (plain - held), module))
+        seconds, memory = _priced(job, (module,))
+        if memory < plain:
+            found.append(((seconds - plain_s) / (plain - memory), module))
     lists = accumulate(((module,) for _, module in sorted(found)), add)
     own = frozenset(job.recipe.memory.selective_modules)
     return tuple(Choice({RUNG: modules}) for modules in lists if frozenset(modules) != own)
@@ -137,7 +137,7 @@ class Tuned:
     def __init__(
         self, question: Question, keep: int, progress: Progress | None = None, reference_score: float = np.inf
     ) -> None:
-        self.asked, self.question = question, replace(question, jobs=())
+        self.request, self.question = question, replace(question, jobs=())
         self.variants: list[JobVariant] = []
         self.rejected = Counter[str]()
         self.tally = Tally(reference_score=reference_score)
@@ -171,8 +171,8 @@ class Tuned:
     def tune(self) -> None:
         """Choose for every job, best first; count what could not start with the other dispatcher."""
         self.rejected["choice_not_started"] = self._total - self.tally.num_priced
-        if self.asked.search_switches:
-            for index in range(len(self.asked.jobs)):
+        if self.request.search_switches:
+            for index in range(len(self.request.jobs)):
                 self._tune([one for one in self.variants if one.origin == index])
 
     def _price(self, one: JobVariant) -> None:
@@ -191,7 +191,7 @@ class Tuned:
             return
         rows = best_placements([self.tally.placements[one.number] for one in found])
         best = min(found, key=self._score)
-        choices = choices_of(best.job, self.asked.user_switches | {_OWN_SPACE})
+        choices = choices_of(best.job, self.request.user_switches | {_OWN_SPACE})
         shares = self._shares(best, choices, rows)
         together = combinations(choices, shares)
         least = reduce(np.minimum, (one.share for one in together))
@@ -231,7 +231,7 @@ class Tuned:
 
     def _climbed(self, base: JobVariant) -> list[JobVariant]:
         """Return a variant, and with each rung of its ladder where memory limits, of those that have layouts that fit."""
-        found, ladder = [base], ladder_of(self.asked, base.job)
+        found, ladder = [base], ladder_of(self.request, base.job)
         self.ladders.append(ladder)
         for rung in ladder:
             memory_limited = self.tally.near_best_with_more_memory(base.number, min(map(self._score, found)))
@@ -260,11 +260,11 @@ class Tuned:
     def _chosen(self, before: JobVariant, more: Sequence[Choice], placements: Columns) -> JobVariant:
         """Price a variant with more choices over some placements; of one thing the last choice counts."""
         choices = reduce(_with, more, before.choices)
-        job, question = self.asked.jobs[before.origin], self.asked
+        job, question = self.request.jobs[before.origin], self.request
         for choice in choices:
             job = choice.applied(job)
         if any(one.turned == RUNG for one in choices):
-            question = replace(question, given={**question.given, "recompute": (SELECTIVE,)})
+            question = replace(question, knob_values={**question.knob_values, "recompute": (SELECTIVE,)})
         slabs = space_of(question, job, placements).slabs
         self._add(JobVariant(len(self.variants), job, slabs, before.origin, choices))
         self._price(self.variants[-1])

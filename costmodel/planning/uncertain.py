@@ -150,8 +150,8 @@ class Odds:
 
     def tuned(self, columns: Sequence[int]) -> list[int]:
         """Return the columns of all candidates with the parallel layouts of some: a trial turns the rest."""
-        held = {self.parallel[column] for column in columns}
-        return [at for at, layout in enumerate(self.parallel) if layout in held]
+        layouts = {self.parallel[column] for column in columns}
+        return [at for at, layout in enumerate(self.parallel) if layout in layouts]
 
     def regret_after(self, columns: Sequence[int]) -> float:
         """Return the expected loss after trials of the parallel layouts of some candidates, each tuned. [-]"""
@@ -161,7 +161,7 @@ class Odds:
         """Return the switch that all of the layouts to try share and that saves most; None where there is none.
 
         What a switch gains is a statement of the model about software, which samples do not doubt. Of several, one
-        without which the best candidate is still within the band is told first.
+        without which the best candidate is still within the band comes first.
         """
         found = self.chosen()
         if not self.turned:
@@ -182,8 +182,12 @@ class Odds:
     def holds(self, columns: Sequence[int]) -> float:
         """Return the probability that the best has the parallel layout of one of some, where any fits at all. [-]"""
         some = np.isfinite(self.least)
-        held = self.tuned(columns)
-        return float(self.best[some][:, held].any(axis=1).mean()) if held and some.any() else 0.0
+        columns_with_layouts = self.tuned(columns)
+        return (
+            float(self.best[some][:, columns_with_layouts].any(axis=1).mean())
+            if columns_with_layouts and some.any()
+            else 0.0
+        )
 
     def trials(self) -> list[Trial]:
         """Return the layouts worth trying, the pick first."""
@@ -224,7 +228,7 @@ class Odds:
 
 def compare(
     variants: Sequence[JobVariant],
-    kept: Columns,
+    candidates: Columns,
     rows: Indices,
     weight: Callable[[Job], float],
     *,
@@ -235,9 +239,11 @@ def compare(
 
     `weight` says what a second of a job costs in the objective's currency.
     """
-    price_at = partial(_priced, variants, kept, weight=weight, seed=seed, max_memory_bytes=max_memory_bytes)
-    without = rows[_without(variants, taken(kept, rows))]
-    rows = rows[_one_a_trial(variants, taken(kept, rows))]
+    price_at = partial(
+        _priced, variants, candidates, weight=weight, seed=seed, max_memory_bytes=max_memory_bytes
+    )
+    without = rows[_without(variants, taken(candidates, rows))]
+    rows = rows[_one_a_trial(variants, taken(candidates, rows))]
     if len(rows) > 1.25 * FINALISTS:
         # What only trials see would thin them by luck.
         first = price_at(rows, SCREENED, trials=False)
@@ -283,7 +289,7 @@ def _one_a_trial(variants: Sequence[JobVariant], rows: Columns) -> Indices:
 
 def _priced(
     variants: Sequence[JobVariant],
-    kept: Columns,
+    candidates: Columns,
     rows: Indices,
     count: int,
     *,
@@ -293,7 +299,7 @@ def _priced(
     trials: bool = True,
 ) -> Odds:
     """Price rows at samples, the rows of each job at once."""
-    few = taken(kept, rows)
+    few = taken(candidates, rows)
     cost, step_s = (np.empty((count, len(rows))) for _ in range(2))
     fits = np.empty((count, len(rows)), dtype=bool)
     shared: dict[str, Array] = {}
@@ -366,10 +372,10 @@ def _of_degrees(knob: str, values: Array, count: int, seed: int) -> Array:
     """
     places = np.rint(2.0 * np.log2(np.asarray(values, dtype=np.float64)))
     fresh = _of_values(knob, np.arange(places.max() + 1.0), count, seed)
-    kept = exp(-0.5 / REACH)
+    correlation = exp(-0.5 / REACH)
     drawn = fresh.copy()
     for place in range(1, fresh.shape[1]):
-        drawn[:, place] = kept * drawn[:, place - 1] + sqrt(1.0 - kept**2) * fresh[:, place]
+        drawn[:, place] = correlation * drawn[:, place - 1] + sqrt(1.0 - correlation**2) * fresh[:, place]
     return np.asarray(drawn[:, places.astype(np.int64)])
 
 

@@ -80,9 +80,11 @@ def _error_grid(fit: ClusterFit, name: str, groups: Sequence[tuple[Any, str]], k
     """Return mean errors by a key of the points; those held out were fitted without them."""
     by_key = fit.points.groupby(keys(fit.points))
     mean = by_key[["error", "signed", "plain"]].mean() * 100.0
-    held: Any = fit.held_out.groupby(keys(fit.held_out))["error"].mean() * 100.0 if len(fit.held_out) else {}
+    held_out: Any = (
+        fit.held_out.groupby(keys(fit.held_out))["error"].mean() * 100.0 if len(fit.held_out) else {}
+    )
     rows = [
-        {"group": text, "count": by_key.size()[key], "held": held.get(key, np.nan), **mean.loc[key]}
+        {"group": text, "count": by_key.size()[key], "held": held_out.get(key, np.nan), **mean.loc[key]}
         for key, text in groups
     ]
     percents = {

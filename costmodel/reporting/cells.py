@@ -87,7 +87,7 @@ class _Written(string.Formatter):
         return f"{value:{form}}" if form else str(value)
 
 
-def say(template: str, record: Any, *given: Any, **more: Any) -> str:
+def say(template: str, record: Any, *values: Any, **more: Any) -> str:
     """Fill in a template from the attributes or items of a record, and from what else is given.
 
     Fields are such as ``{time_s:s4}``: ``s`` a time, ``B`` bytes, ``B/s``, ``FLOP`` and ``FLOP/s`` with a prefix, each with
@@ -98,7 +98,7 @@ def say(template: str, record: Any, *given: Any, **more: Any) -> str:
     >>> say("{name}: {time_s:s4}, {share:.1%}, {size:B}{left:s}, {gpus:plural GPU}", line, gpus=1)
     'fc1: 12.30 ms, 25.0%, 2.00 GiB, 1 GPU'
     """
-    return _Written(record).vformat(template, given, more)
+    return _Written(record).vformat(template, values, more)
 
 
 def cell(record: Any, form: str) -> str:

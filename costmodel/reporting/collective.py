@@ -109,6 +109,6 @@ def place_text(placed: Placed) -> str:
     if not placed.tiers[0].link:
         return "A flat fabric of one latency and one rate"
     members = placed.group.members
-    held = [f"{int(m)} in a {t.name} of {t.size:,}" for t, m in zip(placed.tiers, members, strict=True)]
-    crossed = next((i for i, m in enumerate(members) if m >= placed.ranks), len(held) - 1)
-    return ", ".join(held[: crossed + 1])
+    placements = [f"{int(m)} in a {t.name} of {t.size:,}" for t, m in zip(placed.tiers, members, strict=True)]
+    crossed = next((i for i, m in enumerate(members) if m >= placed.ranks), len(placements) - 1)
+    return ", ".join(placements[: crossed + 1])

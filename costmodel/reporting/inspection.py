@@ -48,11 +48,11 @@ def explain_summary(lines: Explanation) -> Summary | None:
         f"A step of {format_seconds(step_s, 4)} in {len(time)} lines; the ten largest are "
         f"{sum(line.total for line in shown) / step_s:.0%} of it"
     )
-    held = ", ".join(f"{line.name} {format_bytes(line.total)}" for line in memory[:LINES])
-    memory_said = f"Memory, the largest of {len(memory)} lines: {held}."
+    largest = ", ".join(f"{line.name} {format_bytes(line.total)}" for line in memory[:LINES])
+    memory_note = f"Memory, the largest of {len(memory)} lines: {largest}."
     return Summary(
         [table_of("lines", shown, {"Category": lambda line: CATEGORY_NAMES[line.category]}, title=title)],
-        [memory_said],
+        [memory_note],
     )
 
 
@@ -70,8 +70,8 @@ def tree_grids(found: StepTree, *, least_share: float = 0.0) -> list[Grid]:
 def trace_grids(line: Trace) -> list[Grid]:
     """Return a row a stage: time in tasks, idle time and most memory."""
     stages = [
-        {"stage": stage, "busy_s": busy, "idle_s": idle, "share": idle / line.step_time_s, "held": held}
-        for stage, (busy, idle, held) in enumerate(
+        {"stage": stage, "busy_s": busy, "idle_s": idle, "share": idle / line.step_time_s, "held": memory}
+        for stage, (busy, idle, memory) in enumerate(
             zip(line.task_s, line.idle_s(), line.peak_bytes(), strict=True)
         )
     ]

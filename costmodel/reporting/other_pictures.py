@@ -58,7 +58,7 @@ def layout_in_short(est: Estimate) -> str:
 
 def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
     """Draw the best layouts and the front of step time against memory, with those to try or another job among them."""
-    kept, front = plan.columns_of(plan.shown(_MOST_KEPT)), plan.pareto_columns()
+    candidates, front = plan.columns_of(plan.shown(_MOST_KEPT)), plan.pareto_columns()
     memory, step = np.asarray(front["memory_bytes_per_gpu"]) / _GIB, np.asarray(front["step_time_s"])
     order = np.argsort(memory)
     memory, step, names = memory[order], step[order], [short_layout(front, int(row)) for row in order]
@@ -74,11 +74,11 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
         marks=[
             Dots(
                 label="among the best",
-                x=np.asarray(kept["memory_bytes_per_gpu"]) / _GIB,
-                y=kept["step_time_s"],
+                x=np.asarray(candidates["memory_bytes_per_gpu"]) / _GIB,
+                y=candidates["step_time_s"],
                 colour="#999999",
                 size=5.0,
-                about=[short_layout(kept, row) for row in range(len(kept["rank"]))],
+                about=[short_layout(candidates, row) for row in range(len(candidates["rank"]))],
                 hover=hover,
             ),
             Curve(x=memory, y=step, colour=COLOURS[0], steps=True),
@@ -116,7 +116,7 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
     )
     title = (
         f"{job_title(plan.best)}: layouts by step time and memory\n"
-        f"{plan.num_considered:,} considered, {plan.num_fit:,} fit; the best {len(kept['rank']):,} and the front are shown"
+        f"{plan.num_considered:,} considered, {plan.num_fit:,} fit; the best {len(candidates['rank']):,} and the front are shown"
     )
     return Chart(title=title, panels=[panel], legend_columns=2)
 

@@ -84,14 +84,16 @@ def memory_chart(est: Estimate) -> Chart:
     """Draw the memory of a GPU on every pipeline stage as a gauge, up to the line of what the device offers."""
     stages, parts = memory_stacks(est)
     capacity, worst = est.memory_capacity_bytes, float(est.memory_bytes_per_gpu)
-    held = [{name: float(part[row]) / _GIB for name, part in parts.items()} for row in range(len(stages))]
+    memory_by_part = [
+        {name: float(part[row]) / _GIB for name, part in parts.items()} for row in range(len(stages))
+    ]
     totals = [format_bytes(float(total)) for total in np.sum(list(parts.values()), axis=0)]
     fullest = int(np.argmax(np.sum(list(parts.values()), axis=0)))
     named = [(f"{label} {format_bytes(float(parts[name][fullest]))}", name) for label, name in MEMORY_PARTS]
     offers = f"{est.job.cluster.accelerator.name} offers {format_bytes(capacity)}"
     limit = Curve(label=offers, x=[capacity / _GIB] * 2, y=[-0.5, len(stages) - 0.5], dash="--")
     panel = Panel(
-        marks=[*_stacked(named, held, totals), limit],
+        marks=[*_stacked(named, memory_by_part, totals), limit],
         x="memory of a GPU [GiB]" + (f"; parts of stage {fullest}, the fullest" if len(stages) > 1 else ""),
         x_range=(0.0, 1.2 * max(worst, capacity) / _GIB),
         **_ranks(len(stages), "pipeline stage [-]", "memory"),
@@ -216,13 +218,13 @@ def _shares(tasks: Sequence[Task], p: int, end_s: float) -> list[Bars]:
     starts, stops = np.asarray([(task.start_s, task.end_s) for task in tasks]).T
     below, bars = np.zeros((p, slots)), []
     for kind, (label, name) in KINDS.items():
-        held = np.asarray([task.kind == kind for task in tasks])
-        if not held.any():
+        of_kind = np.asarray([task.kind == kind for task in tasks])
+        if not of_kind.any():
             continue
         # Time of a kind before each edge; its differences are the time in each piece.
-        until = np.clip(edges[None, :], starts[held, None], stops[held, None]) - starts[held, None]
+        until = np.clip(edges[None, :], starts[of_kind, None], stops[of_kind, None]) - starts[of_kind, None]
         spent = np.zeros((p, slots + 1))
-        np.add.at(spent, rank[held], until)
+        np.add.at(spent, rank[of_kind], until)
         share = np.diff(spent, axis=1) / length
         at, slot = np.nonzero(share > 0.002)
         height = 0.9 * share[at, slot]
@@ -249,19 +251,19 @@ def _tasks(tasks: Sequence[Task]) -> list[Bars]:
     bars = []
     for kind, (label, name) in KINDS.items():
         for chunk in range(last + 1):
-            held = [task for task in tasks if task.kind == kind and task.chunk == chunk]
-            if not held:
+            of_chunk = [task for task in tasks if task.kind == kind and task.chunk == chunk]
+            if not of_chunk:
                 continue
             bars.append(
                 Bars(
                     label=label if chunk == 0 else "",
                     fill=name,
-                    at=[task.rank for task in held],
-                    starts=[task.start_s for task in held],
-                    lengths=[task.end_s - task.start_s for task in held],
-                    texts=[str(task.micro_batch + 1) for task in held],
+                    at=[task.rank for task in of_chunk],
+                    starts=[task.start_s for task in of_chunk],
+                    lengths=[task.end_s - task.start_s for task in of_chunk],
+                    texts=[str(task.micro_batch + 1) for task in of_chunk],
                     texts_inside=True,
-                    about=[task.micro_batch + 1 for task in held],
+                    about=[task.micro_batch + 1 for task in of_chunk],
                     hover=f"{label}, chunk {chunk}, rank %{{y}}, micro-batch %{{about}}\n"
                     "from %{base:.4f} s, %{x:.4f} s long",
                     width=0.9,
@@ -433,8 +435,8 @@ _LEAST_REACH = 5e-4
 def tornado_effects(found: Sensitivity, *, switches: bool) -> list[Effect]:
     """Return the numbers, or the switches, that a picture shows, largest first."""
     moving = [effect for effect in found.effects if effect.reach >= _LEAST_REACH]
-    held = [effect for effect in moving if (effect.kind == "switch") == switches]
-    return sorted(held, key=lambda effect: -effect.reach)[:MOST_BARS]
+    effects = [effect for effect in moving if (effect.kind == "switch") == switches]
+    return sorted(effects, key=lambda effect: -effect.reach)[:MOST_BARS]
 
 
 def effect_label(effect: Effect) -> str:
@@ -489,11 +491,11 @@ def comparison_chart(comparison: Comparison) -> Chart:
     """Draw a bar a job: exposed time by part on the left, memory of the worst stage by part on the right."""
     ests = comparison.estimates
     steps = [{part.fill: part.exposed_s for part in time_parts(est)} for est in ests]
-    held = []
+    memory_by_part = []
     for est in ests:
         _, parts = memory_stacks(est)
         worst = int(np.argmax(sum(parts.values())))
-        held.append({name: float(part[worst]) / _GIB for name, part in parts.items()})
+        memory_by_part.append({name: float(part[worst]) / _GIB for name, part in parts.items()})
     times = [format_seconds(float(est.step_time_s), 4) for est in ests]
     memories = [
         format_bytes(float(est.memory_bytes_per_gpu)) + ("" if est.fits_gpu else ", does not fit")
@@ -510,8 +512,8 @@ def comparison_chart(comparison: Comparison) -> Chart:
         for row, est in enumerate(ests)
     ]
     labels = [label if len(label) <= 40 else label[:39] + "…" for label in comparison.labels]
-    left, right = _stacked(STEP_PARTS, steps, times), _stacked(MEMORY_PARTS, held, memories)
-    most = [1.3 * max(sum(bar.values()) for bar in bars) for bars in (steps, held)]
+    left, right = _stacked(STEP_PARTS, steps, times), _stacked(MEMORY_PARTS, memory_by_part, memories)
+    most = [1.3 * max(sum(bar.values()) for bar in bars) for bars in (steps, memory_by_part)]
     most[1] = max(most[1], 1.1 * max(est.memory_capacity_bytes for est in ests) / _GIB)
     shape = rows_of(labels)
     panels = [
@@ -531,10 +533,10 @@ def comparison_chart(comparison: Comparison) -> Chart:
 def _stacked(parts: Sequence[tuple[str, str]], bars: list[dict[str, float]], texts: list[str]) -> list[Bars]:
     """Return bars part after part; a part that no bar has is left out, and texts stand behind the last."""
     ends, made = np.zeros(len(bars)), []
-    held = [(label, name) for label, name in parts if any(bar.get(name) for bar in bars)]
-    for label, name in held:
+    nonzero = [(label, name) for label, name in parts if any(bar.get(name) for bar in bars)]
+    for label, name in nonzero:
         lengths = np.asarray([bar.get(name, 0.0) for bar in bars])
-        behind = texts if name == held[-1][1] else ()
+        behind = texts if name == nonzero[-1][1] else ()
         look: Any = {"label": label, "fill": name, "hover": f"{label}\n%{{y}}: %{{x:.4g}}"}
         made.append(Bars(at=range(len(bars)), lengths=lengths, starts=ends, texts=behind, **look))
         ends = ends + lengths

@@ -72,11 +72,11 @@ def plan_summary(plan: Plan, *, count: int | None = None, commands: bool = False
     Below it stand the best layouts and their commands where they are asked for.
     """
     short = _machines_summary(plan) if plan.has_machines else _single_summary(plan)
-    asked = [
+    requested = [
         *([top_grid(plan, count)] if count is not None else []),
         *([commands_grid(plan, count or 10)] if commands else []),
     ]
-    return short._replace(grids=[*short.grids, *asked])
+    return short._replace(grids=[*short.grids, *requested])
 
 
 def _single_summary(plan: Plan) -> Summary:
@@ -100,7 +100,7 @@ def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
     table = plan.columns_of(rows)
 
     def _range(row: int) -> str:
-        ends = plan.estimate_of(plan.kept.top, rows[row]).range_s
+        ends = plan.estimate_of(plan.candidates.top, rows[row]).range_s
         return "–".join(format_seconds(end, 3) for end in ends).replace(" s–", "–")
 
     shared = _row_cells(plan, table)

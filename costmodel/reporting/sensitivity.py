@@ -60,8 +60,8 @@ def _chosen(
     """Return the effects that are shown, in their own order, and how many are left out."""
     first = sorted(effects, key=worth, reverse=True)
     shown = first if every_one else [effect for effect in first if _reach(effect) > _SMALL][:top]
-    kept = {id(effect) for effect in shown}
-    return [effect for effect in effects if id(effect) in kept], len(effects) - len(shown)
+    shown_ids = {id(effect) for effect in shown}
+    return [effect for effect in effects if id(effect) in shown_ids], len(effects) - len(shown)
 
 
 def _left_out(left: int, verb: str) -> str:

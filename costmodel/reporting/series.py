@@ -88,11 +88,11 @@ MEMORY_PARTS = (
 def memory_stacks(est: Estimate) -> tuple[Array, dict[str, Array]]:
     """Return the stage numbers, and the bytes of each part on every stage; parts sum to the memory."""
     est.require_single("memory_stacks")
-    held = est.bill.memory_per_stage_bytes()
-    stages = np.broadcast_to(est.priced.placed.stages.index, held.shape)
-    parts = {name: np.zeros(held.shape) for _, name in MEMORY_PARTS}
+    per_stage = est.bill.memory_per_stage_bytes()
+    stages = np.broadcast_to(est.priced.placed.stages.index, per_stage.shape)
+    parts = {name: np.zeros(per_stage.shape) for _, name in MEMORY_PARTS}
     for line in est.bill.memory_lines:
-        parts[line.part] += np.broadcast_to(line.bytes, held.shape)
+        parts[line.part] += np.broadcast_to(line.bytes, per_stage.shape)
     return np.asarray(stages), parts
 
 

@@ -121,8 +121,8 @@ def estimate_summary(est: Estimate) -> Summary | None:
     ]
     step_s = float(est.step_time_s)
     lines = [
-        [name, format_seconds(spent), f"{spent / step_s:.1%}", holder, format_bytes(held)]
-        for (name, spent), (holder, held) in zip(
+        [name, format_seconds(spent), f"{spent / step_s:.1%}", holder, format_bytes(memory)]
+        for (name, spent), (holder, memory) in zip(
             largest_time(est)[:LINES], largest_memory(est)[:LINES], strict=False
         )
     ]

@@ -267,17 +267,19 @@ def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     sums = [("memory per GPU", total), (f"{est.job.cluster.accelerator.name} offers", have)]
     records = [record for record in line_records(est)["memory"] if record["bytes"] > 0]
     least = 0.0 if every_line else SMALL_SHARE * total
-    return _held_grid(f"Memory bill{where}", "Of the GPU >", records, sums, have, least)
+    return _capacity_grid(f"Memory bill{where}", "Of the GPU >", records, sums, have, least)
 
 
 def host_grid(est: Estimate) -> Grid:
     """Return what the GPUs of a host keep in its memory, against what it has."""
     sums = [("memory per host", float(est.host_memory_bytes))]
     records = line_records(est)["host"]
-    return _held_grid("Memory of a host", "Of the host >", records, sums, est.host_memory_capacity_bytes, 0.0)
+    return _capacity_grid(
+        "Memory of a host", "Of the host >", records, sums, est.host_memory_capacity_bytes, 0.0
+    )
 
 
-def _held_grid(
+def _capacity_grid(
     title: str,
     share: str,
     records: Sequence[dict[str, Any]],
@@ -287,8 +289,8 @@ def _held_grid(
 ) -> Grid:
     """Return lines of memory of at least so many bytes, their sums, and what is left of what there is."""
 
-    def row(label: str, held: float, category: str = "") -> list[str]:
-        return [label, category, format_bytes(held), f"{held / have:.1%}"]
+    def row(label: str, size: float, category: str = "") -> list[str]:
+        return [label, category, format_bytes(size), f"{size / have:.1%}"]
 
     records = sorted(records, key=lambda record: -record["bytes"])
     large = [record for record in records if record["bytes"] >= least]

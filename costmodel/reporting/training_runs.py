@@ -96,23 +96,23 @@ def _warnings(run: TrainingRun) -> list[str]:
     warnings = [*run.notes, *est.warnings]
     if not est.fits or chance >= LIKELY:
         return warnings
-    whose = "the planner's layout" if est.is_planned else "this layout"
+    layout = "the planner's layout" if est.is_planned else "this layout"
     surer = "costmodel plan --risk 10% looks for one that is surer (name it with -l)."
-    return [*warnings, f"{whose} is only {chance:.0%} likely to fit; {surer}"]
+    return [*warnings, f"{layout} is only {chance:.0%} likely to fit; {surer}"]
 
 
 def _limits(run: TrainingRun) -> dict[str, str]:
     """Say of each limit that was given beside the tokens what is left of it, and how surely it is kept."""
     limits = {"budget": "", "allowed": ""}
-    for name, kept in run.within().items():
+    for name, limit in run.within().items():
         unit = "$" if name == "dollars" else "days"
         text = "{limit:UNIT}: {apart:UNIT} ({share:.1%}) {word}; kept in {probability:.0%} of the runs drawn"
         limits["budget" if name == "dollars" else "allowed"] = say(
             text.replace("UNIT", unit),
-            kept,
-            apart=abs(kept.margin),
-            share=abs(kept.margin) / kept.limit,
-            word="left" if kept.margin >= 0 else "too little",
+            limit,
+            apart=abs(limit.margin),
+            share=abs(limit.margin) / limit.limit,
+            word="left" if limit.margin >= 0 else "too little",
         )
     return limits
 
@@ -169,18 +169,18 @@ def _spread(run: TrainingRun) -> Grid:
     for name, values in run.spread().items():
         title, scale, form = written[name]
         rows.append([title, *(say(f"{{0:{form}}}", {}, float(value) * scale) for value in values)])
-    given = run.reliability
+    reliability = run.reliability
     step = f"step time as {len(run.step_samples.factors)} uncertain factors have it"
-    if given.step_time_error is not None:
-        step = f"step time ±{given.step_time_error:.0%}"
+    if reliability.step_time_error is not None:
+        step = f"step time ±{reliability.step_time_error:.0%}"
     price = (
         ""
         if run.dollars is None
         else say("; dollars at ${price_usd_per_gpu_hour:,.2f} a GPU-hour throughout", run)
     )
     note = (
-        f"{run.samples:,} runs drawn from seed {run.seed}: {step}, failure rate ×/÷{exp(given.failure_rate_error):.1f}, "
-        f"downtime ×/÷{exp(given.downtime_error):.1f} (one standard deviation){price}"
+        f"{run.samples:,} runs drawn from seed {run.seed}: {step}, failure rate ×/÷{exp(reliability.failure_rate_error):.1f}, "
+        f"downtime ×/÷{exp(reliability.downtime_error):.1f} (one standard deviation){price}"
     )
     return Grid("How sure that is", columns("", *(f"p{p} >" for p in PERCENTILES)), rows, note=note)
 

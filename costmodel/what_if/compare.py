@@ -224,8 +224,8 @@ def compare(*estimates: Estimate, labels: Sequence[str] = ()) -> Comparison:
     return Comparison(names, tuple(estimates), lines)
 
 
-def _labels(given: Sequence[str], count: int) -> tuple[str, ...]:
-    return tuple(given) or tuple(chr(ord("A") + index) for index in range(count))
+def _labels(labels: Sequence[str], count: int) -> tuple[str, ...]:
+    return tuple(labels) or tuple(chr(ord("A") + index) for index in range(count))
 
 
 def _differences(bill: str, key: str, estimates: Sequence[Estimate]) -> list[LineDifference]:
@@ -246,8 +246,8 @@ def _why(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, key:
     if before is after:
         return ""
     if before is None or after is None:
-        held = before or after or {}
-        return "" if not held[key] else ("not there before" if before is None else "gone")
+        line = before or after or {}
+        return "" if not line[key] else ("not there before" if before is None else "gone")
     reasons = []
     if key == "exposed_seconds":
         if _differ(before["count"], after["count"]):
@@ -408,8 +408,8 @@ def vary(values: Sequence[str], **job: Unpack[JobKeywords]) -> dict[str, Estimat
     >>> list(vary(["tp=2,4", "dp_overlap=none"], **job))
     ['tp=2 dp_overlap=none', 'tp=4 dp_overlap=none']
     """
-    given = keywords(job, JOB_FIELDS, who="vary")
-    return {label: estimate(**fields) for label, fields in varied_jobs(given, values)}
+    base = keywords(job, JOB_FIELDS, who="vary")
+    return {label: estimate(**fields) for label, fields in varied_jobs(base, values)}
 
 
 def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:

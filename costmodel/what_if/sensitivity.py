@@ -171,7 +171,7 @@ def _effect(
 ) -> Effect:
     """Compare a job with less and with more of a number, `span` apart on a log scale, or with another choice twice."""
     time = [float(priced.step_time_s) for priced in (below, est, above)]
-    held = [float(priced.memory_bytes_per_gpu) for priced in (below, est, above)]
+    memory = [float(priced.memory_bytes_per_gpu) for priced in (below, est, above)]
     is_choice = math.isnan(span)
     before, now = _seconds(est), _seconds(above if time[2] <= time[0] else below)
     moved = {name: now.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **now}}
@@ -185,10 +185,10 @@ def _effect(
         value=math.nan if is_choice else float(change.before),
         unit=change.unit,
         elasticity=math.log(time[2] / time[0]) / span,
-        memory_elasticity=math.log(held[2] / held[0]) / span,
+        memory_elasticity=math.log(memory[2] / memory[0]) / span,
         less=time[0] / time[1] - 1.0,
         more=time[2] / time[1] - 1.0,
-        memory_more=held[2] / held[1] - 1.0,
+        memory_more=memory[2] / memory[1] - 1.0,
         removed=falls if moved[falls] < -least else "",
         created=rises if moved[rises] > least else "",
     )

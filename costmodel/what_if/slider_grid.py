@@ -66,7 +66,7 @@ def slider_values(job: Job) -> dict[str, tuple[int, ...]]:
         "micro_batch": (1, max(8, own["micro_batch"])),
     }
     values = {knob: _doublings(own[knob], *limits[knob]) for knob in SLIDERS}
-    while np.prod([float(len(held)) for held in values.values()]) > MOST_POINTS:
+    while np.prod([float(len(choices)) for choices in values.values()]) > MOST_POINTS:
         knob = max(values, key=lambda name: len(values[name]))
         (first, *_, last), middle = values[knob], own[knob]
         # The one that is furthest from the job's own goes.
@@ -76,14 +76,14 @@ def slider_values(job: Job) -> dict[str, tuple[int, ...]]:
 
 def _doublings(own: int, least: int, most: int) -> tuple[int, ...]:
     """Return the job's value halved and doubled as long as it stays whole and in range."""
-    held, value = {own} | ({1} if least <= 1 else set()), own
+    values, value = {own} | ({1} if least <= 1 else set()), own
     while value % 2 == 0 and value // 2 >= max(least, 1):
         value //= 2
-        held.add(value)
+        values.add(value)
     while own * 2 <= most:
         own *= 2
-        held.add(own)
-    return tuple(sorted(held))
+        values.add(own)
+    return tuple(sorted(values))
 
 
 def slider_grid(est: Estimate) -> SliderGrid:
@@ -151,10 +151,10 @@ def _layouts(job: Job, flat: dict[str, Array]) -> tuple[Layout, NDArray[np.bool_
     one = schedule_code("none")
     schedule = np.where(runs, own.schedule, np.where(flat["pp"] > 1, schedule_code("1f1b"), one))
     with_sp = own.sequence_parallel > 0 if own.tp > 1 else np.asarray(True)
-    kept = ("etp", "zero_stage", "shard_group", "recompute")
+    unchanged = ("etp", "zero_stage", "shard_group", "recompute")
     layout = Layout(
         **flat,
-        **{name: np.full(size, float(getattr(own, name))) for name in kept},
+        **{name: np.full(size, float(getattr(own, name))) for name in unchanged},
         vp=np.where(runs, own.vp, 1.0),
         schedule=np.asarray(schedule, dtype=np.float64),
         sequence_parallel=np.asarray(with_sp & (flat["tp"] > 1), dtype=np.float64),
@@ -171,8 +171,8 @@ def _alike(job: Job, layout: Layout, can: NDArray[np.bool_]) -> Iterator[NDArray
 
 def _divided(job: Job, layout: Layout) -> Job:
     """Return the job with layouts that deal layers alike; what it writes out holds for its own stages and chunks."""
-    kept = (layout.pp == job.layout.pp) & (layout.vp == job.layout.vp)
-    return replace(job, layout=layout, pipeline_layout=job.pipeline_layout if kept.all() else ())
+    same_stages = (layout.pp == job.layout.pp) & (layout.vp == job.layout.vp)
+    return replace(job, layout=layout, pipeline_layout=job.pipeline_layout if same_stages.all() else ())
 
 
 def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ...]]:

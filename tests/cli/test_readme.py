@@ -72,7 +72,7 @@ def test_fields_of_a_job_are_those_of_the_table():
         assert all(f"`{flag}`" in rows[field.name] for flag in field.flags)
         assert field.meaning in rows[field.name]
         assert (
-            "**required**" in rows[field.name] if field.required else field.default_said in rows[field.name]
+            "**required**" in rows[field.name] if field.required else field.shown_default in rows[field.name]
         )
         if field.kind == "whole":
             assert f"{field.least:,.0f} to {field.most:,.0f}" in rows[field.name]

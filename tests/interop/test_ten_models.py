@@ -157,7 +157,9 @@ def test_a_job_of_a_config_json_comes_back_whole(framework, tmp_path):
     config.parent.mkdir()
     config.write_text(json.dumps(CONFIG), encoding="utf-8")
     asked = {"cluster": H100, "gpus": 8, "global_batch": 64, "seq_len": 4096, "tokens": 64 * 4096 * 1000}
-    found = cm.plan(model=str(config), framework=framework, tp="1,2", micro_batch="1", kept=1, **asked).best
+    found = cm.plan(
+        model=str(config), framework=framework, tp="1,2", micro_batch="1", num_candidates=1, **asked
+    ).best
     text = cm.emit(found, framework)
     same_job(found.job, text, H100, tmp_path / f"job{SUFFIX.get(framework, '.yaml')}")
     assert FRAMEWORKS[framework].release in text

@@ -124,7 +124,7 @@ def test_what_the_record_does_not_name_is_not_written():
 
 def test_deepspeed_shards_gradients_without_a_pipeline_only_whatever_the_recipe():
     """The named framework launches, not the recipe's: ZeRO-2 and 3 stand alone in DeepSpeed."""
-    frame = cm.plan(**SMALL, framework="deepspeed", kept=100_000).to_frame()
+    frame = cm.plan(**SMALL, framework="deepspeed", num_candidates=100_000).to_frame()
     assert frame[frame.pp > 1].zero_stage.max() == 1
     assert frame[frame.pp == 1].zero_stage.max() == 3
 

@@ -76,7 +76,9 @@ def test_compressed_gradients_take_more_steps():
     assert more.steps == pytest.approx(1.075 * less.steps)
     assert more.days == pytest.approx(1.075 * less.days, rel=0.01)
     job = {name: value for name, value in JOB.items() if name != "layout"}
-    planned = cm.plan(**{**job, **changes, "gpus": 64, "tp": 8, "tokens": 1e12, "framework": "any"}, kept=1)
+    planned = cm.plan(
+        **{**job, **changes, "gpus": 64, "tp": 8, "tokens": 1e12, "framework": "any"}, num_candidates=1
+    )
     assert planned.to_frame().days[0] == pytest.approx(float(planned.best.days(1e12)))
 
 

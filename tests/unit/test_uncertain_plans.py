@@ -88,7 +88,7 @@ def test_what_settles_between_two_is_the_shared_factor_that_moves_their_ratio():
 
 
 def test_layouts_share_what_their_knobs_have_in_common(plan):
-    rows = {name: np.repeat(values[:1], 3) for name, values in plan.kept.top.items()}
+    rows = {name: np.repeat(values[:1], 3) for name, values in plan.candidates.top.items()}
     rows["tp"], rows["micro_batch"] = np.array([1.0, 2.0, 1.0]), np.array([1.0, 1.0, 4.0])
     job = plan.jobs[int(rows["job"][0])]
 
@@ -151,7 +151,7 @@ def test_a_plan_of_experts_tries_what_it_picks_and_says_what_all_rest_on():
     shared = found.odds.rests_on()
     assert shared is not None
     for est, trial in trials:
-        assert shared.switch in map(str, found.variants[int(found.kept.top["job"][trial.row])].choices)
+        assert shared.switch in map(str, found.variants[int(found.candidates.top["job"][trial.row])].choices)
         assert float(est.step_time_s) > 0.0
     assert found.to_dict(count=1)["try"]["rests_on"]["switch"] == shared.switch
 
@@ -249,7 +249,7 @@ def test_costs_of_candidates_are_in_the_currency_of_the_objective():
     """Of 8 and 16 GPUs a second costs 8 and 16 GPU-seconds over as many tokens: GPU-hours a token."""
     asked = {**JOB, "global_batch": 64, "pp": 1, "recompute": "none"}
     found = cm.plan(**{**asked, "gpus": [8, 16]}, objective="gpu-hours", choose=False)
-    gpus, odds = found.kept.top["gpus"][found.odds.rows], found.odds
+    gpus, odds = found.candidates.top["gpus"][found.odds.rows], found.odds
     assert set(gpus) == {8, 16}
     costs = odds.step_time_s * gpus / (64 * 8192) / 3600.0
     assert odds.cost[odds.fits] == pytest.approx(costs[odds.fits], rel=1e-12)

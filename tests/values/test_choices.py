@@ -204,8 +204,8 @@ def test_every_layout_of_every_pass_is_counted():
     assert found.better_than(found.pick_score) < 50
     # Nothing kept breaks what its choices need, or what the framework asserts.
     for row in range(0, len(found), 50):
-        one = found.variants[int(found.kept.top["job"][row])]
-        est = found.estimate_of(found.kept.top, row)
+        one = found.variants[int(found.candidates.top["job"][row])]
+        est = found.estimate_of(found.candidates.top, row)
         assert bool(starts(est.job, one.choices, est.job.layout))
         assert not broken("megatron", est.job)
 
@@ -299,7 +299,11 @@ def test_the_tuned_are_as_fast_as_the_best_of_all_combinations(asked):
         orders = [choice.axis_order for choice in one.choices if choice.axis_order]
         more |= {"axis_order": orders[0]} if orders else {}
         named = cm.plan(
-            **asked, **more, choose=False, fix={"cp": 1, "zero_stage": 1, "recompute": "none"}, kept=10
+            **asked,
+            **more,
+            choose=False,
+            fix={"cp": 1, "zero_stage": 1, "recompute": "none"},
+            num_candidates=10,
         )
         best = min(best, *named.tally.best_score.values())
     assert min(found.tally.best_score.values()) == pytest.approx(best, rel=1.001e-3)

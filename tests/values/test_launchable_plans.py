@@ -41,7 +41,7 @@ def test_the_default_space_is_that_of_the_recipe():
 
 
 def test_deepspeed_shards_gradients_without_a_pipeline_only():
-    frame = cm.plan(**SMALL, recipe="deepspeed", kept=100_000).to_frame()
+    frame = cm.plan(**SMALL, recipe="deepspeed", num_candidates=100_000).to_frame()
     assert frame[frame.pp > 1].zero_stage.max() < 2
     assert frame[frame.pp == 1].zero_stage.max() >= 2
 
@@ -70,10 +70,10 @@ def test_what_somebody_ran_is_searched():
     """NVIDIA published 126 layers, embedding and loss in 128 chunks, and experts on 32 of nodes of eight GPUs."""
     asked = {"global_batch": 1024, "seq_len": 8192, "choose": False, "kept": 10_000, "micro_batch": 1}
     chunks = cm.plan(model="llama3.1-405b", cluster="gb200-nvl72-ndr", gpus=256, tp=4, pp=16, **asked)
-    assert set(chunks.kept.top["vp"]) == {1, 2, 4, 8}
+    assert set(chunks.candidates.top["vp"]) == {1, 2, 4, 8}
     experts = {"model": "mixtral-8x22b", "cluster": "dgx-h100-ndr", "gpus": 256, "recipe": "megatron-core"}
     beyond = cm.plan(**experts, fix={"tp": 4, "cp": 2, "pp": 4, "ep": 8}, **asked)
-    assert 32 in set(beyond.kept.top["ep"] * beyond.kept.top["etp"])
+    assert 32 in set(beyond.candidates.top["ep"] * beyond.candidates.top["etp"])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_tight_is_said():
         assert bool(est.is_tight) == ((1 - 0.093) * have < need <= have)
         assert any(one.startswith("tight: ") for one in est.warnings) == bool(est.is_tight)
         assert (": tight, " in est.grids()[0].rows[8][1]) == bool(est.is_tight)
-    found = cm.plan(**SMALL, headroom=0, fix={"recompute": "none", "pp": 1}, kept=2000)
+    found = cm.plan(**SMALL, headroom=0, fix={"recompute": "none", "pp": 1}, num_candidates=2000)
     frame = found.to_frame()
     assert (frame.memory_bytes_per_gpu > (1 - 0.093) * have).any()
 

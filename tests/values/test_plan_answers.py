@@ -165,7 +165,7 @@ def test_the_pick_is_the_simplest_and_what_is_faster_is_said():
     frame = found.to_frame()
     assert frame["rank"].tolist() == list(range(1, len(frame) + 1))
     # The pick is first in every table, as it is on the screen; then by the simulated step.
-    table, took = found.kept.top, found.kept.top["score"]
+    table, took = found.candidates.top, found.candidates.top["score"]
     assert took[0] <= took[found.pick] <= took[0] * (1 + TIE_SHARE)
     assert (np.diff(took) >= 0.0).all()
     ratio = table["simulated_step_time_s"] / table["step_time_s"]

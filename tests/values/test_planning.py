@@ -164,21 +164,21 @@ def test_objectives():
 def test_scores_are_what_the_objective_says():
     found = plan(objective="gpu-hours", gpus=2, global_batch=4)
     step = float(found.best.step_time_s)
-    assert found.kept.top["score"][0] == near(step * 2 / (4 * 1024) / 3600)
+    assert found.candidates.top["score"][0] == near(step * 2 / (4 * 1024) / 3600)
     dollars = plan(objective="tokens-per-dollar", gpus=2, global_batch=4)
-    assert dollars.kept.top["score"][0] == near(step * 2 / (4 * 1024) / 3600 * 2)
+    assert dollars.candidates.top["score"][0] == near(step * 2 / (4 * 1024) / 3600 * 2)
     share = plan(objective="mfu", gpus=2, global_batch=4)
     flops = float(share.best.model_flops())
-    assert share.kept.top["score"][0] == near(flops / (4 * 1024) / float(share.best.mfu))
+    assert share.candidates.top["score"][0] == near(flops / (4 * 1024) / float(share.best.mfu))
 
 
 def test_columns_are_the_estimates():
-    found = plan(free=("cp", "micro_batch", "shard_group", "zero_stage"), global_batch=16, kept=500)
+    found = plan(free=("cp", "micro_batch", "shard_group", "zero_stage"), global_batch=16, num_candidates=500)
     frame = found.to_frame()
     assert frame["rank"].tolist() == list(range(1, len(frame) + 1))
     assert frame.step_time_s.is_monotonic_increasing
     for row in (0, len(frame) // 2, len(frame) - 1):
-        est, listed = found.estimate_of(found.kept.top, row), frame.iloc[row]
+        est, listed = found.estimate_of(found.candidates.top, row), frame.iloc[row]
         assert listed.step_time_s == near(float(est.step_time_s))
         assert listed.mfu == near(float(est.mfu))
         assert listed.tokens_per_s_per_gpu == near(float(est.tokens_per_s_per_gpu))
@@ -188,7 +188,7 @@ def test_columns_are_the_estimates():
 
 
 def test_the_best_of_each_value():
-    found = plan(free=("zero_stage", "micro_batch"), gpus=[8, 4, 2], global_batch=16, kept=500)
+    found = plan(free=("zero_stage", "micro_batch"), gpus=[8, 4, 2], global_batch=16, num_candidates=500)
     frame = found.to_frame()
     for knob in ("zero_stage", "micro_batch"):
         best = frame.groupby(knob).step_time_s.min()
@@ -352,7 +352,7 @@ def test_a_sweep_scales_the_network_only():
 
 
 def test_the_best_of_each_number_of_gpus():
-    found = plan(free=("zero_stage",), gpus=[2, 8], global_batch=8, kept=1)
+    found = plan(free=("zero_stage",), gpus=[2, 8], global_batch=8, num_candidates=1)
     best = found.best_of_each_job()
     assert [float(est.job.layout.gpus) for est in best] == [2, 8]
     alone = plan(free=("zero_stage",), gpus=2, global_batch=8).best

@@ -61,7 +61,7 @@ def test_links_outside_the_innermost_are_scaled():
 def test_a_layout_that_is_not_of_as_many_gpus():
     """tp 2, cp 2, pp 1 and dp 4 are 16 GPUs, not 8."""
     job = cm.estimate(**POINT).job
-    plan = SimpleNamespace(question=SimpleNamespace(jobs=(job,), given={}))
+    plan = SimpleNamespace(question=SimpleNamespace(jobs=(job,), knob_values={}))
     said = why_not(plan, "tp2 cp2 pp1 dp4")
     assert said == "impossible: tp·cp·pp·dp = 16, but there are 8 GPUs"
 

@@ -76,10 +76,10 @@ def test_counts_and_the_best(chunk):
 def test_the_best_rows_are_those_of_a_sort(chunk):
     tally, rows = counted(chunk)
     scores = sorted(row["score"] for row in rows if row["memory_bytes"] <= LIMIT)
-    assert np.sort(tally.kept.top["score"]).tolist() == near(scores[:COUNT])
+    assert np.sort(tally.candidates.top["score"]).tolist() == near(scores[:COUNT])
     names = ("score", "memory_bytes", "step_time_s", "gpus", *KNOBS)
     priced = {tuple(row[name] for name in names) for row in rows}
-    kept = zip(*(tally.kept.top[name].tolist() for name in names), strict=True)
+    kept = zip(*(tally.candidates.top[name].tolist() for name in names), strict=True)
     assert set(kept) <= priced
 
 
@@ -93,7 +93,11 @@ def test_the_front_is_what_nothing_beats_in_both(chunk):
         if not any(s <= score and m <= size and (s, m) != (score, size) for s, m in fit)
     }
     kept = set(
-        zip(tally.kept.front["score"].tolist(), tally.kept.front["memory_bytes"].tolist(), strict=True)
+        zip(
+            tally.candidates.front["score"].tolist(),
+            tally.candidates.front["memory_bytes"].tolist(),
+            strict=True,
+        )
     )
     assert len(front) > 3
     assert kept == front
@@ -134,15 +138,15 @@ def test_the_best_placements_of_each_job(chunk, monkeypatch):
 def test_where_nothing_fits_the_leanest_is_noted(chunk):
     tally, rows = counted(chunk, 1e8)
     least = min(rows, key=lambda row: row["memory_bytes"])
-    assert (tally.num_priced, tally.num_fit, tally.kept) == (len(rows), 0, None)
+    assert (tally.num_priced, tally.num_fit, tally.candidates) == (len(rows), 0, None)
     size, columns = tally.leanest
     assert size == near(least["memory_bytes"])
     assert columns["memory_bytes"].tolist() == near([size])
 
 
 def test_the_rank_of_a_score_counts_what_is_better_by_the_objective():
-    found = cm.plan(**ASKED, kept=5000)
-    scores = np.sort(found.kept.top["score"])
+    found = cm.plan(**ASKED, num_candidates=5000)
+    scores = np.sort(found.candidates.top["score"])
     assert len(scores) == found.num_fit
     assert [found.better_than(float(scores[rank])) for rank in (0, 7)] == [
         0,
@@ -163,8 +167,8 @@ def test_the_rank_of_ones_own_layout_hangs_neither_on_what_is_kept_nor_on_what_i
         "global_batch": 64,
         "seq_len": 4096,
     }
-    every, few = (cm.plan(job=job, choose=False, cp=1, kept=kept) for kept in (5000, 20))
-    better = every.better_than(float(every.kept.top["score"][every.own_row]))
+    every, few = (cm.plan(job=job, choose=False, cp=1, num_candidates=kept) for kept in (5000, 20))
+    better = every.better_than(float(every.candidates.top["score"][every.own_row]))
     assert few.yours.rank == every.yours.rank == better + 1
     assert better > 21
     only = {"tp": 8, "pp": 1, "cp": 1, "vp": 1, "micro_batch": 1, "recompute": "full"}

@@ -69,7 +69,7 @@ def field_block() -> str:
         span = f"{field.least:,.0f} to {field.most:,.0f}" if field.kind == "whole" else ""
         if field.kind == "number":
             span = f"{field.least:g} to {field.most:g}"
-        default = "**required**" if field.required else field.default_said
+        default = "**required**" if field.required else field.shown_default
         meaning = f"{field.meaning}: {field.hint}" if field.hint else field.meaning
         rows.append(
             f"| `{field.name}` | {flags} | {span} | {default} | {meaning.replace('|', chr(92) + '|')} |"

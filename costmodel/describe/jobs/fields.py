@@ -85,7 +85,7 @@ class Field:
         return self.choices
 
     @property
-    def default_said(self) -> str:
+    def shown_default(self) -> str:
         """Its default in words, empty where there is none."""
         if self.default_text or self.default is None:
             return self.default_text
