@@ -38,7 +38,7 @@ LABELS = ("name", "description", "source", "launches", "prints")
 """What of a recipe is no switch."""
 
 NUMERIC = frozenset(GROUPS["dtypes"].model_fields) | {
-    *("gradient_compression", "sync_every", "sync_overlap_steps", "outer_momentum"),
+    *("gradient_compression", "sync_every", "sync_overlap_steps", "outer_compression", "outer_momentum"),
 }
 """Switches that change what is computed: the model that comes out is another one."""
 

@@ -46,6 +46,14 @@ def gradient_bytes(placed: PlacedJob) -> float:
     return method.sent_bytes(DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype])
 
 
+def outer_bytes(placed: PlacedJob) -> float:
+    """Bytes an element of what rarely averaged replicas send round a ring, and sum in fp32. [B]."""
+    if placed.policy.outer_compression == "none":
+        return gradient_bytes(placed)
+    method = compression(placed.policy.outer_compression)
+    return method.sent_bytes(DTYPE_BYTES[placed.recipe.dtypes.grad_reduce_dtype])
+
+
 def scatter_messages(
     placed: PlacedJob, group: Group, size_bytes: Array, usual: str = "reduce_scatter"
 ) -> list[Message]:
@@ -117,11 +125,19 @@ def _factors(blocks: tuple[ParamBlock, ...], placed: PlacedJob, part: DataPart) 
 
 
 def kernel_lines(
-    step: Step, name: str, params: Array, ranks: Array, part: DataPart, *, share: Array, count: Array
+    step: Step,
+    name: str,
+    params: Array,
+    ranks: Array,
+    part: DataPart,
+    *,
+    share: Array,
+    count: Array,
+    called: str = "",
 ) -> list[TimeLine]:
     """Return the kernels that compress and restore the gradients that a rank holds, by their memory traffic."""
     placed = step.placed
-    method = compression(placed.policy.gradient_compression)
+    method = compression(called or placed.policy.gradient_compression)
     share = np.asarray(share * (ranks > 1))
     traffic = compression_traffic(
         method.name,

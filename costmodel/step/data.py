@@ -214,9 +214,15 @@ def _replicated_part_lines(
     if overlap.zero_by_tensor:
         owners, reduce, gather = np.minimum(part.shard.ranks, _tensors(placed)), "reduce", "broadcast"
     grad = params * compression.gradient_bytes(placed)
-    between = Message("grad_replica_all_reduce", "all_reduce", part.replica, grad / part.shard.ranks)
+    outer = params * compression.outer_bytes(placed)
+    between = Message("grad_replica_all_reduce", "all_reduce", part.replica, outer / part.shard.ranks)
     fetched = Message(f"param_{gather}", gather, part.shard, params * gathered_bytes(placed))
-    sums = compression.all_reduce_messages(step, params, part.whole, part.name)
+    quantises = placed.policy.outer_compression != "none"
+    sums = (
+        [Message("grad_all_reduce", "all_reduce", part.whole, outer)]
+        if quantises
+        else compression.all_reduce_messages(step, params, part.whole, part.name)
+    )
     scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
     several = scattered * (part.replica.ranks > 1)
     # In this order, as those before leave those after them less to hide behind.
@@ -244,14 +250,30 @@ def _replicated_part_lines(
         for window, phase, message, share, count, pieces in traffic
         if any_nonzero(share)
     ]
+    held = np.asarray(params * (whole_sum + scattered / part.shard.ranks))
+    among = np.where(scattered > 0, part.replica.ranks, part.whole.ranks)
+    on = np.asarray(1.0 * ~placed.shards_parameters)
+    lines += _outer_lines(step, name, held, among, part.name, on)
     return lines + compression.kernel_lines(
         step,
         name,
         params,
         part.whole.ranks,
         part.name,
-        share=np.asarray(1.0 * ~placed.shards_parameters),
-        count=np.asarray(often * whole_sum + repeats * scattered),
+        share=on,
+        count=np.asarray(often * whole_sum * (not quantises) + repeats * scattered),
+    )
+
+
+def _outer_lines(
+    step: Step, name: str, held: Array, ranks: Array, part: DataPart, share: Array
+) -> list[TimeLine]:
+    """Return the kernels that quantise, sum and restore what a rank sends of a rare average."""
+    policy = step.placed.policy
+    often = np.asarray(1.0 / policy.sync_every)
+    called = policy.outer_compression
+    return compression.kernel_lines(
+        step, f"{name}.outer", held, ranks, part, share=share, count=often, called=called
     )
 
 
@@ -427,16 +449,18 @@ def _replica_lines(
     if placed.policy.sync_every > 1:
         blocks = broadcast_sum([np.asarray(count / placed.micro_batches) for count in step.counts])
         window = Window(placed, np.asarray(_rare_window(step).left_s() / blocks))
-    size = np.asarray(params * compression.gradient_bytes(placed) / part.shard.ranks)
-    on = placed.shards_parameters * several * (placed.tuning.whole | (params > 0))
+    elements = np.asarray(params / part.shard.ranks)
+    size = np.asarray(elements * compression.outer_bytes(placed))
+    on = np.asarray(1.0 * placed.shards_parameters * several * (placed.tuning.whole | (params > 0)))
     return [
+        *_outer_lines(step, _name(block, part), elements, part.replica.ranks, part.name, on),
         window.send(
             _name(block, part),
             "grad_sync",
             Message("grad_replica_all_reduce", "all_reduce", part.replica, size),
-            share=np.asarray(on, dtype=np.float64),
+            share=on,
             count=np.asarray(1.0 / placed.policy.sync_every),
-        )
+        ),
     ]
 
 

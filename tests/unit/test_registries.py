@@ -65,6 +65,16 @@ def test_every_module_of_recomputation_frees_something():
         assert any(memory(model, **only) < before[model] for model in models), module
 
 
+def test_schedules_of_other_names():
+    """ZB-H2 holds 2 p - 1 micro-batches as ZB-2p does (arXiv:2401.10241, table 1); PipeDream with a flush is 1F1B."""
+    for other, name in (("zb-h2", "zb-2p"), ("PipeDream-Flush", "1f1b")):
+        job = {**SMALL, "layout": "tp1 pp2"}
+        assert (
+            cm.estimate(model="llama3-8b", schedule=other, **job).job.layout.schedule
+            == cm.estimate(model="llama3-8b", schedule=name, **job).job.layout.schedule
+        )
+
+
 def test_an_unknown_member_is_one_line():
     for asked, words in (
         ({"switches": {"attention_kernel": "flash9"}}, "attention_kernel"),
@@ -73,6 +83,7 @@ def test_an_unknown_member_is_one_line():
         ({"switches": {"selective_modules": ["mlpp"]}}, "selective_modules"),
         ({"precision": "fp7"}, "precision: 'fp7' is unknown; did you mean"),
         ({"recompute": "half"}, "recompute: 'half' is unknown"),
+        ({"schedule": "PipeDream"}, "schedule: pipedream steps on stale weights, which is not priced"),
         ({"schedule": "2f2b"}, "schedule: '2f2b' is unknown"),
         ({"optimizer": "adan"}, "optimizer: 'adan' is unknown"),
         ({"recipe": "megatron-cor"}, "did you mean 'megatron-core'"),

@@ -92,6 +92,11 @@ def test_what_cannot_be_is_one_line():
         ),
         (
             SMALL,
+            {"zero": 0, "switches": {"outer_compression": "int8"}},
+            "outer_compression: int8 is for replicas that are averaged rarely; sync_every is 1",
+        ),
+        (
+            SMALL,
             {"zero": 0, "switches": {"sync_overlap_steps": 1}},
             "sync_overlap_steps: expected at most 0 where sync_every is 1, got 1",
         ),

@@ -417,6 +417,11 @@ def _check_reduction(job: Job) -> None:
             f"sync_every: {policy.sync_every} needs replicas that hold everything: zero_stage 0, or a shard_group "
             f"smaller than dp·cp, between which the average is rare"
         )
+    if policy.outer_compression != "none" and policy.sync_every == 1:
+        raise CostModelError(
+            f"outer_compression: {policy.outer_compression} is for replicas that are averaged rarely; sync_every is 1 "
+            "(gradient_compression works at every step)"
+        )
     for name, value, most in (
         ("sync_fragments", policy.sync_fragments, policy.sync_every),
         ("sync_overlap_steps", policy.sync_overlap_steps, policy.sync_every - 1),

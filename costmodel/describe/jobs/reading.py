@@ -234,8 +234,18 @@ def _read_name(field: Field, given: Any) -> Any:
     return given
 
 
+_SAME_SCHEDULES = {"pipedream-flush": "1f1b", "zb-h2": "zb-2p"}
+_WITHOUT_FLUSH = ("pipedream", "pipedream-2bw")
+
+
 def _read_word(field: Field, given: Any) -> str:
     text = given.strip().lower() if isinstance(given, str) else None
+    if field.name == "schedule":
+        if text in _WITHOUT_FLUSH:
+            raise LayoutError(
+                f"schedule: {text} steps on stale weights, which is not priced; with a flush it is 1f1b"
+            )
+        text = _SAME_SCHEDULES.get(text or "", text)
     if text not in field.words:
         raise _refusal(field, given)
     return str(text)
