@@ -275,9 +275,7 @@ def read_model(file: TextFile, given: Mapping[str, Any]) -> Imported:
         if size is None:
             raise
         reason = str(error).split(": ", 1)[-1]
-        return Imported(
-            fields_of(given), ignored=size.ignored, warnings=size.left_out, shape=size.shape, unpriced=reason
-        )
+        return Imported(fields_of(given), warnings=size.left_out, shape=size.shape, unpriced=reason)
     job = {**fields_of(given), "model": found.model}
     missing = [key for key in ("gpus", "global_batch", "seq_len") if key not in job]
     left_out = tuple(note for note in found.notes if note.endswith("is priced"))

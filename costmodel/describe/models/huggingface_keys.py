@@ -14,7 +14,13 @@ from costmodel.describe.models.model import MOST, MOST_LAYERS
 
 _MISSING = object()
 
-_TOKEN = re.compile(r"_token_(id|ids|index)$")
+_SHAPELESS = re.compile(
+    r"_token_(id|ids|index)$"
+    r"|(dropout|_pdrop|_prob|_eps|_epsilon|_dtype|_coef|_std|_act|_activation)$"
+    r"|_(scale|scaling|softcap|softcapping|alpha|penalty)$"
+    r"|^(rope|rotary|output|summary|quantization|use_cache)(_|$)"
+)
+"""Names of tokens, of regularisation, initialisation and scales, and of rotary tables: they change no size."""
 
 
 @cache
@@ -32,8 +38,8 @@ def by_name(section: str) -> dict[str, str]:
 
 @cache
 def shapes_nothing(name: str) -> bool:
-    """Tell whether a key has no part in any size: it is known, or the number of a token."""
-    return name in table("shapes_nothing").split() or _TOKEN.search(name) is not None
+    """Tell whether a key has no part in any size: it is known, or its name says so."""
+    return name in table("shapes_nothing").split() or _SHAPELESS.search(name) is not None
 
 
 _SIZES = {

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from costmodel.base.errors import ModelConfigError, shown
 from costmodel.base.yaml_files import read_mapping
 from costmodel.bill.formula import evaluate, inputs_of, names_of
-from costmodel.describe.models.huggingface_keys import Keys, by_name, shapes_nothing, sizes_of
+from costmodel.describe.models.huggingface_keys import Keys, by_name, sizes_of
 from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import Tower
 
@@ -38,8 +38,6 @@ class Size(NamedTuple):
 
     shape: dict[str, Any]
     """Parameters, layers and widths, under the names of `Model`."""
-    ignored: tuple[str, ...]
-    """Keys that were not read and may matter."""
     left_out: tuple[str, ...]
     """Sentences: towers and layers that are not counted."""
 
@@ -53,7 +51,7 @@ def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
     kind = str(text.raw.get("model_type"))
     if kind not in counted_types():
         known = {"name": name or kind, "model_type": kind, **sizes_of(text.raw)}
-        return Size(known, (), text.left_out) if kind in by_name("refused") else None
+        return Size(known, text.left_out) if kind in by_name("refused") else None
     keys = Keys(text.raw, origin, text.defaults)
     formulas = _formulas("unpriced.yaml", kind, "_decoder")
     for key in _UNCOUNTED:
@@ -76,11 +74,8 @@ def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
         raise keys.refuse(f"model_type {kind!r}: its sizes make {strange[0]} no whole number")
     sizes = {field: int(value) for field, value in found.items() if value}
     shape = {"name": name or kind, "model_type": kind, **sizes, "tied_embeddings": bool(tied)}
-    silent = [*_rows("unpriced.yaml")["_shapes_nothing"].split(), *_PREDICTING]
-    left = (key for key in keys.raw.keys() - keys.used if not shapes_nothing(key) and key not in silent)
-    ignored = tuple(sorted(key for key in left if keys.raw[key] not in (None, False, 0, [], {})))
     predicting = [f"{key}: these layers are not counted" for key in _PREDICTING if keys.raw.get(key)]
-    return Size(shape, ignored, (*text.left_out, *predicting))
+    return Size(shape, (*text.left_out, *predicting))
 
 
 def counted_types() -> tuple[str, ...]:
