@@ -125,7 +125,7 @@ def test_a_model_without_a_price_has_its_size_and_says_why(tmp_path):
     # Two tables of 4 * 10; a layer's four projections 64, MLP 72, norms 4 + 6 inside of it and two of 4; a last norm.
     assert found.shape["num_params"] == 2 * 40 + 2 * (64 + 72 + 10 + 8) + 4
     assert "bitnet" in found.unpriced
-    assert found.ignored == ("speak",)
+    assert found.ignored == ()
     assert found.warnings == ("num_nextn_predict_layers: these layers are not counted",)
     with pytest.raises(CostModelError, match="model_type"):
         read(tmp_path, {**BITNET, "model_type": "nobody's"}, "config.json")

@@ -8,7 +8,7 @@ of `FOLDERS` or the files themselves.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -91,23 +91,21 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
             if is_there(path) and (place != folder or at_a_glance(path, "profile") == kind):
                 return path
     known = dict(profile_files(kind, folders))
-    if wanted in known:
-        return known[wanted]
-    for path in known.values():
-        if wanted in aliases_of(path):
-            return path
-    same = _called(known, lambda name: solid(name) == solid(wanted))
+    called = _called(known)
+    if wanted in called:
+        return known[called[wanted]]
+    same = {stem for name, stem in called.items() if solid(name) == solid(wanted)}
     if len(same) == 1:
         return known[same.pop()]
     if missing := without_profile(text):
         raise ProfileError(f"{kind}: {missing}")
     if kind == "cluster":
-        if (holder := _cluster_of_accelerator(wanted, known, folders)) is not None:
-            return holder
-        begun = _called(known, lambda name: begins(name, wanted))
+        if (path := _cluster_of_accelerator(wanted, known, folders)) is not None:
+            return path
+        begun = {stem for name, stem in called.items() if begins(name, wanted)}
         if len(begun) == 1:
             return known[begun.pop()]
-    names = {*known, *(alias for path in known.values() for alias in aliases_of(path))}
+    names = {*called}
     if kind == "cluster":  # an accelerator means its reference machine
         names |= {_SHORT.findall(name)[0] for name, _ in profile_files("accelerator", folders)}
     near = get_close_matches(wanted[:100], names, n=3, cutoff=0.5)
@@ -115,43 +113,41 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     raise ProfileError(f"unknown {kind} {shown(text)}: {meant}(known: {listed_names(sorted(known))})")
 
 
-def _called(known: Mapping[str, Path], met: Callable[[str], bool]) -> set[str]:
-    """Return the profiles of which the name, or an alias, is one that is looked for."""
-    return {name for name, path in known.items() if any(map(met, (name, *aliases_of(path))))}
+def _called(known: Mapping[str, Path]) -> dict[str, str]:
+    """Return the names and aliases of some profiles, each with the name of its profile; the first one has it."""
+    aliases = {alias: name for name, path in reversed(known.items()) for alias in aliases_of(path)}
+    return aliases | {name: name for name in known}
 
 
-def _cluster_of_accelerator(wanted: str, known: dict[str, Path], folders: Folders) -> Path | None:
+def _cluster_of_accelerator(wanted: str, known: Mapping[str, Path], folders: Folders) -> Path | None:
     """Return the cluster that an accelerator of that name, or that begins so, means; none where it is no such name."""
     accelerators = dict(profile_files("accelerator", folders))
-
-    def same(name: str) -> bool:
-        return solid(name) == solid(wanted)
-
-    def half(name: str) -> bool:
-        return len(solid(wanted)) >= _LEAST_HALF and solid(name).startswith(solid(wanted))
-
+    called = _called(accelerators)
     # "h100x8" is eight of them: how many is another field's.
-    if not _called(accelerators, same):
+    if not any(solid(name) == solid(wanted) for name in called):
         wanted = re.sub(r"(?<=[0-9a-z])x[0-9]{1,5}$", "", wanted)
-    begun = {name for name in accelerators if begins(name, wanted)}
-    meant = {wanted} if wanted in accelerators else begun | _called(accelerators, same)
+    meant = {wanted} & accelerators.keys()
+    meant = meant or {stem for name, stem in called.items() if solid(name) == solid(wanted)}.union(
+        name for name in accelerators if begins(name, wanted)
+    )
     meant = meant or {name for name in accelerators if holds(name, wanted)}
     # Half a word is too little to choose by, but enough to name what it may be the half of.
     is_half = not meant
-    meant = meant or _called(accelerators, half)
+    if is_half and len(solid(wanted)) >= _LEAST_HALF:
+        meant = {stem for name, stem in called.items() if solid(name).startswith(solid(wanted))}
     if not meant:
         return None
-    holders = {name: path for name, path in known.items() if accelerator_of(path, folders) in meant}
-    reference = [path for path in holders.values() if at_a_glance(path, "reference") == "True"]
-    for only in (reference, list(holders.values())):
+    clusters = {name: path for name, path in known.items() if accelerator_of(path, folders) in meant}
+    reference = [path for path in clusters.values() if at_a_glance(path, "reference") == "True"]
+    for only in (reference, list(clusters.values())):
         if len(only) == 1 and not is_half:
             return only[0]
     what = f"{wanted!r} is an accelerator, no cluster"
     if wanted not in accelerators:
         what = f"{wanted!r} is no cluster, but accelerators {_listed(meant)} begin so"
-    if not holders:
+    if not clusters:
         raise ProfileError(f"cluster: {what}, and no cluster has it; write one (CONTRIBUTING.md, A cluster)")
-    raise ProfileError(f"cluster: {what}; clusters of it: {_listed(holders)}; name one of them")
+    raise ProfileError(f"cluster: {what}; clusters of it: {_listed(clusters)}; name one of them")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -176,7 +176,7 @@ def changed_cluster(cluster: Cluster, given: Mapping[str, Any], layout: Layout) 
         cluster = with_hardware(cluster, read("hw", given["hw"]))
     require_placed(cluster, layout.gpus)
     cluster = with_mixed_price(cluster, layout.gpus)
-    return sliced_for(cluster, layout, read("slice", given["slice"]) if "slice" in given else None)
+    return sliced_for(cluster, layout, read_given(given, "slice"))
 
 
 def recipe_of(given: Mapping[str, Any], cluster: Cluster) -> Recipe:
@@ -188,8 +188,7 @@ def recipe_of(given: Mapping[str, Any], cluster: Cluster) -> Recipe:
 
 def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: bool) -> Job:
     """Check and complete a job whose cluster and model are known."""
-    if "price_usd_per_gpu_hour" in given:
-        cluster = with_price(cluster, read("price_usd_per_gpu_hour", given["price_usd_per_gpu_hour"]))
+    cluster = with_price(cluster, read_given(given, "price_usd_per_gpu_hour"))
     recipe = recipe_of(given, cluster)
     if recipe.launches and recipe.launches.zero_stage == (0,):
         given = {"zero_stage": 0, **given}  # a framework that shards nothing has no other default
@@ -201,12 +200,15 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         raise ProfileError(
             f"accelerator {accelerator.name}: has no 'kernels' block; costmodel observed calibrate writes one"
         )
-    site = read("site", given["site"]) if "site" in given else NO_SITE
+    site = read_given(given, "site") or NO_SITE
     site = load_site(site) if isinstance(site, str | Path) else _object("site", site, Site)
-    chunks = read("pipeline_layout", given["pipeline_layout"]) if "pipeline_layout" in given else ""
+    chunks = read_given(given, "pipeline_layout") or ""
     seq_len = read_array("seq_len", given["seq_len"])
     named = read("precision", given["precision"]) if "precision" in given else None
     precision = precision_on(named, accelerator)
+    per_sample = (
+        read("images_per_sample", given["images_per_sample"]) if "images_per_sample" in given else None
+    )
     job = Job(
         model=model,
         cluster=cluster,
@@ -221,15 +223,9 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         pipeline_layout=() if chunks in ("", EVEN, BALANCED) else parse_chunks(chunks),
         balanced_stages=chunks == BALANCED or (chunks == "" and balances_stages(model, recipe)),
         tuning=_tuning(given),
-        packing=make_packing(
-            float(read_given(given, "packed_len")), float(read_given(given, "packed_spread")), seq_len
-        ),
+        packing=make_packing(read_given(given, "packed_len"), read_given(given, "packed_spread"), seq_len),
         images=make_images(
-            model,
-            float(read_given(given, "images_per_sample")) if "images_per_sample" in given else None,
-            float(read_given(given, "image_tokens")),
-            float(read_given(given, "image_spread")),
-            seq_len,
+            model, per_sample, read_given(given, "image_tokens"), read_given(given, "image_spread"), seq_len
         ),
         factors=site.factors,
         belief=site.belief,
@@ -241,13 +237,13 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         _check_pipeline_layout(job)
     if check:
         require_cores(job.recipe, accelerator)
-        check_job(job, read("dp", given["dp"]) if "dp" in given else None)
+        check_job(job, read_given(given, "dp"))
     return job
 
 
 def run_tokens(given: Mapping[str, Any]) -> float | None:
     """Return the tokens of the whole run, as `tokens` or as epochs over the samples of a data set; none if not given. [-]"""
-    tokens = read("tokens", given["tokens"]) if "tokens" in given else None
+    tokens = read_given(given, "tokens")
     if "dataset_samples" not in given:
         if "epochs" in given:
             raise CostModelError("epochs: needs dataset_samples, the samples of one epoch")
@@ -267,8 +263,8 @@ def _tuning(given: Mapping[str, Any]) -> Tuning:
         text = ",".join(value) if isinstance(value, list | tuple) else value
         return str(read(name, text)) if text else ""
 
-    base = read("base_dtype", given["base_dtype"]) if "base_dtype" in given else ""
-    return make_tuning(read_given(given, "lora_rank"), words("lora_targets"), base, words("frozen"))
+    rank, base = read_given(given, "lora_rank"), read_given(given, "base_dtype")
+    return make_tuning(rank, words("lora_targets"), base, words("frozen"))
 
 
 _Kind = TypeVar("_Kind")

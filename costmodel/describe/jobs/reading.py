@@ -77,8 +77,9 @@ def read(name: str, given: Any) -> Any:
 
 
 def read_given(given: Mapping[str, Any], name: str) -> Any:
-    """Read a field of several, its default where none is given."""
-    return read(name, given.get(name, FIELD[name].default))
+    """Read a field of several, its default where they do not have it; None where there is no default."""
+    value = given.get(name, FIELD[name].default)
+    return None if value is None else read(name, value)
 
 
 def read_all(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,11 +16,10 @@ _MISSING = object()
 
 _SHAPELESS = re.compile(
     r"_token_(id|ids|index)$"
-    r"|(dropout|_pdrop|_prob|_eps|_epsilon|_dtype|_coef|_std|_act|_activation)$"
-    r"|_(scale|scaling|softcap|softcapping|alpha|penalty)$"
+    r"|(dropout|_pdrop|_prob|_eps|_epsilon|_dtype|_coef|_std|_softcap|_softcapping|_penalty)$"
     r"|^(rope|rotary|output|summary|quantization|use_cache)(_|$)"
 )
-"""Names of tokens, of regularisation, initialisation and scales, and of rotary tables: they change no size."""
+"""Names of tokens, of regularisation and initialisation, and of rotary tables: they change no size."""
 
 
 @cache

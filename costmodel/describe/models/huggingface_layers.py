@@ -138,26 +138,21 @@ def patterned_windows(keys: Keys, window: Any, every: Any, first: int = 0) -> di
 
     `first` is 1 where the first layer of each period is the full one instead of the last.
     """
-    width = value_of(keys, window)
     period = keys.get("sliding_window_pattern", "_sliding_window_pattern", default=value_of(keys, every))
-    kinds = keys.get("layer_types")
     if isinstance(period, str):
         # EXAONE writes the period as letters, such as LLLG.
         period = period.upper().index("G") + 1 if "G" in period.upper() else 0
-    if kinds is None:
-        layers = range(1, keys.need("num_hidden_layers") + 1)
-        kinds = full_or_sliding([bool(period) and (number - first) % period == 0 for number in layers])
-    return windows(keys, width, kinds)
+    layers = range(1, keys.need("num_hidden_layers") + 1)
+    usual = full_or_sliding([bool(period) and (number - first) % period == 0 for number in layers])
+    return windows(keys, value_of(keys, window), keys.get("layer_types", default=usual))
 
 
 def late_windows(keys: Keys, window: Any, first: Any, **switch: Any) -> dict[str, Any]:
     """Return windows from the layer `first` on, unless `layer_types` says where; none where the switch `if` is off."""
-    width, begin, kinds = value_of(keys, window), value_of(keys, first), keys.get("layer_types")
-    if not value_of(keys, switch["if"]):
-        return {}
-    if kinds is None:
-        kinds = full_or_sliding([i < begin for i in range(keys.need("num_hidden_layers"))])
-    return windows(keys, width, kinds)
+    width, begin = value_of(keys, window), value_of(keys, first)
+    usual = full_or_sliding([i < begin for i in range(keys.need("num_hidden_layers"))])
+    kinds = keys.get("layer_types", default=usual)
+    return windows(keys, width, kinds) if value_of(keys, switch["if"]) else {}
 
 
 def listed_windows(keys: Keys, window: Any, unlisted: str) -> dict[str, Any]:
