@@ -100,8 +100,8 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     if missing := without_profile(text):
         raise ProfileError(f"{kind}: {missing}")
     if kind == "cluster":
-        if (path := _cluster_of_accelerator(wanted, known, folders)) is not None:
-            return path
+        if (meant := _cluster_of_accelerator(wanted, known, folders)) is not None:
+            return meant
         begun = {stem for name, stem in called.items() if begins(name, wanted)}
         if len(begun) == 1:
             return known[begun.pop()]
@@ -109,13 +109,13 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     if kind == "cluster":  # an accelerator means its reference machine
         names |= {_SHORT.findall(name)[0] for name, _ in profile_files("accelerator", folders)}
     near = get_close_matches(wanted[:100], names, n=3, cutoff=0.5)
-    meant = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
-    raise ProfileError(f"unknown {kind} {shown(text)}: {meant}(known: {listed_names(sorted(known))})")
+    hint = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
+    raise ProfileError(f"unknown {kind} {shown(text)}: {hint}(known: {listed_names(sorted(known))})")
 
 
 def _called(known: Mapping[str, Path]) -> dict[str, str]:
     """Return the names and aliases of some profiles, each with the name of its profile; the first one has it."""
-    aliases = {alias: name for name, path in reversed(known.items()) for alias in aliases_of(path)}
+    aliases = {alias: name for name, path in reversed(list(known.items())) for alias in aliases_of(path)}
     return aliases | {name: name for name in known}
 
 

@@ -243,7 +243,7 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
 
 def run_tokens(given: Mapping[str, Any]) -> float | None:
     """Return the tokens of the whole run, as `tokens` or as epochs over the samples of a data set; none if not given. [-]"""
-    tokens = read_given(given, "tokens")
+    tokens: float | None = read_given(given, "tokens")
     if "dataset_samples" not in given:
         if "epochs" in given:
             raise CostModelError("epochs: needs dataset_samples, the samples of one epoch")
