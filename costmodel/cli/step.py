@@ -179,9 +179,7 @@ def mesh(
 
     job, places = merged_job(given), names(PLACE_FIELDS)
     found = cm.mesh(**{name: value for name, value in job.items() if name in places})
-    if rank is not None:
-        return found.of_rank(rank)
-    return found.of_ranks() if ranks else found
+    return found.of_ranks(rank) if ranks or rank is not None else found
 
 
 @command(

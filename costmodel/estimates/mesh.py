@@ -134,14 +134,6 @@ def mesh_records(rows: Sequence[MeshRow]) -> list[dict[str, Any]]:
     return [{**row._asdict(), "link": row.link or None, "members": list(row.members)} for row in rows]
 
 
-class RankGroup(NamedTuple):
-    """Where a rank stands on one axis, and whom it meets there, itself among them."""
-
-    dim: str
-    coordinate: int
-    ranks: tuple[int, ...]
-
-
 _OF_EXPERTS = ("etp", "ep", "edp")
 """Axes over the ranks of one pipeline stage, innermost first."""
 
@@ -180,42 +172,28 @@ def group_numbers(rows: Sequence[MeshRow], ranks: NDArray[np.int64]) -> dict[str
 
 
 class RankTable(Answer):
-    """Where one rank of a job stands, and the ranks of each group that it belongs to."""
+    """Where ranks of a job stand on each axis, and the ranks of the groups that they belong to."""
 
-    def __init__(self, rank: int, groups: Sequence[RankGroup]) -> None:
-        self.rank = rank
-        self.groups = tuple(groups)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return coordinates and groups as plain data."""
-        groups = [{**group._asdict(), "ranks": list(group.ranks)} for group in self.groups]
-        return {"schema_version": 1, "rank": self.rank, "groups": groups}
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return a row an axis."""
-        return columns_of([{**row._asdict(), "ranks": " ".join(map(str, row.ranks))} for row in self.groups])
-
-
-class RankList(Answer):
-    """Where every rank of a job stands on each axis, and the ranks of every group of the axis, a row a group."""
-
-    def __init__(self, groups: Mapping[str, NDArray[np.int64]]) -> None:
-        self.groups = dict(groups)
-        self.coordinates = {dim: np.empty(ranks.size, dtype=np.int64) for dim, ranks in groups.items()}
-        for dim, ranks in groups.items():
-            self.coordinates[dim][ranks] = np.arange(ranks.shape[1])
+    def __init__(self, groups: Mapping[str, NDArray[np.int64]], ranks: NDArray[np.int64]) -> None:
+        self.ranks, self.coordinates, self.groups = ranks, {}, {}
+        for dim, members in groups.items():
+            numbers, self.coordinates[dim] = np.divmod(
+                np.argsort(members, axis=None)[ranks], members.shape[1]
+            )
+            self.groups[dim] = members[np.unique(numbers)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record a rank, and the ranks of each group, as plain data."""
         table = self.columns()
         ranks = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-        groups = {dim: ranks.tolist() for dim, ranks in self.groups.items()}
+        groups = {dim: members.tolist() for dim, members in self.groups.items()}
         return {"schema_version": 1, "ranks": ranks, "groups": groups}
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row a rank."""
-        table = {dim: places.tolist() for dim, places in self.coordinates.items()}
-        return {"rank": list(range(len(next(iter(table.values()))))), **table}
+        """Return a row a rank: its coordinates."""
+        return {
+            name: of_ranks.tolist() for name, of_ranks in ({"rank": self.ranks} | self.coordinates).items()
+        }
 
 
 class MeshTable(Answer):
@@ -229,8 +207,8 @@ class MeshTable(Answer):
         """What a device of the cluster is called."""
         return self._device
 
-    def of_rank(self, rank: int) -> RankTable:
-        """Return the coordinates of a global rank and the ranks of its groups, as Megatron numbers them.
+    def of_ranks(self, rank: int | None = None) -> RankTable:
+        """Return the coordinates of a global rank, or of all, and the ranks of its groups, as Megatron numbers them.
 
         The experts' axes lie over the ranks of one pipeline stage, in their order.
 
@@ -240,23 +218,15 @@ class MeshTable(Answer):
             If there is no such rank.
         """
         count = self.rows[0].factor * self.rows[0].groups
-        if not 0 <= rank < count:
+        if rank is not None and not 0 <= rank < count:
             raise LayoutError(f"rank: {rank} is unknown; the job has ranks 0 to {count - 1}")
-        groups = []
-        for dim, ranks in self.of_ranks().groups.items():
-            number, coordinate = np.argwhere(ranks == rank)[0]
-            groups.append(RankGroup(dim, int(coordinate), tuple(ranks[number].tolist())))
-        return RankTable(rank, groups)
-
-    def of_ranks(self) -> RankList:
-        """Return the coordinates of every global rank and the ranks of every group, numbered as in `of_rank`."""
-        numbers = group_numbers(self.rows, np.arange(self.rows[0].factor * self.rows[0].groups))
-        return RankList(
-            {
-                row.dim: np.argsort(numbers[row.dim], kind="stable").reshape(row.groups, row.factor)
-                for row in self.rows
-            }
-        )
+        every = np.arange(count)
+        numbers = group_numbers(self.rows, every)
+        groups = {
+            row.dim: np.argsort(numbers[row.dim], kind="stable").reshape(row.groups, row.factor)
+            for row in self.rows
+        }
+        return RankTable(groups, every if rank is None else every[[rank]])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as plain data."""

@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.bill.lines import TimeLine
-from costmodel.estimates.mesh import MeshRow, MeshTable, RankList, RankTable
+from costmodel.estimates.mesh import MeshRow, MeshTable, RankTable
 from costmodel.estimates.priced_job import PricedJob
 
 _SHOWN = 16
@@ -30,27 +30,15 @@ def mesh_grids(found: MeshTable) -> list[Grid]:
 
 
 def rank_grids(found: RankTable) -> list[Grid]:
-    """Return a row an axis: the coordinate of a rank, and whom it meets."""
-    rows = []
-    for group in found.groups:
-        rows.append([group.dim, str(group.coordinate), _ranks_text(group.ranks)])
-    title = f"Rank {found.rank} (innermost axis first)"
-    return [Grid(title, columns("Dim", "Coordinate >", "Ranks of its group"), rows)]
-
-
-def rank_list_grids(found: RankList) -> list[Grid]:
-    """Return a row a rank with its coordinates, and a row a group of several ranks."""
+    """Return a row a rank with its coordinates, and a row a group."""
     places = [list(map(str, row)) for row in zip(*found.columns().values(), strict=True)]
     groups = [
-        [dim, str(number), _ranks_text(ranks)]
-        for dim, of_axis in found.groups.items()
-        for number, ranks in enumerate(of_axis.tolist())
-        if len(ranks) > 1
+        [dim, _ranks_text(ranks)] for dim, of_axis in found.groups.items() for ranks in of_axis.tolist()
     ]
     titles = ["Rank >", *(f"{dim} >" for dim in found.coordinates)]
     return [
-        Grid("Coordinates of ranks (innermost axis first)", columns(*titles), places),
-        Grid("Groups", columns("Dim", "Group >", "Ranks"), groups),
+        Grid("Coordinates (innermost axis first)", columns(*titles), places),
+        Grid("Groups", columns("Dim", "Ranks"), [row for row in groups if " " in row[1]]),
     ]
 
 

@@ -217,12 +217,7 @@ def _replicated_part_lines(
     outer = params * compression.outer_bytes(placed)
     between = Message("grad_replica_all_reduce", "all_reduce", part.replica, outer / part.shard.ranks)
     fetched = Message(f"param_{gather}", gather, part.shard, params * gathered_bytes(placed))
-    quantises = placed.policy.outer_compression != "none"
-    sums = (
-        [Message("grad_all_reduce", "all_reduce", part.whole, outer)]
-        if quantises
-        else compression.all_reduce_messages(step, params, part.whole, part.name)
-    )
+    sums = compression.all_reduce_messages(step, params, part.whole, part.name)
     scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
     several = scattered * (part.replica.ranks > 1)
     # In this order, as those before leave those after them less to hide behind.
@@ -250,10 +245,9 @@ def _replicated_part_lines(
         for window, phase, message, share, count, pieces in traffic
         if any_nonzero(share)
     ]
-    held = np.asarray(params * (whole_sum + scattered / part.shard.ranks))
-    among = np.where(scattered > 0, part.replica.ranks, part.whole.ranks)
     on = np.asarray(1.0 * ~placed.shards_parameters)
-    lines += _outer_lines(step, name, held, among, part.name, on)
+    held = np.asarray(params / part.shard.ranks)
+    lines += _outer_lines(step, name, held, part, scattered * on)
     return lines + compression.kernel_lines(
         step,
         name,
@@ -261,19 +255,16 @@ def _replicated_part_lines(
         part.whole.ranks,
         part.name,
         share=on,
-        count=np.asarray(often * whole_sum * (not quantises) + repeats * scattered),
+        count=np.asarray(often * whole_sum + repeats * scattered),
     )
 
 
-def _outer_lines(
-    step: Step, name: str, held: Array, ranks: Array, part: DataPart, share: Array
-) -> list[TimeLine]:
-    """Return the kernels that quantise, sum and restore what a rank sends of a rare average."""
-    policy = step.placed.policy
-    often = np.asarray(1.0 / policy.sync_every)
-    called = policy.outer_compression
+def _outer_lines(step: Step, name: str, held: Array, part: _Part, share: Array) -> list[TimeLine]:
+    """Return the kernels that quantise, sum and restore the part of a rank in a rare average."""
+    policy, ranks = step.placed.policy, part.replica.ranks
+    often, called = np.asarray(1.0 / policy.sync_every), policy.outer_compression
     return compression.kernel_lines(
-        step, f"{name}.outer", held, ranks, part, share=share, count=often, called=called
+        step, f"{name}.outer", held, ranks, part.name, share=share, count=often, called=called
     )
 
 
@@ -453,7 +444,7 @@ def _replica_lines(
     size = np.asarray(elements * compression.outer_bytes(placed))
     on = np.asarray(1.0 * placed.shards_parameters * several * (placed.tuning.whole | (params > 0)))
     return [
-        *_outer_lines(step, _name(block, part), elements, part.replica.ranks, part.name, on),
+        *_outer_lines(step, _name(block, part), elements, part, on),
         window.send(
             _name(block, part),
             "grad_sync",

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes
 from costmodel.bill.quantity import quantity
-from costmodel.physics.run.goodput import checkpoint_write_s
 from costmodel.step.anatomy.adapters import num_trained_params
 from costmodel.step.anatomy.params import num_params
 from costmodel.step.optimizer import whole_state_bytes
@@ -66,11 +63,7 @@ def describe_checkpoint(est: Estimate, how: str, storage_bytes_per_s: float | No
     # States that every replica holds are copied by one of them.
     holders = float(layout.gpus) if layout.zero_stage >= 1 else float(layout.tp * layout.pp)
     copy = size / holders / float(est.priced.placed.host_link.value)
-    write = float(
-        checkpoint_write_s(size, 1.0, node_bytes_per_s=write_bytes_per_s, shared_bytes_per_s=np.inf)
-    )
-    load = size / read_bytes_per_s
-    again = base / read_bytes_per_s
+    write, load, again = size / write_bytes_per_s, size / read_bytes_per_s, base / read_bytes_per_s
     if how == "blocking":
         return Checkpoint(size, write, pause_s=write, persist_s=0.0, load_s=load + again)
     copy += _SNAPSHOT_S

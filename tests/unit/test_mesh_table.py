@@ -37,21 +37,14 @@ def test_an_axis_has_the_seconds_and_bytes_of_its_lines():
 def test_a_rank_stands_where_megatron_puts_it():
     """64 ranks, tp4 pp2 dp8, pp outermost: 37 = 1 + 4 (1 + 8 x 1); experts of its stage by etp, ep, edp."""
     mesh = cm.mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp4 pp2 ep4")
-    found = {group.dim: group for group in mesh.of_rank(37).groups}
-    assert {dim: group.coordinate for dim, group in found.items() if group.coordinate} == {
-        "tp": 1,
-        "dp": 1,
-        "pp": 1,
-        "ep": 1,
-        "edp": 1,
-    }
-    assert found["tp"].ranks == (36, 37, 38, 39)
-    assert found["dp"].ranks == (33, 37, 41, 45, 49, 53, 57, 61)
-    assert found["pp"].ranks == (5, 37)
-    assert found["ep"].ranks == (36, 37, 38, 39)
-    assert found["edp"].ranks == (33, 37, 41, 45, 49, 53, 57, 61)
+    found = mesh.of_ranks(37).to_dict()
+    places = {"tp": 1, "cp": 0, "dp": 1, "pp": 1, "ep": 1, "etp": 0, "edp": 1}
+    assert found["ranks"] == [{"rank": 37, **places}]
+    data = [33, 37, 41, 45, 49, 53, 57, 61]
+    groups = {"tp": [36, 37, 38, 39], "dp": data, "pp": [5, 37], "ep": [36, 37, 38, 39], "edp": data}
+    assert found["groups"] == {dim: [groups.get(dim, [37])] for dim in places}
     with pytest.raises(LayoutError, match="rank: 64 is unknown; the job has ranks 0 to 63"):
-        mesh.of_rank(64)
+        mesh.of_ranks(64)
 
 
 def test_all_ranks_listed_by_hand():
@@ -73,11 +66,13 @@ def test_all_ranks_listed_by_hand():
 def test_groups_of_every_axis_split_all_ranks_and_agree_with_their_members():
     """Pipeline inside data parallelism: a group is the same seen from each of its ranks, and none is left out."""
     mesh = cm.mesh(cluster="llama3-roce", gpus=48, layout="tp2 pp4 ep3", axis_order="tp cp pp dp")
-    tables = [mesh.of_rank(rank).groups for rank in range(48)]
-    for at, row in enumerate(mesh.rows):
-        groups = {tables[rank][at].ranks for rank in range(48)}
-        assert sorted(rank for group in groups for rank in group) == list(range(48)), row.dim
-        assert len(groups) == row.groups
-        assert sum(other < 8 for other in tables[0][at].ranks) == row.members[0]
-        for rank, table in enumerate(tables):
-            assert table[at].ranks[table[at].coordinate] == rank
+    whole = mesh.of_ranks()
+    for row in mesh.rows:
+        groups, places = whole.groups[row.dim], whole.coordinates[row.dim]
+        assert groups.shape == (row.groups, row.factor)
+        assert sorted(groups.ravel().tolist()) == list(range(48)), row.dim
+        assert sum(other < 8 for group in groups.tolist() if 0 in group for other in group) == row.members[0]
+        for rank in range(48):
+            (group,) = mesh.of_ranks(rank).groups[row.dim].tolist()
+            assert group in groups.tolist()
+            assert group[places[rank]] == rank

@@ -92,8 +92,8 @@ def test_what_cannot_be_is_one_line():
         ),
         (
             SMALL,
-            {"zero": 0, "switches": {"outer_compression": "int8"}},
-            "outer_compression: int8 is for replicas that are averaged rarely; sync_every is 1",
+            {"zero": 0, "switches": {"outer_compression": "int8", "sync_every": 5}},
+            "outer_compression: int8 is for averages between the groups of a shard_group, with sync_every above 1",
         ),
         (
             SMALL,

@@ -413,10 +413,11 @@ def _check_reduction(job: Job) -> None:
             f"sync_every: {policy.sync_every} needs replicas that hold everything: zero_stage 0, or a shard_group "
             f"smaller than dp·cp, between which the average is rare"
         )
-    if policy.outer_compression != "none" and policy.sync_every == 1:
+    groups = (layout.zero_stage > 0) & (layout.shard_group > 0)
+    if policy.outer_compression != "none" and not (policy.sync_every > 1 and np.all(groups)):
         raise CostModelError(
-            f"outer_compression: {policy.outer_compression} is for replicas that are averaged rarely; sync_every is 1 "
-            "(gradient_compression works at every step)"
+            f"outer_compression: {policy.outer_compression} is for averages between the groups of a shard_group, with "
+            "sync_every above 1; elsewhere gradient_compression is of all that replicas send"
         )
     for name, value, most in (
         ("sync_fragments", policy.sync_fragments, policy.sync_every),

@@ -42,15 +42,6 @@ class Losses(NamedTuple):
     """1 + the above: calendar time over useful time."""
 
 
-def checkpoint_write_s(
-    size_bytes: ArrayLike, num_nodes: ArrayLike, *, node_bytes_per_s: ArrayLike, shared_bytes_per_s: ArrayLike
-) -> Array:
-    """Time of a checkpoint that all nodes write at once: the slower of their links and the store [s]."""
-    size = np.asarray(size_bytes, dtype=np.float64)
-    links = np.asarray(num_nodes, dtype=np.float64) * np.asarray(node_bytes_per_s, dtype=np.float64)
-    return np.asarray(size / np.minimum(links, np.asarray(shared_bytes_per_s, dtype=np.float64)))
-
-
 def young_interval_s(pause_s: ArrayLike, mean_time_between_failures_s: ArrayLike) -> Array:
     r"""First-order best interval, :math:`\sqrt{2 C M}` (Young, CACM 17(9), 1974) [s].
 
