@@ -39,46 +39,40 @@ def written_out(name: str, blocks: Blocks) -> dict[str, Any]:
         inner = made
         for step in place[:-1]:
             inner = inner.setdefault(step, {})
-        inner[place[-1]] = _entry(name, place, blocks, ())
+        inner[place[-1]] = _constants(name, place, blocks, ())
     return made
 
 
 def _places(name: str, blocks: Blocks, seen: Place = ()) -> list[Place]:
     """Return the entries of a block: those of its lender, then those of its own."""
-    block = blocks(name)
-    found: dict[Place, None] = {}
+    block, found = blocks(name), []
     if "like" in block:
         lender = block["like"]
         if lender in (*seen, name) or not (blocks(lender).keys() & {*GROUPS, "like"}):
             raise ValueError("like: expected an accelerator with constants of its own")
-        found |= dict.fromkeys(_places(lender, blocks, (*seen, name)))
+        found = _places(lender, blocks, (*seen, name))
     for group in (group for group in GROUPS if group in block):
-        entries = block[group]
-        if group != "memory" and isinstance(entries, Mapping):
-            found |= dict.fromkeys((group, key) for key in entries)
-        else:
-            found[(group,)] = None
-    return list(found)
+        several = group != "memory" and isinstance(block[group], Mapping)
+        found += [(group, key) for key in block[group]] if several else [(group,)]
+    return list(dict.fromkeys(found))
 
 
-def _entry(name: str, place: Place, blocks: Blocks, trail: tuple[Any, ...]) -> Any:
-    """Return the constants at a place of an accelerator's block."""
-    if (name, place) in trail:
-        raise ValueError(f"{'.'.join(place)}.like: expected a chain with an end, got a circle")
-    trail = (*trail, (name, place))
+def _constants(name: str, place: Place, blocks: Blocks, trail: tuple[Any, ...]) -> Any:
+    """Return the constants of an entry of an accelerator's block, or of one pass of it; None where there are none."""
+    entry = place[:2]
+    if (name, entry) in trail:
+        raise ValueError(f"{'.'.join(entry)}.like: expected a chain with an end, got a circle")
+    trail = (*trail, (name, entry))
     block = blocks(name)
-    own = _at(block, place)
-    if "like" not in block:
-        return _without_rules(own, name, place, blocks, trail)
-    lent = _changed(_entry(block["like"], place, blocks, trail), block, place)
-    if own is None and place[0] == "grouped_matmul":
-        # Products of experts follow the products of their dtype unless they have constants of their own.
-        own = _at(block, ("matmul", *place[1:]))
-    if own is None:
-        return lent
-    if isinstance(own, Mapping) and "like" in own:
-        return _without_rules(own, name, place, blocks, trail)
-    return _over(lent, own, place)
+    own = _at(block, entry)
+    if "like" in block:
+        lent = _changed(_constants(block["like"], entry, blocks, trail), block, entry)
+        if own is None and entry[0] == "grouped_matmul":
+            # Products of experts follow the products of their dtype unless they have constants of their own.
+            own = _at(block, ("matmul", *entry[1:]))
+        if own is None or not (isinstance(own, Mapping) and "like" in own):
+            return _at(lent if own is None else _over(lent, own, entry), place[2:])
+    return _at(_without_rules(own, name, entry, blocks, trail), place[2:])
 
 
 def _without_rules(stated: Any, name: str, place: Place, blocks: Blocks, trail: tuple[Any, ...]) -> Any:
@@ -92,28 +86,14 @@ def _without_rules(stated: Any, name: str, place: Place, blocks: Blocks, trail: 
         raise ValueError(
             f"{path}: expected {{like: an entry or an accelerator, because: a reason}}; got {shown(stated)}"
         )
-    for index in range(len(place)):
-        other = (*place[:index], where, *place[index + 1 :])
-        if other != place and _has(name, other, blocks):
-            return _changed(_part(name, other, blocks, trail), stated, place)
-    found = _part(where, place, blocks, trail)
-    if found is None:
-        raise ValueError(
-            f"{path}.like: expected an entry beside it, or an accelerator with {path}; got {where!r}"
-        )
-    return _changed(found, stated, place)
-
-
-def _has(name: str, place: Place, blocks: Blocks) -> bool:
-    """Whether an accelerator's block, or its lender's, has an entry, or a pass of one."""
-    return place[:2] in _places(name, blocks) and (len(place) < 3 or place[2] in ("forward", "backward"))
-
-
-def _part(name: str, place: Place, blocks: Blocks, trail: tuple[Any, ...]) -> Any:
-    """Return the constants of an entry, or of one pass of it; None where there are none."""
-    if not _has(name, place, blocks):
-        return None
-    return _at(_entry(name, place[:2], blocks, trail), place[2:])
+    others = [(*place[:index], where, *place[index + 1 :]) for index in range(len(place[:2]))]
+    for accelerator, other in (*((name, other) for other in others if other != place), (where, place)):
+        found = _constants(accelerator, other, blocks, trail)
+        if isinstance(found, Mapping):
+            return _changed(found, stated, place)
+    raise ValueError(
+        f"{path}.like: expected an entry beside it, or an accelerator with {path}; got {where!r}"
+    )
 
 
 def _at(node: Any, place: Place) -> Any:
@@ -128,12 +108,12 @@ def _over(below: Any, own: Any, place: Place) -> Any:
     path = ".".join(place)
     if not isinstance(own, Mapping):
         raise ValueError(f"{path}: expected what differs as key: value; got {shown(own)}")
-    kept = below if isinstance(below, Mapping) else {}
+    lent = below if isinstance(below, Mapping) else {}
     if "source" in own:
-        return _changed(kept or {"basis": ""}, {"like": "", "because": "", **own}, place)
+        return _changed(lent or {"basis": ""}, {"like": "", "because": "", **own}, place)
     if not own or not all(isinstance(child, Mapping) for child in own.values()):
         raise ValueError(f"{path}: expected the source of what differs; the key 'source' is missing")
-    return {**kept, **{key: _over(kept.get(key), child, (*place, key)) for key, child in own.items()}}
+    return {**lent, **{key: _over(lent.get(key), child, (*place, key)) for key, child in own.items()}}
 
 
 def _changed(base: Any, rule: Block, place: Place) -> Any:
@@ -143,12 +123,9 @@ def _changed(base: Any, rule: Block, place: Place) -> Any:
     if "basis" not in base:
         return {key: _changed(part, rule, place) for key, part in base.items()}
     for key in _FACTORS:
-        if (
-            isinstance(rule.get(key, 1), bool)
-            or not isinstance(rule.get(key, 1), int | float)
-            or rule.get(key, 1) <= 0
-        ):
-            raise ValueError(f"{'.'.join(place)}.{key}: expected a number above 0; got {shown(rule[key])}")
+        factor = rule.get(key, 1)
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
+            raise ValueError(f"{'.'.join(place)}.{key}: expected a number above 0; got {shown(factor)}")
     factors = {"peak_fraction": "times", "peak_fractions": "times", "causal_fraction": "causal_times"}
     found = {key: value for key, value in base.items() if key not in _PROVENANCE}
     for key, factor in factors.items():
