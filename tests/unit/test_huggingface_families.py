@@ -42,6 +42,13 @@ def test_irregular_windows_and_experts_become_patterns():
     ]
 
 
+def test_windows_of_a_qwen_begin_late_and_only_where_they_are_switched_on():
+    config = {**GROUPED, "model_type": "qwen2", "sliding_window": 64, "max_window_layers": 1}
+    for use, pattern in ((True, "fwww"), (False, "")):
+        model = read_hf_config({**config, "use_sliding_window": use}).model
+        assert (model.attention_pattern, model.sliding_window) == (pattern, 64 * use)
+
+
 def test_patterns_that_contradict_are_refused():
     config = {**TINY["flint"][1], "model_type": "flint"}
     for change, part in (

@@ -81,6 +81,13 @@ WRONG = {
     "a lender that is not there": (("like: mi300x", "like: mi301x"), "unknown accelerator 'mi301x'"),
     "no reason": ((", because: same chip with more memory", ""), "expected {like: an accelerator, because:"),
     "a loan from itself": (("like: mi300x", "like: mi325x"), "with constants of its own"),
+    "two kernels like each other": (
+        (
+            "memory}\n",
+            "memory, attention: {flash1: {like: flash2, because: a}, flash2: {like: flash1, because: b}}}\n",
+        ),
+        "attention.flash1.like: expected a chain with an end, got a circle",
+    ),
 }
 
 

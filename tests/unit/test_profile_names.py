@@ -66,6 +66,8 @@ def test_names_as_typed_find_their_cluster(typed, cluster):
         ("v100-sxm2-16gb", "and no cluster has it"),
         # Nor is a word begun by two letters.
         ("tr", "unknown cluster 'tr'"),
+        # The end of one name alone is no name.
+        ("ultraserver", "unknown cluster 'ultraserver': did you mean 'trn2-ultraserver'"),
     ],
 )
 def test_what_has_none_is_one_line(typed, said, capsys):

@@ -393,8 +393,8 @@ _UNIT = re.compile(r"_(bytes_per_s|flops_per_s|bytes|s|w)$")
 def _plain(file: "BaseModel", hardware: Any) -> dict[str, Any]:
     """Return what a checked file says of a sort of hardware, without sources: fields are its keys with their unit."""
     names = [field.name for field in dataclass_fields(hardware)]
-    said = {name: getattr(file, _UNIT.sub("", name), None) for name in names}
-    return {name: _bare(value) for name, value in said.items() if value is not None}
+    values = {name: getattr(file, _UNIT.sub("", name), None) for name in names}
+    return {name: _bare(value) for name, value in values.items() if value is not None}
 
 
 def _bare(value: Any) -> Any:

@@ -95,11 +95,11 @@ def difference_text(job: Job, other: Job) -> str:
     ):
         if mine != yours:
             parts.append(f"{what} {mine} (here {yours})")
-    held = other.switches
+    others = other.switches
     parts += [
-        f"{name}={switch_text(value)} (here {switch_text(held[name])})"
+        f"{name}={switch_text(value)} (here {switch_text(others[name])})"
         for name, value in job.switches.items()
-        if held[name] != value
+        if others[name] != value
     ]
     return ", ".join(parts) or "the same"
 
