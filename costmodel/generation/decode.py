@@ -7,7 +7,7 @@ its pipeline (``pp``); `context` the tokens of each so far, on average. A replic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -56,12 +56,12 @@ _CONVERTED = 0.5
 """Rate of the experts' products where the chip has no units for their format and converts it on the way. Assumed. [-]"""
 _ONCE: Array = np.asarray(1.0)
 _KERNELS = {"attention": 6.0, "mla": 10.0, "mixer": 8.0, "mlp": 4.0, "experts": 10.0}
-"""Kernels of a layer's parts, norms included: an engine's fused ones. Counted roughly; their time is fitted. [-]"""
-_LAUNCHES = {"attention": 18.0, "mla": 30.0, "mixer": 20.0, "mlp": 5.0, "experts": 24.0}
-"""Operators that the host dispatches for them one by one without graphs, in units of a plain one: those of vLLM 0.8's Qwen3
-layers, its Triton kernels four each and its attention six. Counted in the source; `mla` and `mixer` assumed. [-]"""
-_LAUNCH_S = 10e-6
-"""Host time of a plain one. Assumed, as in eager PyTorch. [s]"""
+"""Kernels of a layer's parts, norms included: an engine's fused ones, as the decoder layers of vLLM 0.8 launch them
+(model_executor/models/llama.py, layers/fused_moe/fused_moe.py); `mla` and `mixer` roughly. Their time in a graph is fitted. [-]"""
+_LAUNCH_S = 41e-6
+"""Host time of each of them without graphs: the median of four published eager decode steps over the kernels counted here
+(sgl-project/sglang#1401: 29 us of Llama 3 8B and 39 of DeepSeek-V2-Lite; vllm-project/vllm#45709: 44 of Qwen3-30B-A3B;
+vllm-project/vllm-omni#7960: 79 of Qwen2.5-7B). Layers of as many calls in eager PyTorch 2.11 take 38 on an H200's host. [s]"""
 
 
 def decode_step(
@@ -433,8 +433,8 @@ def _communication(
         )
 
 
-def kernels_of(served: Deployment, each: Mapping[str, float] = _KERNELS) -> float:
-    """Return the kernels, or the operators, of a forward pass over all layers and the head. [-]"""
+def kernels_of(served: Deployment) -> float:
+    """Return the kernels of a forward pass over all layers and the head. [-]"""
     model = served.model
     count = 4.0 + served.weights.kernels * model.num_layers * served.has_units
     for number, kind in enumerate(model.layer_kinds()):
@@ -444,7 +444,7 @@ def kernels_of(served: Deployment, each: Mapping[str, float] = _KERNELS) -> floa
             ("experts" if kind.is_moe else "mlp") if kind.has_mlp else "",
             "mlp" if kind.is_moe and model.shared_expert_ffn_size else "",
         ]
-        count += model.kind_of_layer.count(number) * sum(each[part] for part in parts if part)
+        count += model.kind_of_layer.count(number) * sum(_KERNELS[part] for part in parts if part)
     return count
 
 
@@ -460,9 +460,8 @@ def _kernels_and_host(
     kernels: dict[str, ArrayLike] = {"kernels": kernels_of(served), "kernel_s": engine.kernel_s}
     formula = "kernels * kernel_s"
     if not served.cuda_graphs:
-        formula = "max(kernels * kernel_s, launches * launch_s - gpu_s)"
+        formula = "max(kernels * kernel_s, kernels * launch_s - gpu_s)"
         kernels |= {
-            "launches": kernels_of(served, _LAUNCHES),
             "launch_s": _LAUNCH_S * served.cluster.accelerator.host_slowdown,
             "gpu_s": sum_exposed(before) / passes,
         }

@@ -46,7 +46,7 @@ OVERHEADS: dict[str, tuple[float, str]] = {
 }
 """Share of the phases' seconds that a framework takes beside them, by its name, with its source. [-]"""
 
-ERROR_FACTORS = {"dense": 1.23, "experts": 1.49}
+ERROR_FACTORS = {"dense": 1.19, "experts": 1.49}
 """Four of five published steps lie within this factor of the estimate: 27 of dense models, 48 of mixtures of experts, each
 with its framework's share fitted without its model (tools/fit/score_rl.py --fit). [-]"""
 

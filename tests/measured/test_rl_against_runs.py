@@ -1,4 +1,4 @@
-"""Steps of reinforcement learning against published ones: medians by model and placement, with no row looked at alone."""
+"""Steps of reinforcement learning against published ones: mean ratios by model and placement, with no row looked at alone."""
 
 import csv
 from pathlib import Path
@@ -21,17 +21,16 @@ NO_KEYWORD = (
     "train_s",
     "refit_s",
 )
-BOUNDS = {
-    ("llama3-8b", True): (0.80, 1.30),
-    ("llama3-8b", False): (0.80, 1.40),
-    ("qwen2.5-7b", True): (0.80, 1.30),
-    ("qwen3-30b-a3b", True): (0.75, 1.20),
-    ("qwen3-30b-a3b", False): (0.65, 1.25),
-    ("deepseek-v3-671b", True): (0.55, 1.20),
-    ("deepseek-v3-671b", False): (0.40, 1.20),
+MEANS = {
+    ("llama3-8b", True): 1.13,
+    ("llama3-8b", False): 1.27,
+    ("qwen2.5-7b", True): 1.11,
+    ("qwen3-30b-a3b", True): 0.99,
+    ("qwen3-30b-a3b", False): 0.82,
+    ("deepseek-v3-671b", True): 0.93,
+    ("deepseek-v3-671b", False): 0.74,
 }
-"""Where the median of predicted over measured steps lies, by model and whether all GPUs do both halves. Experts over
-several nodes are decoded too fast."""
+"""Mean of predicted over measured steps, by model and whether all GPUs do both halves."""
 
 
 def rows():
@@ -51,22 +50,19 @@ def ratios():
 
 
 def test_whole_steps_lie_around_the_published_ones(ratios):
-    assert set(ratios) == set(BOUNDS)
-    for key, (least, most) in BOUNDS.items():
-        middle = np.median([ratio for ratio, _, _ in ratios[key]])
-        assert least < middle < most, (key, middle)
+    found = {key: np.mean([ratio for ratio, _, _ in held]) for key, held in ratios.items()}
+    assert found == pytest.approx(MEANS, abs=0.02)
     errors = np.abs([ratio - 1.0 for held in ratios.values() for ratio, _, _ in held])
     # Decoding every answer to the mean, as a roofline does, is off by 72 % (median).
-    assert np.median(errors) < 0.20
-    assert np.quantile(errors, 0.9) < 0.45
+    assert np.quantile(errors, (0.5, 0.9)) == pytest.approx((0.145, 0.354), abs=0.02)
 
 
 def test_shares_of_the_phases_lie_around_the_published_ones(ratios):
-    for measured, phases, least, most in (
-        ("logprob_s", ("old log-probs", "ref log-probs"), 0.75, 1.3),
-        ("train_s", ("train",), 0.75, 1.3),
-        ("gen_s", ("generate",), 0.75, 1.3),
-        ("refit_s", ("refit",), 0.5, 2.0),
+    for measured, phases, mean in (
+        ("logprob_s", ("old log-probs", "ref log-probs"), 1.00),
+        ("train_s", ("train",), 0.94),
+        ("gen_s", ("generate",), 1.25),
+        ("refit_s", ("refit",), 0.90),
     ):
         known = [
             sum(phase.seconds for phase in step.phases if phase.name in phases) / float(row[measured])
@@ -75,4 +71,4 @@ def test_shares_of_the_phases_lie_around_the_published_ones(ratios):
             if row[measured]
         ]
         assert len(known) > 20
-        assert least < np.median(known) < most, (measured, np.median(known))
+        assert np.mean(known) == pytest.approx(mean, abs=0.02), measured
