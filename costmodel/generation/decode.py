@@ -56,8 +56,8 @@ _CONVERTED = 0.5
 """Rate of the experts' products where the chip has no units for their format and converts it on the way. Assumed. [-]"""
 _ONCE: Array = np.asarray(1.0)
 _KERNELS = {"attention": 6.0, "mla": 10.0, "mixer": 8.0, "mlp": 4.0, "experts": 10.0}
-"""Kernels of a layer's parts, norms included: an engine's fused ones, as the decoder layers of vLLM 0.8 launch them
-(model_executor/models/llama.py, layers/fused_moe/fused_moe.py); `mla` and `mixer` roughly. Their time in a graph is fitted. [-]"""
+"""Kernels of a layer's parts, norms included: an engine's fused ones, as the decoder layers of vLLM launch them
+(model_executor/models/llama.py, layers/fused_moe/fused_moe.py); `mla`, `mixer` roughly. Their time in a graph is fitted. [-]"""
 _LAUNCH_S = 41e-6
 """Host time of each of them without graphs: the median of four published eager decode steps over the kernels counted here
 (sgl-project/sglang#1401: 29 us of Llama 3 8B and 39 of DeepSeek-V2-Lite; vllm-project/vllm#45709: 44 of Qwen3-30B-A3B;

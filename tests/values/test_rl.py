@@ -301,7 +301,9 @@ def test_halves_apart_overlap_and_a_longer_lag_is_never_slower():
         assert found.step_time_s == pytest.approx(by_hand)
     # What the framework takes beside the phases lengthens decoding too.
     slower = cm.estimate_rl(**{**APART, "rl_framework": "nemo-rl"}).period.terms
-    assert float(slower["throughput_s"]) == pytest.approx(1.371 * float(steps[2].period.terms["throughput_s"]))
+    assert float(slower["throughput_s"]) == pytest.approx(
+        1.371 * float(steps[2].period.terms["throughput_s"])
+    )
     # With eight steps of lag the tail is gone: the step is what training or decoding takes at full batches.
     last = {name: float(value) for name, value in steps[-1].period.terms.items()}
     assert times[-1] == pytest.approx(max(last["training_s"], last["throughput_s"]))
