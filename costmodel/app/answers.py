@@ -23,9 +23,8 @@ from costmodel.app.texts import (
 from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import one_line
 from costmodel.base.grid import Grid, columns, html_table
-from costmodel.base.units import format_bytes, format_figure, format_seconds, format_si
+from costmodel.base.units import format_bytes, format_figure, format_seconds
 from costmodel.base.words import called
-from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.short_form import job_file_text, short_form
@@ -90,7 +89,7 @@ def view(state: State) -> Record:
     if state.view == "sure":
         samples = est.sample(SAMPLES)
         texts = [
-            f"Range: {tables.band_text(est)}.",
+            f"Range: {tables.range_text(est, sources=True)}.",
             f"What the uncertain factors alone make of it: {tables.sampled_text(samples)}.",
         ]
         spread = _wrapped([_spread(samples), tables.causes_grid(samples)])
@@ -167,20 +166,15 @@ def head(est: Estimate) -> str:
     ]
     details = [
         say("{fits_probability:chance} likely to fit", est),
-        f"error band: {tables.band_text(est)}",
+        f"error band: {tables.range_text(est, sources=True)}",
         say("causal-masked MFU: {mfu_causal:.1%}", est),
         f"step: {tables.breakdown_text(est)}",
     ]
     if job.tokens is not None:
         usd = job.cluster.price_usd_per_gpu_hour
-        no_failures = " without failures"
-        numbers.append(
-            ("", f"{float(est.days(job.tokens)):,.1f}", " days" + (no_failures if usd is None else ""))
-        )
-        if usd is not None:
-            numbers.append(("", f"${usd * float(est.gpu_hours(job.tokens)):,.0f}", no_failures))
-            details.append(f"dollars: at {price_text(job.cluster)}, no failures")
-        details.append(f"days: for {format_si(job.tokens, '')} tokens, no failures")
+        cost = "" if usd is None else f" · ${usd * float(est.gpu_hours(job.tokens)):,.0f}"
+        numbers.append(("", f"{float(est.days(job.tokens)):,.1f}", f" days{cost}, no failures"))
+        details.append(f"tokens: {tables.spent_text(est, sources=True)}")
     about = f"{tables.job_text(est)}; recipe {job.recipe.name}"
     return called(_piece("head", est, job_title(est), about, refusal, numbers, details), est.device_word)
 

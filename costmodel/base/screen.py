@@ -68,26 +68,39 @@ def drawn_short(
 ) -> str:
     """Return tables and sentences as text, in at most so many lines of a terminal.
 
-    The longest tables lose their last rows, and the last tables go; those without titles, which have the answer, and
-    those of three rows stay whole.
+    The longest tables lose their last rows, and the last tables go; rows come back, the first table's first, while there
+    is room. Tables without titles, which have the answer, and those of three rows stay whole.
     """
     text = drawn(grids, remarks, width=width)
     if width is None or most is None:
         return text
     counts = [len(grid.rows) if any(column.title for column in grid.columns) else 0 for grid in grids]
-    shown, left = list(grids), [0 if count <= _WHOLE_ROWS else min(count, most) for count in counts]
+    left = [0 if count <= _WHOLE_ROWS else min(count, most) for count in counts]
+
+    def drawn_with(left: Sequence[int]) -> str:
+        shown = []
+        for grid, count, rows in zip(grids, counts, left, strict=False):
+            note = f"{grid.note} {rows} of {count} rows: --details has all".strip()
+            shown.append(grid._replace(rows=grid.rows[:rows], note=note) if 0 < rows < count else grid)
+        gone = len(grids) - len(left)
+        more = [f"{plural(gone, 'more table')}: --details"] if gone else []
+        return drawn(shown, [*remarks, *more], width=width)
+
     for fewest_rows, fewest_grids in _SHORTER:
-        while text.count("\n") > most and (max(left) > fewest_rows or len(shown) > fewest_grids):
+        while text.count("\n") > most and (max(left) > fewest_rows or len(left) > fewest_grids):
             place = left.index(max(left))
             if left[place] > fewest_rows:
                 left[place] = max(fewest_rows, int(left[place] * 0.9))
-                note = f"{grids[place].note} {left[place]} of {counts[place]} rows: --details has all".strip()
-                shown[place] = grids[place]._replace(rows=grids[place].rows[: left[place]], note=note)
             else:
-                shown, left = shown[:-1], left[:-1]
-            gone = len(grids) - len(shown)
-            more = [f"{plural(gone, 'more table')}: --details"] if gone else []
-            text = drawn(shown, [*remarks, *more], width=width)
+                left = left[:-1]
+            text = drawn_with(left)
+    for place, count in enumerate(counts[: len(left)]):
+        while 0 < left[place] < count:
+            longer = [*left[:place], left[place] + 1, *left[place + 1 :]]
+            with_more = drawn_with(longer)
+            if with_more.count("\n") > most:
+                break
+            left, text = longer, with_more
     return text
 
 

@@ -293,12 +293,11 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job: int = 0) -> str:
     """
     question = plan.question
     if isinstance(layout, str) and layout.strip().isdecimal():
-        row = plan.row_of(int(layout))
-        return _slower(
-            plan,
-            plan.estimate_of(plan.candidates.top, row),
-            float(plan.candidates.top["score"][row]),
-            question,
+        row, top = plan.row_of(int(layout)), plan.candidates.top
+        est, score = plan.estimate_of(top, row), float(top["score"][row])
+        settings = str(plan.columns_of([row])["choices"][0])
+        return (
+            _it_is(plan) if row == plan.pick else _slower(plan, est, score, question, int(layout), settings)
         )
     job_of_row = question.jobs[job]
     named = keywords(
@@ -333,7 +332,9 @@ def why_not(plan: Found, layout: str | Mapping[str, Any], job: int = 0) -> str:
         found = plan.search(narrowed)
     except NoLayoutError:
         return _too_large(question, job_of_row, leanest_of(limitless))
-    return _slower(plan, found.best, found.pick_score, question)
+    if layout_text(found.best.job.layout) == layout_text(plan.best.job.layout):
+        return _it_is(plan)
+    return _slower(plan, found.best, found.pick_score, question, plan.rank_of(found.pick_score))
 
 
 def _too_large(question: Question, job: Job, leanest: Columns) -> str:
@@ -354,11 +355,14 @@ def _too_large(question: Question, job: Job, leanest: Columns) -> str:
     )
 
 
-def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str:
+def _it_is(plan: Found) -> str:
+    return f"it is the plan: {layout_text(plan.best.job.layout)}"
+
+
+def _slower(
+    plan: Found, est: Estimate, score: float, question: Question, rank: int, settings: str = ""
+) -> str:
     """Compare the best form of a layout with the plan, line group by line group."""
-    rank = plan.better_than(score) + 1
-    if layout_text(est.job.layout) == layout_text(plan.best.job.layout):
-        return f"it is the plan: {layout_text(est.job.layout)}"
     ours, theirs = est.exposed_by("axis"), plan.best.exposed_by("axis")
     step_s = float(plan.best.step_time_s)
     moved = {axis: float(ours.get(axis, 0.0)) - float(theirs.get(axis, 0.0)) for axis in {**theirs, **ours}}
@@ -369,9 +373,10 @@ def _slower(plan: Found, est: Estimate, score: float, question: Question) -> str
         for knob, values in question.knob_values.items()
         if float(getattr(est.job.layout, knob)) not in values
     ]
+    layout = ", ".join(filter(None, [layout_text(est.job.layout), settings]))
     note = f"; it breaks the constraint on {', '.join(outside)}" if outside else ""
     return (
-        f"{_slower_text(score / plan.pick_score - 1.0)}, rank {rank:,} of {plan.num_fit:,}: {layout_text(est.job.layout)} takes "
+        f"{_slower_text(score / plan.pick_score - 1.0)}, rank {rank:,} of {plan.num_fit:,}: {layout} takes "
         f"{format_seconds(float(est.step_time_s))} a step ({where} of the best step) and "
         f"{format_bytes(float(est.memory_bytes_per_gpu))}{note}"
     )

@@ -369,6 +369,12 @@ class Found:
         fitting_s = self.tally.best_score.get(job, np.inf) / self.question.weight(self.jobs[job])
         return 1.0 - min(float(self.tally.fastest_s[job]) / fitting_s, 1.0)
 
+    def rank_of(self, score: float) -> int:
+        """Return the rank of a layout of this score: that of the kept row which has it, else one more than are better."""
+        rows = np.flatnonzero(np.isclose(self.candidates.top["score"], score, rtol=1e-12, atol=0.0))
+        kept = self.ranks[int(rows[0])] if rows.size else None
+        return kept or self.better_than(score) + 1
+
     def better_than(self, score: float) -> int:
         """Count the layouts that fit and score better (the rank of one is one more).
 

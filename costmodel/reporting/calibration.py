@@ -294,9 +294,9 @@ def validation_grids(checked: Validation, *, worst: int = 0) -> list[Grid]:
     first, *others = GROUPINGS
     left_out = "as shipped and with the run's family of sources left out of the fit"
     grids = [
+        _summary_grid(f"Step time by quality, {left_out}", checked.cells()),
         _summary_grid(f"Step time by {first}", checked.summary(first)),
         _summary_grid("Step time, all rows of quality A and B", checked.summary()),
-        _summary_grid(f"Step time by quality, {left_out}", checked.cells()),
     ]
     floor = checked.noise_floor()
     if len(floor):

@@ -24,8 +24,8 @@ from costmodel.planning.preference import SIMULATED, TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.uncertain import NOISE, Odds
 from costmodel.reporting.cells import Form, cell, dollars_of, figures_from, say, table_of
-from costmodel.reporting.summaries import answer_text, job_rows, spent_text
-from costmodel.reporting.tables import breakdown_text, off_middle
+from costmodel.reporting.summaries import answer_text, job_rows
+from costmodel.reporting.tables import breakdown_text, off_middle, spent_text
 from costmodel.reporting.training_runs import AT_LISTS, dollars_at_lists, dollars_text, percentiles_text
 from costmodel.step.anatomy.adapters import job_flops_per_token
 
@@ -82,8 +82,7 @@ def plan_summary(plan: Plan, *, count: int | None = None, commands: bool = False
 def _single_summary(plan: Plan) -> Summary:
     best, choices = plan.best, plan.columns(1)["choices"][0]
     layout, *job = job_rows(best, plan.assumed)
-    tokens = "" if best.job.tokens is None else spent_text(best, best.job.tokens)
-    rows = [layout, ("set", choices), *job, ("time", breakdown_text(best)), ("tokens", tokens)]
+    rows = [layout, ("set", choices), *job, ("time", breakdown_text(best)), ("tokens", spent_text(best))]
     remarks = [yours_text(plan), simplest(plan)]
     if bound_by_port(best):
         remarks.append("Bound by the NIC: a port is busy for the whole step.")

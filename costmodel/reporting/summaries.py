@@ -10,12 +10,11 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.cluster import Accelerator
-from costmodel.describe.hardware.prices import mixed_note
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.estimate import PLANNED, Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.reporting.cells import say
-from costmodel.reporting.tables import breakdown_text, hidden_text, range_text
+from costmodel.reporting.tables import breakdown_text, hidden_text, range_text, spent_text
 
 LINES = 5
 """Largest lines that a summary shows of each bill."""
@@ -112,8 +111,7 @@ def estimate_summary(est: Estimate) -> Summary | None:
     """Return one layout in twenty lines, the largest lines of both bills below; None for many, whose table is short."""
     if est.shape:
         return None
-    tokens = "" if est.job.tokens is None else spent_text(est, est.job.tokens)
-    below = {"time": breakdown_text(est), "network": hidden_text(est), "tokens": tokens}
+    below = {"time": breakdown_text(est), "network": hidden_text(est), "tokens": spent_text(est)}
     rows = [
         *job_rows(est),
         ("range", range_text(est)),
@@ -131,13 +129,3 @@ def estimate_summary(est: Estimate) -> Summary | None:
         [Grid(answer_text(est), columns("", ""), rows), Grid("", titles, lines)],
         [*([PLANNED] if est.is_planned else []), *first_warning(est.warnings)],
     )
-
-
-def spent_text(est: Estimate, tokens: float) -> str:
-    """Say how long training takes and what it costs, nothing lost to failures."""
-    hours, price = float(est.gpu_hours(tokens)), est.job.cluster.price_usd_per_gpu_hour
-    mixed = mixed_note(est.job.cluster)
-    note = f" ({mixed})" if mixed else ""
-    cost = "" if price is None else f", ${price * hours:,.0f} at ${price:,.2f} each{note}"
-    text = "{0:count} in {1:days}, {2:,.0f} GPU-hours{cost}, no failures"
-    return say(text, {}, tokens, float(est.days(tokens)), hours, cost=cost)

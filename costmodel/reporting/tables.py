@@ -13,7 +13,7 @@ from costmodel.base.words import plural
 from costmodel.bill.lines import AXES, CATEGORIES, CATEGORY_NAMES
 from costmodel.describe.factors import NOMINAL
 from costmodel.describe.hardware.changed import changed_text
-from costmodel.describe.hardware.prices import price_text
+from costmodel.describe.hardware.prices import mixed_note, price_text
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, value_text
 from costmodel.estimates.estimate import estimate_job
 from costmodel.estimates.frame import WIDE_COLUMNS, line_records, wide_columns
@@ -85,25 +85,19 @@ def off_middle(samples: Samples) -> str:
     return f" ({text})" if text else ""
 
 
-def range_text(est: Estimate) -> str:
-    """Say between which times and bytes the prediction lies, and from what that is known."""
+def range_text(est: Estimate, *, sources: bool = False) -> str:
+    """Say between which times and bytes the prediction lies, and from what that is known; with `sources` more of it."""
     band, of_memory, need = est.error_band, est.memory_error_band, float(est.memory_bytes_per_gpu)
     if est.samples is not None:
         return sampled_text(est.samples)
     if est.job.belief.names:
-        return sampled_text(est.sample(), f"by the runs of {est.job.site or 'this site'}")
+        known = sampled_text(est.sample(), f"by the runs of {est.job.site or 'this site'}")
+        return known + (_moved_by_site(est) if sources else "")
     if band is None:
         return "unknown: too few published runs of such models and accelerators"
     known = _range_text(est.range_s, Interval(need * of_memory.low, need * of_memory.high))
-    return f"{known} (80% of {band.runs} runs, {of_memory.runs} peaks)"
-
-
-def band_text(est: Estimate) -> str:
-    """Say as `range_text` how far off the predictions may be, and more of from what that is known."""
-    band, of_memory, known = est.error_band, est.memory_error_band, range_text(est)
-    if est.samples is None and est.job.belief.names:
-        return f"{known}{_moved_by_site(est)}"
-    if est.samples is not None or band is None:
+    known += f" (80% of {band.runs} runs, {of_memory.runs} peaks)"
+    if not sources:
         return known
     apart = {
         "unfitted": ", with nothing fitted to this recipe or machine",
@@ -127,23 +121,33 @@ def _moved_by_site(est: Estimate) -> str:
 def headline_grid(est: Estimate) -> Grid:
     """Return what people ask first; the convention of each utilisation stands beside it."""
     job = est.job
-    more: dict[str, Any] = {"printed": _printed_text(est), "host": "", "spent": ""}
-    more |= {"layout": job_text(est), "band": band_text(est), "memory": memory_text(est)}
+    more: dict[str, Any] = {"printed": _printed_text(est), "host": "", "spent": spent_text(est, sources=True)}
+    more |= {"layout": job_text(est), "band": range_text(est, sources=True), "memory": memory_text(est)}
     more["breakdown"] = breakdown_text(est)
     if est.bill.host_lines:
         word = "fits" if est.fits_host else "does not fit"
         more["host"] = say("{host_memory_bytes:B} of {host_memory_capacity_bytes:B} a host: ", est) + word
-    if job.tokens is not None:
-        days, hours = float(est.days(job.tokens)), float(est.gpu_hours(job.tokens))
-        price = job.cluster.price_usd_per_gpu_hour
-        rent = "" if price is None else f"${price * hours:,.0f} at {price_text(job.cluster)}, "
-        text = "{0:days}, {1:figure} GPU-hours, {rent}without failures{ends}"
-        more["spent"] = say(text, {}, days, hours, rent=rent, ends=_spent_range(est.samples))
     title = (
         f"{job.model.name} on {plural(float(job.layout.gpus), 'GPU')} of {changed_text(job.cluster)} "
         f"({job.cluster.accelerator.name}), recipe {job.recipe.name}"
     )
     return facts_grid("estimate", est, title, **more)
+
+
+def spent_text(est: Estimate, *, sources: bool = False) -> str:
+    """Say how long training on the job's tokens takes and what it costs without failures; with `sources` of the price."""
+    job = est.job
+    if job.tokens is None:
+        return ""
+    hours, price = float(est.gpu_hours(job.tokens)), job.cluster.price_usd_per_gpu_hour
+    cost = ""
+    if price is not None:
+        mixed = mixed_note(job.cluster)
+        each = price_text(job.cluster) if sources else f"${price:,.2f} each{f' ({mixed})' if mixed else ''}"
+        cost = f", ${price * hours:,.0f} at {each}"
+    text = "{0:count} in {1:days}, {2:,.0f} GPU-hours{cost}, no failures{ends}"
+    ends = _spent_range(est.samples)
+    return say(text, {}, job.tokens, float(est.days(job.tokens)), hours, cost=cost, ends=ends)
 
 
 def _spent_range(samples: Samples | None) -> str:

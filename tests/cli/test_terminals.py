@@ -199,11 +199,11 @@ def test_a_long_answer_in_short_keeps_its_head_and_says_what_is_left_out():
     rows = [[f"row {n}", str(n)] for n in range(100)]
     tables = [Grid(f"T{n}", columns("Name", "N >"), rows, note="A note.") for n in range(4)]
     shown = plain(drawn_short([head, *tables], ["Last."], width=80, most=25))
-    assert shown.count("\n") <= 25
+    assert shown.count("\n") == 25  # rows come back while there is room
     for text in (
         "name   7",
         "row 0",
-        "A note. 6 of 100 rows: --details has all",
+        "A note. 8 of 100 rows: --details has all",
         "3 more tables: --details",
         "Last.",
     ):

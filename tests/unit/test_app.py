@@ -84,7 +84,7 @@ def test_the_command_of_a_plan_has_its_constraints_and_none_of_the_layout(capsys
 def test_days_of_the_headline_are_without_failures_and_one_range_is_said():
     job = Texts({**JOB, "tokens": "1T"})
     head = re.sub("<[^>]+>", "", view(State(jobs=(job, Texts())))["head"])
-    assert re.search(r"days · \$[\d,]+ without failures", head)
+    assert re.search(r"days · \$[\d,]+, no failures", head)
     est = cm.estimate(**job_keywords(job))
     low, high = (format_seconds(end, 3) for end in est.range_s)
     sure = view(State(jobs=(job, Texts()), view="sure"))

@@ -297,12 +297,16 @@ def test_what_tensor_parallelism_over_several_nodes_would_save():
 
 
 def test_why_not_by_the_number_of_a_row():
+    """Its number, its step and its settings are those of the table, also where a row differs from the plan by a switch."""
     found = cm.plan(model="llama3-8b", gpus=16, global_batch=64, seq_len=8192)
-    frame = found.to_frame()
-    third = frame[frame["rank"] == 3].iloc[0]
+    frame = found.to_frame().set_index("rank")
     assert found.why_not("1").startswith("it is the plan")
-    said = found.why_not("3")
-    assert format_seconds(float(third.step_time_s)) in said
+    for rank in (2, 3, 4, 7, 20):
+        answer, row = found.why_not(str(rank)), frame.loc[rank]
+        assert f"rank {rank} of" in answer, answer
+        assert f"{row.choices} takes {format_seconds(float(row.step_time_s))} a step" in answer, answer
+        score = float(found.candidates.top["score"][found.row_of(rank)])
+        assert found.rank_of(score) == rank
     with pytest.raises(cm.CostModelError, match="no row has number 123456"):
         found.why_not("123456")
 

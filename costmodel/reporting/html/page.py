@@ -161,7 +161,7 @@ def report(
         },
         moved=moved and {"remarks": sensitivity_remarks(moved), "grids": sensitivity_grids(moved)},
         batch=f"{float(est.job.global_batch):,.0f}",
-        band=tables.band_text(alone),
+        band=tables.range_text(alone, sources=True),
         mfu=MFU_CONVENTION,
         sources=_assumptions(est),
         command=command_text(est.job),
