@@ -97,9 +97,20 @@ def factors() -> Mapping[str, Factor]:
     """Return every factor by name."""
     path = files("costmodel") / "describe" / "data" / "factors.yaml"
     raw = read_mapping(path, example="launch: {center: 0, spread: 0.2, tail: 4, points: 3, source: runs}")
-    return {
-        name: Factor(name=name, role=_role(name.partition(".")[0]), **stated) for name, stated in raw.items()
-    }
+    stated = dict(raw)
+    for role, rule in raw.items():
+        if "like" in rule:
+            del stated[role]
+            stated |= {
+                f"{role}.{name.partition('.')[2]}": {
+                    **one,
+                    "spread": rule["times"] * one["spread"],
+                    "source": f"{one['source']}; {rule['source']}",
+                }
+                for name, one in raw.items()
+                if name.partition(".")[0] == rule["like"]
+            }
+    return {name: Factor(name=name, role=_role(name.partition(".")[0]), **one) for name, one in stated.items()}
 
 
 def _role(name: str) -> Role:

@@ -65,7 +65,8 @@ MOST_OF_LAYOUTS = 0.9
 
 HEAD = (
     "# Uncertain factors: median (center) and scale (spread) of the natural logarithm of each, degrees of freedom of\n"
-    "# its Student's t (tail), residuals behind it (points). Written by tools/fit/fit_factors.py.\n"
+    "# its Student's t (tail), residuals behind it (points); `like` is a role whose factors it has, with `times` their spread.\n"
+    "# Written by tools/fit/fit_factors.py.\n"
 )
 
 
@@ -75,13 +76,14 @@ KERNELS = ("matmul", "grouped_matmul", "attention")
 
 
 class Said(NamedTuple):
-    """A line of the file."""
+    """A line of the file; with `like`, `spread` is a multiple of the spreads of that role."""
 
     center: float
     spread: float
     tail: float
     points: int
     source: str
+    like: str = ""
 
 
 def _normal(spread: float, points: int, source: str) -> Said:
@@ -284,11 +286,11 @@ def unexplained(runs: Runs, spreads: Mapping[str, float], tail: float) -> dict[s
                 left = _leant(group, alike, spreads, of_layouts, tail)
         of = f"{left.runs} runs of {group.source_family.nunique()} families of sources"
         how = f"{of}, {'recipes' if seen else 'families'} left out of the constants"
-        part = f"{of_layouts:.0%} of it, as differences inside sweeps of {layouts} layouts"
-        single, common = np.sqrt([of_layouts, 1.0 - of_layouts]) * left.scale
-        said[f"layout.{name}"] = Said(0.0, float(single), tail, left.runs, f"{how}; {part}")
-        said[f"unexplained.{name}"] = Said(0.0, float(common), tail, left.runs, how)
-    return said
+        common = float(np.sqrt(1.0 - of_layouts) * left.scale)
+        said[f"unexplained.{name}"] = Said(0.0, common, tail, left.runs, how)
+    times = float(np.sqrt(of_layouts / (1.0 - of_layouts)))
+    how = f"{of_layouts:.0%} of it, as differences inside sweeps of {layouts} layouts"
+    return said | {"layout": Said(0.0, times, tail, layouts, how, like="unexplained")}
 
 
 def _leant(
@@ -498,6 +500,9 @@ def text(said: Mapping[str, Said]) -> str:
     """Return the file."""
     lines = [HEAD]
     for name, one in sorted(said.items()):
+        if one.like:
+            lines.append(f'{name}: {{like: {one.like}, times: {one.spread:.4f}, source: "{one.source}"}}\n')
+            continue
         tail = ".inf" if np.isinf(one.tail) else f"{one.tail:g}"
         lines.append(
             f"{name}: {{center: {one.center:.4f}, spread: {one.spread:.4f}, tail: {tail}, points: {one.points}, "
