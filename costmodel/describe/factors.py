@@ -110,7 +110,9 @@ def factors() -> Mapping[str, Factor]:
                 for name, one in raw.items()
                 if name.partition(".")[0] == rule["like"]
             }
-    return {name: Factor(name=name, role=_role(name.partition(".")[0]), **one) for name, one in stated.items()}
+    return {
+        name: Factor(name=name, role=_role(name.partition(".")[0]), **one) for name, one in stated.items()
+    }
 
 
 def _role(name: str) -> Role:
