@@ -149,14 +149,14 @@ def usual_recipe(cluster: Cluster) -> str:
     return cluster.accelerator.software.recipe or DEFAULT_RECIPE
 
 
-def make_job(*, check: bool = True, **asked: Unpack[JobKeywords]) -> Job:
+def make_job(*, check: bool = True, **fields: Unpack[JobKeywords]) -> Job:
     """Check and complete a job; see `costmodel.estimate` for the keywords."""
-    return job_of(asked, who="job", check=check)
+    return job_of(fields, who="job", check=check)
 
 
-def job_of(asked: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
+def job_of(fields: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
     """Check and complete a job given under the names of the table; `who` asks, for messages."""
-    given = spelled_out(keywords(asked, JOB_FIELDS, who=who))
+    given = spelled_out(keywords(fields, JOB_FIELDS, who=who))
     require_complete(given, who=who)
     model, cluster = read_given(given, "model"), cluster_of(given)
     the_model = load_model(model) if isinstance(model, str) else _object("model", model, Model)

@@ -104,23 +104,23 @@ def with_stragglers(switches: Mapping[str, Any] | None, stragglers: bool | None)
     return {**flag, **(switches or {})} or None
 
 
-def names_no_degree(asked: Mapping[str, Any]) -> bool:
+def names_no_degree(job: Mapping[str, Any]) -> bool:
     """Say whether the keywords of a job leave all degrees of its layout open."""
-    return all(asked.get(name) is None for name in ("layout", *DEGREES, "pipeline_layout"))
+    return all(job.get(name) is None for name in ("layout", *DEGREES, "pipeline_layout"))
 
 
-def is_rl(asked: Mapping[str, Any]) -> bool:
+def is_rl(job: Mapping[str, Any]) -> bool:
     """Say whether the keywords of a job describe a step of reinforcement learning."""
-    return any(asked.get(field.name) is not None for field in RL_FIELDS)
+    return any(job.get(field.name) is not None for field in RL_FIELDS)
 
 
-_TELLING = ("cluster", "recipe", "precision", "global_batch", "seq_len")
+_DECISIVE = ("cluster", "recipe", "precision", "global_batch", "seq_len")
 
 
-def unnamed(asked: Mapping[str, Any]) -> frozenset[str]:
+def unnamed(job: Mapping[str, Any]) -> frozenset[str]:
     """Return what of a job nobody named, of the fields that change the answer most."""
-    open_layout = {"layout"} if names_no_degree(asked) else set()
-    return frozenset(open_layout | {name for name in _TELLING if asked.get(name) is None})
+    open_layout = {"layout"} if names_no_degree(job) else set()
+    return frozenset(open_layout | {name for name in _DECISIVE if job.get(name) is None})
 
 
 _USUAL_TOKENS = 4_194_304
@@ -128,7 +128,7 @@ _USUAL_TOKENS = 4_194_304
 _USUAL_SEQ_LEN = 8192
 
 
-def usual_batch(asked: Mapping[str, Any]) -> dict[str, int]:
+def usual_batch(job: Mapping[str, Any]) -> dict[str, int]:
     """Return the sequence length and the global batch that are usual, those of both that a job does not name.
 
     Sequences are as long as the model's positions, 8,192 tokens at most. A step has about four million tokens: a power
@@ -136,16 +136,16 @@ def usual_batch(asked: Mapping[str, Any]) -> dict[str, int]:
     A step of reinforcement learning, whose batch is its prompts, and a job without a model have none.
     """
     found: dict[str, int] = {}
-    if asked.get("model") is None or is_rl(asked):
+    if job.get("model") is None or is_rl(job):
         return found
-    if asked.get("seq_len") is None:
-        named = asked["model"]
+    if job.get("seq_len") is None:
+        named = job["model"]
         model = load_model(named) if isinstance(named, str) else named
         longest = model.context_length if isinstance(model, Model) else 0
         found["seq_len"] = min(longest or _USUAL_SEQ_LEN, _USUAL_SEQ_LEN)
-    if asked.get("global_batch") is None:
+    if job.get("global_batch") is None:
         gpus, seq_lens = (
-            read_several(name, usual if asked.get(name) is None else asked[name])
+            read_several(name, usual if job.get(name) is None else job[name])
             for name, usual in (("gpus", 1), ("seq_len", found.get("seq_len")))
         )
         least = max(_USUAL_TOKENS // max(map(int, seq_lens)), max(gpus) // 8)
