@@ -8,7 +8,7 @@ import pytest
 from costmodel.bill.formula import evaluate
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
-from costmodel.physics.pipeline.orders import KINDS
+from costmodel.physics.pipeline.orders import KINDS, Orders
 from costmodel.physics.pipeline.schedule_table import SCHEDULES, Schedule
 from costmodel.physics.pipeline.schedules import task_orders
 from costmodel.physics.pipeline.stages import Fold
@@ -219,23 +219,12 @@ def check_order(name: str, p: int, m: int, v: int) -> None:
 
 
 def test_what_two_passes_that_run_as_one_make_is_there_when_both_have_ended():
-    p, m = 4, 8
-    orders = task_orders("dualpipe", p, m).ranks
-    slow_ends = np.array([3.0, 0.5, 0.5, 3.0])
-    tasks = run("dualpipe", p, m, 1, (slow_ends, slow_ends, slow_ends)).tasks
-    starts = {(t.kind, t.rank, t.chunk, t.micro_batch): t.start_s for t in tasks}
-    ends = {(t.kind, t.rank, t.chunk, t.micro_batch): t.end_s for t in tasks}
-    seen = 0
-    for rank, order in enumerate(orders):
-        names = [(KINDS[kind], rank, chunk, i) for kind, chunk, i, _ in order.tolist()]
-        for first in np.flatnonzero(order[:, 3]).tolist():
-            kind, _, chunk, i = names[first]
-            # Chunk 0 goes down the ranks, chunk 1 up; what is joined first is a forward.
-            taker = (kind, rank + 1 - 2 * chunk, chunk, i)
-            if taker in starts:
-                assert starts[taker] >= ends[names[first + 1]] - 1e-9
-                seen += 1
-    assert seen > p
+    # Rank 0 runs its two forwards as one, from when rank 1 has sent what the second needs; rank 1 waits for both.
+    both = np.array([(0, 0, 0, 1), (0, 1, 1, 0)])
+    other = np.array([(0, 1, 1, 0), (0, 0, 0, 0)])
+    orders = Orders((both, other), (((0, 0), (1, 0)), ((1, 1), (0, 1))), 1)
+    timeline = simulate(orders, forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+    assert [starts.tolist() for starts in timeline.starts] == [[1.0, 2.0], [0.0, 3.0]]
 
 
 def test_1f1b_order_of_four_stages_is_the_published_one():
