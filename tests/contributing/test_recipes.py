@@ -28,7 +28,7 @@ RECIPES = {
     "accelerator": 1,
     "cluster": 1,
     "collective": 1,
-    "pipeline schedule": 1,
+    "pipeline schedule": 3,
     "model family": 4,
     "framework": 2,
     "output": 5,

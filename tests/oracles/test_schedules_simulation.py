@@ -29,6 +29,15 @@ GRID = [
 # Times of F, I and W of one micro-batch on one stage: equal; a transformer of the zero-bubble
 # paper's Table 6 (6.2B); a cheap W, as with long sequences.
 TIMES = [(1.0, 1.0, 1.0), (29.718, 29.444, 19.927), (1.0, 1.25, 0.7)]
+# How far closed forms may be from the simulation, as a share of the step: bubbles of equal stages with these times, and
+# messages of 2 % of F beside the passes. All others are exact.
+INEXACT = {
+    "zb-v": (0.025, 0.01),
+    "dualpipe": (0.025, 0.0),
+    "dualpipe-v": (0.025, 0.01),
+    "v-half": (0.005, 0.02),
+    "v-min": (0.005, 0.15),
+}
 
 
 def cases(schedule: Schedule, grid: list[tuple[int, int]] = GRID) -> list[tuple[int, int, int]]:
@@ -87,12 +96,12 @@ def waited_s(name: str, p: int, m: int, v: int, times: tuple[float, float, float
 
 
 def check_bubble(name: str, p: int, m: int, v: int) -> None:
-    """Hold the bubble of a schedule to the simulation of its order, within what its record states."""
+    """Hold the bubble of a schedule to the simulation of its order, within what is known of it."""
     for times in TIMES:
         step_s = run(name, p, m, v, times).step_s()
         closed_s = m * sum(times) + closed_bubble(name, p, m, v, times)
 
-        assert closed_s == pytest.approx(step_s, rel=max(SCHEDULES[name].exact.bubble, 1e-9))
+        assert closed_s == pytest.approx(step_s, rel=max(INEXACT.get(name, (0.0,))[0], 1e-9))
 
 
 def check_held(name: str, p: int, m: int, v: int) -> None:
@@ -145,7 +154,7 @@ def stopping_s(
 
 def check_messages(name: str, p: int, m: int, v: int, *, stopping: bool) -> None:
     """Hold the messages that the step waits for to the seconds by which a delay lengthens the simulation."""
-    message_s, exact = 0.02, SCHEDULES[name].exact
+    message_s, (_, inexact) = 0.02, INEXACT.get(name, (0.0, 0.0))
     free_s = run(name, p, m, v, TIMES[0]).step_s()
     step_s = run(name, p, m, v, TIMES[0], message_s=message_s, blocking=stopping).step_s()
     if stopping:
@@ -153,7 +162,7 @@ def check_messages(name: str, p: int, m: int, v: int, *, stopping: bool) -> None
         assert paid_s == pytest.approx(step_s, rel=1e-9 if name in ("none", "naive", "gpipe") else 0.01)
         return
     waits_s = waited_s(name, p, m, v, TIMES[0], message_s)
-    assert free_s + waits_s == pytest.approx(step_s, rel=max(exact.messages, 1e-9))
+    assert free_s + waits_s == pytest.approx(step_s, rel=max(inexact, 1e-9))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -165,7 +174,7 @@ def test_closed_forms_are_those_of_the_simulation(name):
     for p, m, v in cases(SCHEDULES[name], [(4, 8), (4, 16), (8, 32)]):
         check_messages(name, p, m, v, stopping=False)
         check_messages(name, p, m, v, stopping=True)
-    if SCHEDULES[name].exact.bubble == 0:
+    if name not in INEXACT:
         for p, m, v in cases(SCHEDULES[name], [(8, 1), (8, 3), (16, 9)]):
             if v == 1:
                 check_bubble(name, p, m, v)
