@@ -162,8 +162,20 @@ def _release_memory() -> None:
 class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
-    timeout = 60
+    timeout = 5
     """How long a connection may say nothing. [s]"""
+
+    def parse_request(self) -> bool:
+        """Read the head of a request; one that does not end is answered, too."""
+        try:
+            return super().parse_request()
+        except TimeoutError:
+            return self._is_late()
+
+    def _is_late(self) -> bool:
+        self.close_connection = True
+        self._send("the request does not end\n", "text/plain", 408)
+        return False
 
     def do_GET(self) -> None:
         """Give the page, one of its files, or an answer."""
@@ -192,7 +204,11 @@ class Handler(BaseHTTPRequestHandler):
             self._send(f"Content-Length: expected at most {_MOST_BYTES:,} bytes\n", "text/plain", 413)
             return
         if at.path == "/read":
-            body = self.rfile.read(int(length))
+            try:
+                body = self.rfile.read(int(length))
+            except TimeoutError:
+                self._is_late()
+                return
             self._send(json.dumps(dropped(at.query, body)), "application/json")
         else:
             self._send("there is no such page\n", "text/plain", 404)
@@ -254,6 +270,8 @@ class Server(ThreadingHTTPServer):
     """A thread a request; they end with the program."""
 
     daemon_threads = True
+    request_queue_size = 128
+    """Connections that wait to be accepted; the standard library's 5 lets a browser's sixth wait for seconds."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Leave a traceback of bugs, not of a browser that went away."""

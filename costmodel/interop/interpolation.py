@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
-_PARTS = ("training", "cfg")
+_PARTS = ("training", "cfg", "recipes")
 """Names that a launcher puts before a part's own keys."""
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "multiply": lambda a, b: a * b,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.files import is_there
+from costmodel.describe.models.model_files import load_model
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model, own_head
 from costmodel.interop.keys import Flags, matches
@@ -80,7 +81,7 @@ def _unknown_words(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 _BRIDGE = ("model.", "train.")
-_RECIPE = re.compile(r"_(?:pretrain|sft|peft|finetune)?_?config$")
+_RECIPE = re.compile(r"(?:_(pretrain|sft|peft|finetune|dpo)(?:_(\w+))?)?_config$")
 
 
 def _overrides_of(launch: Launch) -> list[str]:
@@ -97,7 +98,7 @@ def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -
     flags = Flags(words)
     _complete_gpus(flags, followed)
     named = flags.text("--recipe")
-    plain = _RECIPE.sub("", named)
+    plain, stage, details = (*_RECIPE.split(named), None, None)[:3]
     values: dict[str, str] = {}
     for key, equals, value in (word.partition("=") for word in words):
         if not equals or not re.fullmatch(r"\+*[a-z_]+(?:\.[a-z_0-9]+)*", key):
@@ -107,29 +108,49 @@ def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -
         values[key.lstrip("+")] = without_marks(value)
     bridge = MEGATRON.more["bridge"]
     model = given.get("model") or known_model(plain, plain.replace("_", "-"))
+    model = load_model(model) if isinstance(model, str) else model
     if model is None:
         raise FrameworkConfigError(
             f"--recipe: the model of {named!r} is not known offline; give --model config.json"
         )
-    if "peft" in named and given.get("lora_rank") is None and "peft.dim" not in values:
+    if stage == "dpo":
+        raise FrameworkConfigError(
+            "--recipe: a step of DPO has passes of another model; give a job file with rl:"
+        )
+    if stage == "peft" and given.get("lora_rank") is None and "peft.dim" not in values:
         raise FrameworkConfigError(
             f"--recipe: {named!r} trains adapters of a rank that is not said; give --lora-rank"
         )
-    for name in bridge["stated"].split():
+    low = re.search("fp[48]", details or "")
+    if low and given.get("precision") is None and "mixed_precision" not in values:
+        bundle = next((bundle for word, bundle in bridge["of_names"].items() if word in details), None)
+        if bundle is None:
+            raise FrameworkConfigError(f"--recipe: the precision of {named!r} is not known; give --precision")
+        values["mixed_precision"] = bundle
+    for pattern, says in bridge["recipes"].items():
+        if matches(pattern, plain):
+            values = {**says, **values}
+    stated = bridge["stated"].split()
+    if model.num_experts:
+        stated.append("ep")
+    if str(given.get("tp") or values.get(bridge["keys"]["tp"][1])) != "1":
+        stated += ["sequence_parallel", *(["etp"] if model.num_experts else [])]
+    for name in stated:
         key = bridge["keys"][name][1]
         if given.get(name) is None and key not in values:
             raise FrameworkConfigError(
                 f"{key}: is the recipe's own, and not in the script; give --{name.replace('_', '-')}"
             )
+    defaults = bridge["defaults"] | (bridge["tuned"] if stage in ("sft", "peft", "finetune") else {})
     gpus = given.get("gpus") or gpus_of(flags)
     bridge_names = {key for _, *keys in bridge["keys"].values() for key in keys}
     lines = [
         f"{key}={value.lower()}"
-        for key, value in {**bridge["defaults"], **values}.items()
+        for key, value in {**defaults, **values}.items()
         if key in bridge_names or not matches(bridge["irrelevant"], key)
     ]
     found = import_nemo("\n".join(lines), **{**given, "model": model, "gpus": gpus})
-    left = f"--recipe {named}: what no override says is the recipe's own; read as cp 1, ep 1, no recomputation, bf16"
+    left = f"--recipe {named}: what no override says is the recipe's own; its virtual stages, graphs and overlaps are not read"
     return replace(
         found,
         framework="Megatron-Bridge",

@@ -29,15 +29,13 @@ _PROMPT = 128.0
 _HALF = 0.5
 """Mean over limit of an answer: the median of NeMo-RL's published runs, which spread from 0.28 to 0.8. [-]"""
 _MOST_DEFAULTS = 8
-_EXAMPLES = ("grpo_math", "dpo", "distillation_math")
-"""Files of NeMo-RL's own examples, as ``defaults`` name them, whose values stand in the table of keys."""
 _RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
 def read_nemo_rl(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a configuration of NeMo-RL, with those that its ``defaults`` name where they lie beside it."""
     draft = Draft(given)
-    own, whole = _with_defaults(file, draft.notes)
+    own = _with_defaults(file, draft.notes)
     kind = next((word for word in _NEMO.more["algorithms"] if word in own), "")
     if not kind:
         if named := next((word for word in _NEMO.more["supervised"].split() if word in own), ""):
@@ -45,11 +43,8 @@ def read_nemo_rl(file: TextFile, given: Mapping[str, Any]) -> Imported:
                 f"{named}: trains on answers that are there, no step of reinforcement learning"
             )
         kind = "grpo"
-    if not whole:
-        bases = _NEMO.more["bases"]
-        own = _merged(_merged(bases["all"], bases.get(kind, {})), own)
     config = Values(_NEMO, resolved(own), "NeMo-RL")
-    limit = config["max_total_len"]
+    limit, micro = config["max_total_len"], config["micro_batch"] * (2 if kind == "dpo" else 1)
     packs = config["packing"] or config["dynamic"]
     room = config["packed_tokens"] if config["packing"] else config["dynamic_tokens"]
     _take_model(config["model"], draft)
@@ -58,8 +53,8 @@ def read_nemo_rl(file: TextFile, given: Mapping[str, Any]) -> Imported:
         rl_framework="nemo-rl",
         gpus=config["nodes"] * config["gpus_per_node"],
         batching="packing" if packs else "padding",
-        seq_len=(room or limit * config["micro_batch"]) if packs else limit,
-        micro_batch=1 if packs else config["micro_batch"],
+        seq_len=(room or limit * micro) if packs else limit,
+        micro_batch=1 if packs else micro,
     )
     _nemo_training(config, file, given, draft)
     if kind == "dpo":
@@ -120,7 +115,8 @@ def _nemo_training(config: Values, file: TextFile, given: Mapping[str, Any], dra
         if config["cpu_offload"]:
             draft.put_switches({"offload_optimizer": True, "offload_parameters": True})
         return
-    optimizer, fp8 = table_in(table, "optimizer"), table_in(table, "fp8_cfg")
+    optimizer, fp8, peft = (table_in(table, name) for name in ("optimizer", "fp8_cfg", "peft"))
+    draft.put(lora_rank=peft.get("dim", config["lora_rank"]) if peft.get("enabled") else None)
     flat = {**table, **table_in(table, "distributed_data_parallel_config")}
     flat |= {
         "grad_reduce_in_bf16": flat.get("grad_reduce_in_fp32") is False,
@@ -248,6 +244,9 @@ def _verl_settings(file: TextFile, given: Mapping[str, Any], notes: list[str]) -
     raw: dict[str, Any] = {}
     if table and "actor_rollout_ref." not in before:
         raw = parse_yaml(file.text, file.name)
+        # A recipe of SageMaker HyperPod has it one level down.
+        recipe = raw.pop("training_config", {})
+        raw = {**raw, **(recipe if isinstance(recipe, dict) else {})}
     else:
         words = _overrides_of(file, given, notes)
     for word in words:
@@ -370,9 +369,9 @@ def _split(tp: int, pp: int, ep: int, dp: int) -> str:
     return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1 or name == "tp")
 
 
-def _with_defaults(file: TextFile, notes: list[str]) -> tuple[dict[str, Any], bool]:
-    """Return a file over those that its ``defaults`` name, and whether all of them were there."""
-    whole, folder = parse_yaml(file.text, file.name), file.folder
+def _with_defaults(file: TextFile, notes: list[str]) -> dict[str, Any]:
+    """Return a file over those that its ``defaults`` name; examples of NeMo-RL's own are known."""
+    whole, folder = _tables(file), file.folder
     named, depth = whole.get("defaults"), 1
     while named:
         first = named[0] if isinstance(named, list) and named else named
@@ -380,18 +379,27 @@ def _with_defaults(file: TextFile, notes: list[str]) -> tuple[dict[str, Any], bo
         if path is not None and path.suffix == "":
             path = path.with_suffix(".yaml")
         if path is None or path.suffix not in (".yaml", ".yml") or not path.is_file():
-            if not Path(str(first)).name.startswith(_EXAMPLES):
+            base = Path(str(first)).name.removesuffix(".yaml")
+            if base not in _NEMO.more["bases"]:
                 raise FrameworkConfigError(
                     f"defaults: {first} is not beside the file, and what it says is unknown; read it where it lies"
                 )
             notes.append(f"defaults: {first} is not there; what it says is that of NeMo-RL's own example")
-            return whole, False
+            while base:
+                below = _NEMO.more["bases"][base]
+                whole, base = _merged(below, whole), below.get("defaults")
+            return whole
         if depth > _MOST_DEFAULTS:
             raise FrameworkConfigError(f"defaults: more than {_MOST_DEFAULTS} files name each other")
-        below, folder = parse_yaml(read_text(path).text, path.name), path.parent
+        below, folder = _tables(read_text(path)), path.parent
         named, depth = below.get("defaults"), depth + 1
         whole = _merged(below, whole)
-    return whole, True
+    return whole
+
+
+def _tables(file: TextFile) -> dict[str, Any]:
+    """Return a file of NeMo-RL, in which ``dtensor_cfg`` may have its name of 2026, ``automodel_cfg``."""
+    return parse_yaml(file.text.replace("automodel_cfg", "dtensor_cfg"), file.name)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

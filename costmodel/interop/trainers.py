@@ -16,6 +16,7 @@ from costmodel.base.yaml_files import document_text
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.jobs.reading import read as read_field
+from costmodel.describe.models.huggingface import read_hf_config
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.deepspeed import imported
 from costmodel.interop.draft import ALL_BF16, Draft
@@ -30,11 +31,20 @@ from costmodel.interop.framework import (
     own_head,
     steps_of,
 )
+from costmodel.interop.interpolation import resolved
 from costmodel.interop.keys import Flags, Values, key_table, matches, unknown_keys
 from costmodel.interop.read_megatron import followed_script
 from costmodel.interop.rl_files import take_lengths
 from costmodel.interop.shell_words import missing_in
-from costmodel.interop.text_file import TextFile, beside, parse_json, parse_yaml, read_text, value_of_word
+from costmodel.interop.text_file import (
+    TextFile,
+    beside,
+    parse_json,
+    parse_yaml,
+    read_text,
+    table_in,
+    value_of_word,
+)
 from costmodel.interop.tuning import peft_modules, take_tuning
 
 if TYPE_CHECKING:
@@ -45,7 +55,7 @@ _FSDP_RECIPE = "torchtitan"
 _EAGER_RECIPE = "deepspeed"
 """The recipe whose kernels are those of Hugging Face's models, which all these trainers run."""
 _EAGER = ("cross_entropy", "loss_bytes_per_logit", "fused_norm", "fused_rope", "fused_activation")
-_KEYS = key_table("trainers")
+_KEYS, _ACCELERATE, _HYPERPOD = (key_table(name) for name in ("trainers", "accelerate", "hyperpod"))
 _LIGER: Mapping[str, Mapping[str, Any]] = _KEYS.more["liger"]
 _SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 
@@ -516,22 +526,37 @@ def _recomputes(job: Job) -> bool:
 
 
 def read_hyperpod(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a recipe of SageMaker HyperPod for a model of Hugging Face."""
-    config = Values(key_table("hyperpod"), parse_yaml(file.text, file.name), "HyperPod")
+    """Read a recipe of SageMaker HyperPod for a model of Hugging Face, as it is or below ``recipes``."""
+    whole = parse_yaml(file.text, file.name)
+    recipe = table_in(whole, "recipes")
+    if recipe:
+        del whole["recipes"]
+    config = Values(_HYPERPOD, resolved({**whole, **recipe}), "HyperPod")
     draft = Draft(given, config)
-    _take_model(config["model"], draft)
+    if config["model"]:
+        _take_model(config["model"], draft)
+    elif draft["model"] is None:
+        sizes = {name: config[name] for name in _HYPERPOD.more["sizes"].split()}
+        sizes["model_type"] = config["model_type"]
+        draft.put(model=read_hf_config(sizes, Path(file.name).stem).model)
+    strategies = _HYPERPOD.more["sharding"]
+    if config["sharding"] not in strategies:
+        raise config.error("model.sharding_strategy", f"one of {', '.join(strategies)}", config["sharding"])
+    hybrid, stage = strategies[config["sharding"]]
     draft.put(
         gpus=config["nodes"] * config["gpus_per_node"],
         recipe=_FSDP_RECIPE,
-        zero_stage=config["sharding"],
-        precision="fp8-delayed" if config["fp8"] else config["precision"],
+        zero_stage=stage,
+        precision="fp8-delayed" if config["of_sagemaker"] and config["fp8"] else config["precision"],
         recompute="full" if config["recompute"] else "none",
         **{name: config[name] for name in ("tp", "cp", "ep", "micro_batch", "seq_len")},
     )
-    ranks, shard = draft["gpus"] // draft["tp"], config["shard"] or 0
+    # Without a degree hybrid sharding is PyTorch's own: inside of a node.
+    ranks = draft["gpus"] // draft["tp"]
+    shard = config["shard"] or (config["gpus_per_node"] if hybrid and draft["tp"] == 1 else ranks)
     draft.put(
         global_batch=draft["micro_batch"] * max(ranks // draft["cp"], 1),
-        shard_group=shard if 0 < shard < ranks else None,
+        shard_group=shard if shard < ranks else None,
     )
     draft.put_optimizer(config["optimizer"])
     if tuner := config["tuner"]:
@@ -542,7 +567,6 @@ def read_hyperpod(file: TextFile, given: Mapping[str, Any]) -> Imported:
     return draft.answer()
 
 
-_ACCELERATE = key_table("accelerate")
 _ON = (True, "true", "True")
 _SCRIPT = re.compile(r"^# in the training script: ([\w ]+?) = (\d+)$", re.M)
 

@@ -86,6 +86,14 @@ def test_linear_attention_is_refused_as_a_model_but_the_job_is_read(tmp_path):
     assert (hybrid.job["model"].attention_pattern, hybrid.job["model"].mlp_pattern) == ("mfmn", "nnnd")
 
 
+def test_layers_of_a_provider_of_ones_own_have_no_price_unless_the_model_is_given(tmp_path):
+    found = flags(tmp_path, "--custom-model-provider-path my.py --tensor-model-parallel-size 2")
+    assert found.unpriced.startswith("--custom-model-provider-path: the layers are in that code")
+    assert (found.job.get("model"), found.job["tp"], found.shape["num_layers"]) == (None, 2, 4)
+    known = flags(tmp_path, "--custom-model-provider-path my.py", model="llama3-8b")
+    assert (known.unpriced, known.job["model"]) == ("", "llama3-8b")
+
+
 def test_a_model_by_name_as_ms_swift_has_it(tmp_path):
     found = read(
         tmp_path,

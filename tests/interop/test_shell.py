@@ -64,6 +64,10 @@ def test_what_only_running_tells_is_named_with_its_line():
             "$U is not set",
             "it is the output of ls x, line 2",
         ],
+        "run $((8*1inf)) $((1e400))": [
+            "it is the arithmetic 8*1inf, line 1",
+            "it is the arithmetic 1e400, line 1",
+        ],
         "run $((1 / 0)) $((2 ** 99)) $((5 ^ 1)) $((9 // 2)) $((1 if 2 else 3)) $((16#10))": [
             *["it is the arithmetic 1 0, line 1", "it is the arithmetic 2 ** 99, line 1"],
             *["it is the arithmetic 5 ^ 1, line 1"],

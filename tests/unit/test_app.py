@@ -488,18 +488,27 @@ def test_what_is_malformed_is_refused_and_what_other_sites_ask_too(address):
         assert status(address, "POST", "/read", Content_Length=length) == 413, length
 
 
-@pytest.mark.parametrize(
-    "begun", [b"", b"GET / HTT", b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nab"]
-)
-def test_a_connection_that_says_no_more_is_given_up(begun):
+def test_a_request_that_does_not_end_is_answered_and_given_up():
     class Hasty(serve.Handler):
         timeout = 0.2
 
-    assert serve.Handler.timeout == 60
+    late = b"the request does not end\n"
+    begun = {
+        b"": b"",
+        b"GET / HTT": b"",
+        b"GET /\r\n": late,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n": late,
+        b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nab": late,
+    }
+    assert serve.Handler.timeout < 8
     with serve.Server((serve.HOST, 0), Hasty) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with socket.create_connection((serve.HOST, server.server_port), timeout=10) as line:
-            line.sendall(begun)
-            # The end of the stream: no answer, and no error by the time that this side would wait.
-            assert line.makefile("rb").read() == b""
+        for text, answer in begun.items():
+            with socket.create_connection((serve.HOST, server.server_port), timeout=10) as line:
+                line.sendall(text)
+                # To the end of the stream, without an error by the time that this side would wait.
+                said = line.makefile("rb").read()
+                assert said.endswith(answer), text
+                assert bool(said) == bool(answer), text
+                assert (b" 408 " in said) == (b"HTTP/1.1" in text), text
         server.shutdown()

@@ -184,6 +184,12 @@ def test_what_is_wrong_is_one_line_and_the_next_is_answered():
     assert not answers[-1].is_error
 
 
+def test_a_tool_prices_one_layout():
+    for lists in ({"recompute": [0]}, {"tp": [2]}, {"gpus": [8, 16]}, {"micro_batch": [1, 2]}):
+        with pytest.raises(cm.CostModelError, match=r"expected one layout, got [12]; give no lists"):
+            estimate({"model": "dense-1b", "gpus": 8, "global_batch": 16, "seq_len": 2048, **lists})
+
+
 def test_a_search_that_is_given_up_makes_room_for_others():
     long = {
         "model": "deepseek-v3-671b",
