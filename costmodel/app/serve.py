@@ -217,6 +217,7 @@ class Handler(BaseHTTPRequestHandler):
         """Refuse a page of somebody else's: one whose name points here, or one that sends here."""
         try:
             host = urlsplit(f"//{self.headers.get('Host', '')}")
+            _ = host.port  # one that is no number raises, too
             origin = urlsplit(self.headers.get("Origin", ""))
         except ValueError:
             self._send("Host or Origin is malformed\n", "text/plain", 400)
@@ -292,4 +293,5 @@ def serve(port: int, say: Callable[[str], None]) -> None:
         say(f"http://{HOST}:{server.server_port}/")
         say("Ctrl-C ends it.")
         with contextlib.suppress(KeyboardInterrupt):
+            pickers()  # once, where first requests at the same time would each make them
             server.serve_forever()

@@ -98,7 +98,8 @@ def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -
     flags = Flags(words)
     _complete_gpus(flags, followed)
     named = flags.text("--recipe")
-    plain, stage, details = (*_RECIPE.split(named), None, None)[:3]
+    match = _RECIPE.search(named)
+    plain, stage, details = (named[: match.start()], match[1], match[2] or "") if match else (named, "", "")
     values: dict[str, str] = {}
     for key, equals, value in (word.partition("=") for word in words):
         if not equals or not re.fullmatch(r"\+*[a-z_]+(?:\.[a-z_0-9]+)*", key):
@@ -121,8 +122,7 @@ def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -
         raise FrameworkConfigError(
             f"--recipe: {named!r} trains adapters of a rank that is not said; give --lora-rank"
         )
-    low = re.search("fp[48]", details or "")
-    if low and given.get("precision") is None and "mixed_precision" not in values:
+    if re.search("fp[48]", details) and given.get("precision") is None and "mixed_precision" not in values:
         bundle = next((bundle for word, bundle in bridge["of_names"].items() if word in details), None)
         if bundle is None:
             raise FrameworkConfigError(f"--recipe: the precision of {named!r} is not known; give --precision")

@@ -478,6 +478,7 @@ def status(address, method="GET", path="/", **headers):
 def test_what_is_malformed_is_refused_and_what_other_sites_ask_too(address):
     assert status(address) == 200
     assert status(address, Host="[::1") == 400
+    assert status(address, Host="localhost:80\x05") == 400
     assert status(address, Origin="http://[") == 400
     across = {"Sec_Fetch_Site": "cross-site"}
     assert status(address, **across, Sec_Fetch_Mode="no-cors") == 403
