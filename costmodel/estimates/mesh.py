@@ -138,15 +138,15 @@ _OF_EXPERTS = ("etp", "ep", "edp")
 """Axes over the ranks of one pipeline stage, innermost first."""
 
 
-def group_numbers(rows: Sequence[MeshRow], ranks: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Return the number of the group that each rank is in, by axis.
+def rank_groups(rows: Sequence[MeshRow]) -> dict[str, NDArray[np.int64]]:
+    """Return the ranks of each group, a row a group, by axis.
 
     Ranks are numbered along the axes, innermost first [1]; a group holds those that differ in its own axis alone.
 
     >>> row = MeshRow("tp", 2, 3, "nvlink", 0.0, (), "")
     >>> rows = [row, row._replace(dim="dp", factor=3), row._replace(dim="pp", factor=1)]
-    >>> {axis: numbers.tolist() for axis, numbers in group_numbers(rows, np.arange(6)).items()}
-    {'tp': [0, 0, 1, 1, 2, 2], 'dp': [0, 1, 0, 1, 0, 1], 'pp': [0, 1, 2, 3, 4, 5]}
+    >>> {axis: groups.tolist() for axis, groups in rank_groups(rows).items() if axis != "pp"}
+    {'tp': [[0, 1], [2, 3], [4, 5]], 'dp': [[0, 2, 4], [1, 3, 5]]}
 
     References
     ----------
@@ -154,21 +154,18 @@ def group_numbers(rows: Sequence[MeshRow], ranks: NDArray[np.int64]) -> dict[str
     """
     factors = {row.dim: row.factor for row in rows}
 
-    def places_of(numbers: NDArray[np.int64], axes: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-        places = np.unravel_index(numbers, [factors[axis] for axis in axes], order="F")
-        return dict(zip(axes, places, strict=True))
+    def along(grid: NDArray[np.int64], axis: int) -> NDArray[np.int64]:
+        return np.moveaxis(grid, axis, 0).reshape(grid.shape[axis], -1, order="F").T
 
-    def number(places: Mapping[str, NDArray[np.int64]], left_out: str) -> NDArray[np.int64]:
-        axes = [axis for axis in places if axis != left_out]
-        shape = [factors[axis] for axis in axes]
-        return np.ravel_multi_index([places[axis] for axis in axes], shape, order="F")
-
-    dense = places_of(ranks, [axis for axis in factors if axis not in _OF_EXPERTS])
-    found = {axis: number(dense, axis) for axis in dense}
+    dense = [dim for dim in factors if dim not in _OF_EXPERTS]
+    every = np.arange(rows[0].factor * rows[0].groups)
+    grid = every.reshape([factors[dim] for dim in dense], order="F")
+    found = {dim: along(grid, axis) for axis, dim in enumerate(dense)}
     if "ep" in factors:
-        experts = places_of(number(dense, "pp"), _OF_EXPERTS)
-        found |= {axis: number({**experts, "pp": dense["pp"]}, axis) for axis in experts}
-    return found
+        stages = np.moveaxis(grid, dense.index("pp"), -1)
+        grid = stages.reshape(*(factors[dim] for dim in _OF_EXPERTS), -1, order="F")
+        found |= {dim: along(grid, axis) for axis, dim in enumerate(_OF_EXPERTS)}
+    return {dim: found[dim] for dim in factors}
 
 
 class RankTable(Answer):
@@ -199,13 +196,10 @@ class RankTable(Answer):
 class MeshTable(Answer):
     """Each axis of a layout: its factor, its groups, the link they meet on and what they send."""
 
-    def __init__(self, rows: Sequence[MeshRow], device: str = DEVICE) -> None:
-        self.rows, self._device = tuple(rows), device
+    _device = "called"
 
-    @property
-    def device_word(self) -> str:
-        """What a device of the cluster is called."""
-        return self._device
+    def __init__(self, rows: Sequence[MeshRow], device: str = DEVICE) -> None:
+        self.rows, self.called = tuple(rows), device
 
     def of_ranks(self, rank: int | None = None) -> RankTable:
         """Return the coordinates of a global rank, or of all, and the ranks of its groups, as Megatron numbers them.
@@ -217,16 +211,10 @@ class MeshTable(Answer):
         LayoutError
             If there is no such rank.
         """
-        count = self.rows[0].factor * self.rows[0].groups
-        if rank is not None and not 0 <= rank < count:
-            raise LayoutError(f"rank: {rank} is unknown; the job has ranks 0 to {count - 1}")
-        every = np.arange(count)
-        numbers = group_numbers(self.rows, every)
-        groups = {
-            row.dim: np.argsort(numbers[row.dim], kind="stable").reshape(row.groups, row.factor)
-            for row in self.rows
-        }
-        return RankTable(groups, every if rank is None else every[[rank]])
+        every = np.arange(self.rows[0].factor * self.rows[0].groups)
+        if rank is not None and not 0 <= rank < every.size:
+            raise LayoutError(f"rank: {rank} is unknown; the job has ranks 0 to {every.size - 1}")
+        return RankTable(rank_groups(self.rows), every if rank is None else every[[rank]])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as plain data."""

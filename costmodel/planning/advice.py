@@ -11,8 +11,8 @@ import numpy as np
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.jobs.fields import DEGREES, FIELD, KNOBS, LAYOUT_FIELDS
-from costmodel.describe.jobs.job import Job
-from costmodel.describe.jobs.layout import make_layout, parse_layout, require_possible
+from costmodel.describe.jobs.job import Job, require_possible
+from costmodel.describe.jobs.layout import make_layout, parse_layout
 from costmodel.describe.jobs.layout_text import difference_text, layout_text, value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes
 from costmodel.describe.odds import RISK
@@ -389,14 +389,7 @@ def _broken_rule(question: Question, knob_values: Mapping[str, tuple[float, ...]
     }
     layout = make_layout(gpus=job.layout.gpus, **degrees)
     try:
-        require_possible(
-            layout,
-            job.model,
-            job.global_batch,
-            job.seq_len,
-            method=job.recipe.overlap.cp_method,
-            swapped=job.recipe.overlap.cp_a2a_ranks,
-        )
+        require_possible(layout, job)
     except LayoutError as error:
         return str(error)
     space = space_of(replace(question, knob_values=dict(knob_values), tp_in_domain=False), job)

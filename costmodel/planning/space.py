@@ -291,15 +291,7 @@ def _placement_rules(
     """Return the rules of a placement with the mask of those that break them."""
     nothing = dict.fromkeys(("zero_stage", "shard_group", "recompute", "schedule"), np.asarray(0.0))
     layout = Layout(gpus=np.asarray(gpus), vp=np.asarray(1.0), **mesh, **nothing)
-    overlap = job.recipe.overlap
-    problems = layout_problems(
-        layout,
-        job.model,
-        job.global_batch,
-        job.seq_len,
-        method=overlap.cp_method,
-        swapped=overlap.cp_a2a_ranks,
-    )
+    problems = layout_problems(layout, job.model, job.global_batch, job.seq_len, job.recipe.overlap)
     problems = [*problems, torus_problem(layout, job.cluster, job.axis_order)]
     rules = [(problem.code, problem.bad) for problem in problems]
     if np.any(mesh["sequence_parallel"] == 0):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.estimates.mesh import group_numbers, mesh_of
+from costmodel.estimates.mesh import mesh_of, rank_groups
 from costmodel.estimates.pipeline_run import PipelineRun, lines_after, run_pipeline
 from costmodel.estimates.roofline import OperatorRow, Roofline, axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
@@ -402,11 +402,11 @@ def mesh_chart(est: Estimate) -> Chart:
     width = min(int(usable_domain_size(gpus, tier.size)), _WIDEST)
     shown = min(_NODES_SHOWN if width <= 16 else 3, -(-gpus // width))
     rows = mesh_of(est)
-    numbers, panels = group_numbers(rows, np.arange(gpus)), []
+    members, panels = rank_groups(rows), []
     for row in rows:
         if not row.link:
             continue
-        axis, groups = row.dim, numbers[row.dim]
+        axis, groups = row.dim, np.argsort(members[row.dim], axis=None) // row.factor
         inside = row.members[0]
         title = f"{axis} = {row.factor:,}: {row.groups:,} groups on {row.link}, {inside} of it in a domain"
         hover = f"domain %{{y}}, GPU %{{x}}: {axis} group %{{text}}"

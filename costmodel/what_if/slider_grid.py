@@ -184,7 +184,7 @@ def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ..
         texts.append(text)
         reason[(reason == 0) & np.broadcast_to(bad, reason.shape)] = len(texts)
 
-    for problem in layout_problems(layout, job.model, job.global_batch, job.seq_len):
+    for problem in layout_problems(layout, job.model, job.global_batch, job.seq_len, job.recipe.overlap):
         rule(REASONS.get(problem.code, problem.code.replace("_", " ")), problem.bad)
     micro_batches = layout.micro_batches(job.global_batch)
     stopped = (layout.pp > 1) & ~valid(layout.schedule, layout.pp, micro_batches, layout.vp)

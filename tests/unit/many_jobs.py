@@ -135,9 +135,7 @@ def draw(rng: np.random.Generator, count: int) -> Batch | None:
     }
     job = make_job(**question, **layouts, check=False)
     good = np.ones(tries, dtype=np.bool_)
-    for problem in layout_problems(
-        job.layout, job.model, job.global_batch, job.seq_len, method=job.recipe.overlap.cp_method
-    ):
+    for problem in layout_problems(job.layout, job.model, job.global_batch, job.seq_len, job.recipe.overlap):
         good &= ~problem.bad
     good &= valid(job.layout.schedule, job.layout.pp, job.micro_batches, job.layout.vp)
     chosen = np.flatnonzero(good)[:count]

@@ -4,6 +4,7 @@ from round_jobs import SMALL, model_file
 
 from costmodel.describe.jobs.layout import layout_problems, make_layout
 from costmodel.describe.models.model_files import load_model
+from costmodel.describe.switch_table import GROUPS
 
 # 4 layers, 8 heads (4 of keys), an MLP of 4,096.
 DENSE = load_model(model_file(SMALL))
@@ -11,9 +12,8 @@ DENSE = load_model(model_file(SMALL))
 
 def broken(model=DENSE, *, global_batch=64, seq_len=1024, method="ring", swapped=0, **layout):
     """Return the rules that a layout breaks."""
-    found = layout_problems(
-        make_layout(**{"gpus": 8, **layout}), model, global_batch, seq_len, method=method, swapped=swapped
-    )
+    overlap = GROUPS["overlap"](cp_method=method, cp_a2a_ranks=swapped)
+    found = layout_problems(make_layout(**{"gpus": 8, **layout}), model, global_batch, seq_len, overlap)
     return {problem.code for problem in found if problem.bad.any()}
 
 

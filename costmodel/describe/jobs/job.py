@@ -29,9 +29,9 @@ from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.describe.jobs.layout import (
     Layout,
     first_of,
+    layout_problems,
     make_layout,
     parse_layout,
-    require_possible,
     torus_problem,
 )
 from costmodel.describe.jobs.packing import Images, Packing, make_images, make_packing
@@ -331,15 +331,7 @@ def check_job(job: Job, dp: int | None = None) -> None:
     misplaced = torus_problem(layout, job.cluster, job.axis_order)
     if misplaced.bad.any():
         raise LayoutError(f"layout: {misplaced.sentence}")
-    overlap = job.recipe.overlap
-    require_possible(
-        layout,
-        job.model,
-        job.global_batch,
-        job.seq_len,
-        method=overlap.cp_method,
-        swapped=overlap.cp_a2a_ranks,
-    )
+    require_possible(layout, job)
     micro_batches = job.micro_batches
     runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)
     if not np.all(runs):
@@ -390,6 +382,18 @@ def _check_optimizer(chosen: Optimizer, recipe: Recipe) -> None:
     if recipe.host.offload_optimizer and not chosen.on_host:
         known = ", ".join(name for name, one in OPTIMIZERS.items() if one.on_host)
         raise CostModelError(f"offload_optimizer: no host steps {chosen.name}; it needs optimizer {known}")
+
+
+def require_possible(layout: Layout, job: Job) -> None:
+    """Raise `LayoutError` with the numbers of the first rule that a layout of a job breaks."""
+    for problem in layout_problems(layout, job.model, job.global_batch, job.seq_len, job.recipe.overlap):
+        if problem.bad.any():
+            numbers = problem.numbers
+            first = dict(zip(numbers, first_of(problem.bad, *numbers.values()), strict=True))
+            hint = ""
+            if problem.code == "batch_not_divisible":
+                hint = f"; a multiple of {first['dp'] * first['micro_batch']:.0f} does, or costmodel plan finds a layout"
+            raise LayoutError(f"layout: {problem.sentence.format(**first, model=job.model.name)}{hint}")
 
 
 def _check_reduction(job: Job) -> None:

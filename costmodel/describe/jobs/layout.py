@@ -29,6 +29,7 @@ from costmodel.physics.pipeline.schedules import schedule_code
 
 if TYPE_CHECKING:
     from costmodel.describe.models.model import Model
+    from costmodel.describe.switch_table import OverlapWays
 
 Array = NDArray[np.float64]
 
@@ -139,16 +140,15 @@ def layout_problems(
     model: Model,
     global_batch: ArrayLike,
     seq_len: ArrayLike,
-    *,
-    method: str = "ring",
-    swapped: int = 0,
+    overlap: OverlapWays | None = None,
 ) -> list[Problem]:
     """Return every rule of ``describe/data/layout_rules.csv`` with the mask of layouts that break it.
 
-    `sentence` is a format string over `numbers`, what the rules are about. `method` is the recipe's way of context
-    parallelism: Ulysses deals out heads (arXiv:2309.14509, section 3), and so do the first `swapped` ranks of
-    a2a+p2p, where that number is given.
+    `sentence` is a format string over `numbers`, what the rules are about. `overlap` has the recipe's way of context
+    parallelism, a ring without one: Ulysses deals out heads (arXiv:2309.14509, section 3), and so do the first
+    `cp_a2a_ranks` of a2a+p2p.
     """
+    method, swapped = (overlap.cp_method, overlap.cp_a2a_ranks) if overlap else ("ring", 0)
     numbers: dict[str, ArrayLike] = {
         **{field.name: getattr(layout, field.name) for field in fields(layout)},
         "dp": layout.dp,
@@ -217,23 +217,3 @@ def first_of(bad: NDArray[np.bool_], *arrays: ArrayLike) -> list[float]:
     shape = np.broadcast_shapes(bad.shape, *(np.shape(array) for array in arrays))
     first = np.flatnonzero(np.broadcast_to(bad, shape))[0]
     return [float(np.broadcast_to(array, shape).flat[first]) for array in arrays]
-
-
-def require_possible(
-    layout: Layout,
-    model: Model,
-    global_batch: ArrayLike,
-    seq_len: ArrayLike,
-    *,
-    method: str = "ring",
-    swapped: int = 0,
-) -> None:
-    """Raise `LayoutError` with the numbers of the first rule that a layout breaks."""
-    for problem in layout_problems(layout, model, global_batch, seq_len, method=method, swapped=swapped):
-        if problem.bad.any():
-            numbers = problem.numbers
-            first = dict(zip(numbers, first_of(problem.bad, *numbers.values()), strict=True))
-            hint = ""
-            if problem.code == "batch_not_divisible":
-                hint = f"; a multiple of {first['dp'] * first['micro_batch']:.0f} does, or costmodel plan finds a layout"
-            raise LayoutError(f"layout: {problem.sentence.format(**first, model=model.name)}{hint}")

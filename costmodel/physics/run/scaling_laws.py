@@ -98,18 +98,14 @@ def tokens_for_loss(law: ScalingLaw, num_params: ArrayLike, target_loss: ArrayLi
     """Return tokens that bring a model of N parameters to a loss; infinite where it is too small [-]."""
     n = np.asarray(num_params, dtype=np.float64)
     left = np.asarray(target_loss, dtype=np.float64) - law.floor - law.params_factor / n**law.params_exponent
-    with np.errstate(invalid="ignore", divide="ignore"):
-        tokens = (law.tokens_factor / left) ** (1.0 / law.tokens_exponent)
-    return np.asarray(np.where(left > 0.0, tokens, np.inf))
+    return _size_for(left, law.tokens_factor, law.tokens_exponent)
 
 
 def params_for_loss(law: ScalingLaw, tokens: ArrayLike, target_loss: ArrayLike) -> Array:
     """Return parameters that D tokens bring to a loss; infinite where they are too few [-]."""
     d = np.asarray(tokens, dtype=np.float64)
     left = np.asarray(target_loss, dtype=np.float64) - law.floor - law.tokens_factor / d**law.tokens_exponent
-    with np.errstate(invalid="ignore", divide="ignore"):
-        n = (law.params_factor / left) ** (1.0 / law.params_exponent)
-    return np.asarray(np.where(left > 0.0, n, np.inf))
+    return _size_for(left, law.params_factor, law.params_exponent)
 
 
 def kaplan_params_for_loss(tokens: ArrayLike, target_loss: ArrayLike) -> Array:
@@ -121,10 +117,17 @@ def kaplan_params_for_loss(tokens: ArrayLike, target_loss: ArrayLike) -> Array:
     9139.47
     """
     d, wanted = np.asarray(tokens, dtype=np.float64), np.asarray(target_loss, dtype=np.float64)
-    left = wanted ** (1.0 / _KAPLAN_TOKENS_EXPONENT) - _KAPLAN_TOKENS / d
+    left, exponent = (
+        wanted ** (1.0 / _KAPLAN_TOKENS_EXPONENT),
+        _KAPLAN_PARAMS_EXPONENT / _KAPLAN_TOKENS_EXPONENT,
+    )
+    return _size_for(left - _KAPLAN_TOKENS / d, _KAPLAN_PARAMS**exponent, exponent)
+
+
+def _size_for(left: Array, factor: float, exponent: float) -> Array:
+    """Return the size x with factor / x^exponent = left, infinite where nothing is left."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        n = _KAPLAN_PARAMS / left ** (_KAPLAN_TOKENS_EXPONENT / _KAPLAN_PARAMS_EXPONENT)
-    return np.asarray(np.where(left > 0.0, n, np.inf))
+        return np.asarray(np.where(left > 0.0, (factor / left) ** (1.0 / exponent), np.inf))
 
 
 def cheapest_over_lifetime(
