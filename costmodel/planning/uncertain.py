@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -25,9 +25,6 @@ from costmodel.planning.best import Columns, taken
 from costmodel.planning.preference import LONGER, Indices
 from costmodel.planning.search import JobVariant, layout_of
 from costmodel.step.price import price
-
-if TYPE_CHECKING:
-    pass
 
 Array = NDArray[np.float64]
 

@@ -32,6 +32,7 @@ def test_the_headline_is_the_median_for_dense_models_and_experts_alike():
         drawn = est.samples
         place = float(np.mean(drawn.step_time_s < float(est.step_time_s)))
         assert 0.4 <= place <= 0.6
+        assert est.range_s == pytest.approx(np.quantile(drawn.step_time_s, (0.1, 0.9)))
         record = est.to_dict()["uncertainty"]
         assert record["headline_place"] == pytest.approx(place)
         wide = est.columns("wide")
