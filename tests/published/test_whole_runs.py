@@ -184,7 +184,7 @@ def test_llama_3_by_cause():
 
 def test_intellect_1_averaged_10b_parameters_over_the_internet_in_eight_bits(tmp_path):
     """arXiv:2412.01152, table 2: nodes of 8 H100, 100 steps in 38 minutes, then a blocking average that took 103 s over the
-    United States; section 4.2: between nodes 0.5 to 4 Gbit/s. Batch 128 of 8,192 tokens a node by their 43.3 % MFU.
+    United States; 0.5 to 4 Gbit/s between nodes by DataCrunch, who joined. Batch 128 of 8,192 tokens a node by their 43.3 % MFU.
     """
     sites = (Path(__file__).parents[2] / "hardware_profiles/clusters/two-sites-h100.yaml").read_text()
     apart = re.sub(r"  - name: leaf\n.*?(?=  - name: wan)", "", sites, flags=re.DOTALL)
