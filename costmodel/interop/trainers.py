@@ -164,12 +164,8 @@ def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     launcher = {
         key: value[0] if isinstance(value, list) else value for key, value in _arguments(before).items()
     }
-    each = (
-        launcher.get("nproc_per_node")
-        or launcher.get("num_processes")
-        or launcher.get("num_gpus")
-        or variables.get("NPROC_PER_NODE")
-    )
+    counts = (launcher.get(name) for name in ("nproc_per_node", "num_processes", "num_gpus"))
+    each = next(filter(None, counts), variables.get("NPROC_PER_NODE"))
     nodes = launcher.get("nnodes") or launcher.get("num_nodes") or variables.get("NNODES") or 1
     known = dict(given)
     if named := launcher.get("config_file"):
@@ -536,24 +532,23 @@ def read_hyperpod(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if config["model"]:
         _take_model(config["model"], draft)
     elif draft["model"] is None:
-        sizes = {name: config[name] for name in _HYPERPOD.more["sizes"].split()}
+        table, known = table_in(recipe or whole, "model"), _HYPERPOD.irrelevant["sizes"]
+        held = {key: config.raw[f"model.{key}"] for key in table if matches(known, f"model.{key}")}
+        sizes = {re.sub("^mi[sx]tral_", "", key): value for key, value in held.items() if value is not None}
         sizes["model_type"] = config["model_type"]
         draft.put(model=read_hf_config(sizes, Path(file.name).stem).model)
-    strategies = _HYPERPOD.more["sharding"]
-    if config["sharding"] not in strategies:
-        raise config.error("model.sharding_strategy", f"one of {', '.join(strategies)}", config["sharding"])
-    hybrid, stage = strategies[config["sharding"]]
     draft.put(
         gpus=config["nodes"] * config["gpus_per_node"],
         recipe=_FSDP_RECIPE,
-        zero_stage=stage,
+        zero_stage=config["sharding"],
         precision="fp8-delayed" if config["of_sagemaker"] and config["fp8"] else config["precision"],
         recompute="full" if config["recompute"] else "none",
         **{name: config[name] for name in ("tp", "cp", "ep", "micro_batch", "seq_len")},
     )
     # Without a degree hybrid sharding is PyTorch's own: inside of a node.
     ranks = draft["gpus"] // draft["tp"]
-    shard = config["shard"] or (config["gpus_per_node"] if hybrid and draft["tp"] == 1 else ranks)
+    hybrid = "hybrid" in str(config.raw.get("model.sharding_strategy") or "hybrid") and draft["tp"] == 1
+    shard = config["shard"] or (config["gpus_per_node"] if hybrid else ranks)
     draft.put(
         global_batch=draft["micro_batch"] * max(ranks // draft["cp"], 1),
         shard_group=shard if shard < ranks else None,
