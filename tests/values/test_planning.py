@@ -298,9 +298,10 @@ def test_what_tensor_parallelism_over_several_nodes_would_save():
 
 def test_why_not_by_the_number_of_a_row():
     """Its number, its step and its settings are those of the table, also where a row differs from the plan by a switch."""
-    found = cm.plan(model="llama3-8b", gpus=16, global_batch=64, seq_len=8192)
+    found = cm.plan(model="llama3-8b", gpus=64, global_batch=512, seq_len=8192)
     frame = found.to_frame().set_index("rank")
     assert found.why_not("1").startswith("it is the plan")
+    assert "faster, rank 2 of" in found.why_not("2")  # the plan is the simplest of the fastest
     for rank in (2, 3, 4, 7, 20):
         answer, row = found.why_not(str(rank)), frame.loc[rank]
         assert f"rank {rank} of" in answer, answer
