@@ -94,6 +94,8 @@ _LONG_TIMES = {
 def read_quantity(name: str, text: object, unit: str) -> float:
     """Read the quantity `name` in the base `unit` as people type it: the space may be missing, times may be in min, h and d.
 
+    Links may be in Gbps, which are bits wherever links are sold.
+
     Files of record (profiles) have one spelling, `parse_quantity`; this is for flags and keywords.
     """
     match = _TYPED.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= _LONGEST_NUMBER else None
@@ -109,7 +111,8 @@ def read_quantity(name: str, text: object, unit: str) -> float:
         letter = suffix.upper()
         raise UnitError(f"{name}: {text!r} has two readings; write {number}{letter}B or {number}{letter}iB")
     try:
-        return parse_quantity(f"{number} {suffix.replace('KB', 'kB')}", unit)
+        spelled = suffix.replace("KB", "kB").replace("bps", "bit/s")
+        return parse_quantity(f"{number} {spelled}", unit)
     except UnitError as error:
         raise UnitError(f"{name}: {error}") from None
 

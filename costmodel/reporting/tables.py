@@ -293,12 +293,12 @@ def _capacity_grid(
 ) -> Grid:
     """Return lines of memory of at least so many bytes, their sums, and what is left of what there is."""
 
-    def row(label: str, size: float, category: str = "") -> list[str]:
-        return [label, category, format_bytes(size), f"{size / have:.1%}"]
+    def row(label: str, size: float) -> list[str]:
+        return [label, format_bytes(size), f"{size / have:.1%}"]
 
     records = sorted(records, key=lambda record: -record["bytes"])
     large = [record for record in records if record["bytes"] >= least]
-    rows = [row(record["name"], record["bytes"], CATEGORY_NAMES[record["category"]]) for record in large]
+    rows = [row(record["name"], record["bytes"]) for record in large]
     small = records[len(large) :]
     if small:
         rows.append(row(f"{len(small)} smaller lines", sum(record["bytes"] for record in small)))
@@ -306,7 +306,7 @@ def _capacity_grid(
     rows += [row(*each) for each in [*sums, ("left" if left >= 0 else "too much", abs(left))]]
     keys = [*(record["name"] for record in large), *[""] * (len(rows) - len(large))]
     strong = frozenset(range(first_sum, len(rows)))
-    return Grid(title, columns("Memory", "Category", "Size >", share), rows, strong, keys=keys)
+    return Grid(title, columns("Memory", "Size >", share), rows, strong, keys=keys)
 
 
 def layouts_grid(est: Estimate) -> Grid:

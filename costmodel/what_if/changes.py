@@ -30,6 +30,8 @@ _UNTRAINED = frozenset(
     (name, "fp4") for name in ("param_dtype", "gather_dtype", "grad_accum_dtype", "grad_reduce_dtype")
 )
 """Choices that can be priced, and that nobody trains with: they are no proposals."""
+_OF_OTHERS = frozenset(("node_limited_routing", "dispatch_sms", "cp_a2a_ranks", "hpz_ranks"))
+"""Counts whose 0 leaves them to the model or the library: one is not the next value."""
 _CHOSEN_FOR = ("auto", "torch")
 """Choices that mean another one."""
 
@@ -170,6 +172,8 @@ def _alternatives(name: str, now: Any) -> list[Any]:
     if isinstance(now, bool):
         return [not now]
     if isinstance(now, int):
+        if name in _OF_OTHERS and not now:
+            return []
         return [value for value in (now - 1, now + 1) if value >= SWITCHES[name].bounds[0]]
     if isinstance(now, tuple):
         if not (known := SWITCHES[name].choices):

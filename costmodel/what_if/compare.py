@@ -427,6 +427,8 @@ def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, 
 
 
 def _value_label(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={one}" for name, one in value.items())
     if isinstance(value, (list, tuple)):
         return ("+" if isinstance(value, list) else " ").join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -71,3 +71,20 @@ def test_several_machines_are_laid_side_by_side(run):
     found = runs["runs"]
     assert [each["days"] for each in found] == [each["days"] for each in alone]
     assert found[0]["days"] < found[1]["days"]
+
+
+def test_a_varied_mapping_is_labelled_as_it_is_typed(run):
+    job = ("llama3-8b", "1,024xH100", "--tp", "8", "--global-batch", "128", "--seq-len", "4096")
+    record = json.loads(run("compare", *job, "--vary", "hw=nic=400Gbps,nic=50GB/s", "--format", "json")[1])
+    assert [each["label"] for each in record["jobs"]] == ["hw=nic=400Gbps", "hw=nic=50GB/s"]
+    first, second = (each["step_time_s"] for each in record["jobs"])
+    assert first == second  # 400 Gbit are 50 GB
+    assert " on 1,024 H100: " in run("estimate", *job)[1]
+
+
+def test_what_the_model_says_of_its_routing_is_no_switch_to_turn(run):
+    job = ("deepseek-v3-671b", "64xH800", "-l", "pp4 ep16", "--global-batch", "64", "--seq-len", "4096")
+    found = json.loads(run("sensitivity", *job, "--format", "json")[1])
+    names = {each["name"] for each in found["effects"]}
+    assert "node_limited_routing" not in names
+    assert "moe_dispatcher" in names

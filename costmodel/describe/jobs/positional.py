@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel.base.errors import CostModelError, shown
 
-_COUNTED = re.compile(r"(?P<gpus>[0-9]+[kK]?)(\s*[x×*]\s*(?P<cluster>\S.*))?")
+_COUNTED = re.compile(r"(?P<gpus>[0-9]{1,3}(,[0-9]{3})+|[0-9]+[kK]?)(\s*[x×*]\s*(?P<cluster>\S.*))?")
 _NEARLY_COUNTED = re.compile(r"-?\d|[A-Za-z]\w*[x×*]\d+$")
 _FILES = (
     *(".yaml", ".yml", ".json", ".toml", ".py", ".log"),
@@ -27,7 +27,8 @@ def jobs_and_machines(words: Iterable[str]) -> tuple[list[str], dict[str, dict[s
     for word in filter(None, words):
         counted = _COUNTED.fullmatch(word.strip())
         if counted and not Path(word).exists():
-            machines[word] = {name: value for name, value in counted.groupdict().items() if value}
+            found = {"gpus": counted["gpus"].replace(",", ""), "cluster": counted["cluster"]}
+            machines[word] = {name: value for name, value in found.items() if value}
         else:
             jobs.append(word)
     return jobs, machines

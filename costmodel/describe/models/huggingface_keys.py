@@ -16,10 +16,13 @@ _MISSING = object()
 
 _SHAPELESS = re.compile(
     r"_token_(id|ids|index)$"
-    r"|(dropout|_pdrop|_prob|_eps|_epsilon|_dtype|_coef|_std|_softcap|_softcapping|_penalty)$"
-    r"|^(rope|rotary|output|summary|quantization|use_cache)(_|$)"
+    r"|(dropout|_pdrop|_prob|_eps|_epsilon|_coef|_std|_softcap|_softcapping|_penalty)$"
+    r"|^(rope|rotary|output|summary|use_cache)(_|$)"
 )
-"""Names of tokens, of regularisation and initialisation, and of rotary tables: they change no size."""
+"""Names of tokens, of regularisation and initialisation, and of rotary tables: they change no size.
+
+No ending hides a precision: those are named one by one.
+"""
 
 
 @cache
