@@ -24,7 +24,8 @@ class JobFile(NamedTuple):
     """The job that a file of any kind describes; flags, keywords and form fields take precedence over it.
 
     `path` is as it was given, so that a command that names it runs in the same folder; `words` are flags that say how to
-    read it, `reading` the same as keywords with what the file leaves open, `remarks` what was not understood or has no price.
+    read it, `reading` the same as keywords with what the file leaves open, `remarks` what was not understood or has no price;
+    `batches` are all batches of one that grows.
     """
 
     keywords: Mapping[str, Any]
@@ -33,6 +34,7 @@ class JobFile(NamedTuple):
     remarks: tuple[str, ...] = ()
     kind: str = ""
     reading: Mapping[str, Any] = {}
+    batches: tuple[int, ...] = ()
 
 
 def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFile:
@@ -77,7 +79,8 @@ def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFi
         *(word for name, value in (given.get("env") or {}).items() for word in ("--env", f"{name}={value}")),
         *(("--vocab-size", str(given["vocab_size"])) if given.get("vocab_size") else ()),
     )
-    return JobFile(fields, source, words, tuple(found.remarks), found.kind, {"kind": kind_read, **given})
+    reading = {"kind": kind_read, **given}
+    return JobFile(fields, source, words, tuple(found.remarks), found.kind, reading, found.batches)
 
 
 READING = ("kind", "env", "vocab_size", "allow_source")

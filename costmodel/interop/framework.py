@@ -55,6 +55,8 @@ class Imported:
         Measurements, of a log.
     kind, framework : str
         What the file was taken for.
+    batches : tuple of int
+        Sequences a step of a batch that grows, the first to the last; empty where it does not. [-]
     """
 
     job: Mapping[str, Any]
@@ -68,6 +70,7 @@ class Imported:
     sweeps: tuple[Mapping[str, Any], ...] = ()
     kind: str = ""
     framework: str = ""
+    batches: tuple[int, ...] = ()
 
     def estimate_keywords(self, **more: Any) -> dict[str, Any]:
         """Return keywords for `costmodel.estimate`, with what the caller adds on top.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodel.describe.frameworks import FRAMEWORKS
@@ -131,10 +132,23 @@ def _take_length(flags: Flags, draft: Draft) -> None:
         draft.put_steps(iters)
     for flag in MEGATRON.fields["growing_batch"].keys:
         if flag in flags.raw:
+            draft.more["batches"] = _batches(flag, flags["growing_batch"], draft.job.get("global_batch"))
             draft.warnings.append(
                 f"{flag}: the batch grows; priced is a step of --global-batch-size"
                 + ("" if samples > 0 else ", and iterations say no tokens: give --tokens")
             )
+
+
+def _batches(flag: str, words: Sequence[str], last: int | None) -> tuple[int, ...]:
+    """Return every batch of a schedule: those of its steps, or ``START INCREMENT SAMPLES`` up to the last; none if unclear."""
+    text = " ".join(words)
+    if flag == "--step-batch-size-schedule":
+        return tuple(int(batch) for batch in re.findall(r":(\d+)", text))
+    numbers = [int(word) for word in text.split() if word.isdigit()]
+    if len(numbers) != 3 or last is None or numbers[1] < 1:
+        return ()
+    start, increment, _ = numbers
+    return (*range(start, int(last), increment), int(last))
 
 
 def gpus_of(flags: Flags) -> int | None:

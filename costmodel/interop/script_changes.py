@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from costmodel.base.errors import CostModelError
@@ -31,7 +32,7 @@ _VALUE = r"""(?:(?:[ \t]+|=)(?!-{1,2}[A-Za-z])(?:"[^"\n]*"|'[^'\n]*'|\$\{[^}\n]*
 
 
 def script_changes(file: JobFile, before: str, after: str) -> str:
-    """Return what to change in a script, as a diff that ``patch`` takes; empty where its lines do not say it.
+    """Return what to change in a script, as a diff that ``patch`` takes in its folder; empty where its lines do not say it.
 
     `before` and `after` are configurations as they are written for the script's own layout and another. The changed script
     is read again: it has to be the job of `after` in all in which they differ, and its own in the rest.
@@ -43,7 +44,8 @@ def script_changes(file: JobFile, before: str, after: str) -> str:
     if not right:
         return ""
     ours, theirs = (one.splitlines(keepends=True) for one in (source.text, right[0]))
-    lines = difflib.unified_diff(ours, theirs, source.name, source.name)
+    name = PurePath(file.path).name  # patch takes no absolute path, and none with ..
+    lines = difflib.unified_diff(ours, theirs, name, name)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )

@@ -30,10 +30,11 @@ from costmodel.planning.no_layout import (
     lacking_factor,
     leanest_of,
     needed,
+    reason_of,
 )
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question, layout_of, space_of
-from costmodel.planning.space import REASONS, table_of
+from costmodel.planning.space import table_of
 
 _NEAR_TIE = 0.005
 _NEAR_EQUAL = 0.001
@@ -395,7 +396,7 @@ def _broken_rule(question: Question, knob_values: Mapping[str, tuple[float, ...]
     space = space_of(replace(question, knob_values=dict(knob_values), tp_in_domain=False), job)
     code = list(space.rejected)[-1]
     if code not in ASSERTIONS:
-        return REASONS[code]
+        return reason_of(question, space.rejected)
     knobs = {knob: np.asarray(knob_values[knob][0]) for knob in KNOBS if knob in knob_values}
     chosen = replace(job, layout=replace(layout, **knobs))
     return ASSERTIONS[code].sentence(table_of(job).arguments(chosen))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from math import ceil
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from costmodel.base.units import format_bytes, format_seconds
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from costmodel.interop.answer import JobFile
     from costmodel.planning.uncertain import Trial
 
+_AS = ", written as "
 _LEFT = re.compile(r'(?:# left to you: |^ {6}")([^"\n]+)', re.M)
 
 
@@ -40,7 +43,7 @@ def launch_files(
     """
     if framework in FRAMEWORKS:
         texts = texts | _configuration(est, today, framework, file)
-    return {**texts, "README.md": _readme(est, trial, command, texts, framework, missing)}
+    return {**texts, "README.md": _readme(est, trial, command, texts, framework, missing, file)}
 
 
 def _configuration(
@@ -59,10 +62,13 @@ def _configuration(
         changes = script_changes(file, before, written)
         if changes:
             return {name: written, "changes.diff": changes}
+    today_name = Path(file.path).name if file is not None and file.path else "today"
     today_lines, lines = (text.splitlines(keepends=True) for text in (before, written))
     return {
         name: written,
-        "changes.diff": "".join(difflib.unified_diff(today_lines, lines, "today", name, n=0)),
+        "changes.diff": "".join(
+            difflib.unified_diff(today_lines, lines, f"{today_name}{_AS}{name}", name, n=0)
+        ),
     }
 
 
@@ -73,6 +79,7 @@ def _readme(
     texts: dict[str, str],
     framework: str,
     missing: dict[str, str],
+    file: JobFile | None,
 ) -> str:
     """Return what a layout promises, what each file is, and what is left to the person."""
     step, memory = format_seconds(float(est.step_time_s), 4), format_bytes(float(est.memory_bytes_per_gpu))
@@ -93,11 +100,13 @@ def _readme(
         record = FRAMEWORKS[framework]
         lines.append(f"* `{record.file}`: for {record.title}, {record.release}.")
         if "changes.diff" in texts:
-            of_today = texts["changes.diff"].startswith("--- today")
+            before = texts["changes.diff"].partition("\n")[0].removeprefix("--- ")
+            today, written, _ = before.partition(_AS)
+            folder = Path(file.path).absolute().parent if file is not None else Path()
             lines.append(
-                "* `changes.diff`: what changes against the layout that your file has, both as written here."
-                if of_today
-                else "* `changes.diff`: your script with this layout: `patch -p0 < changes.diff` where you planned it."
+                f"* `changes.diff`: what changes against the layout that {today} has, both as `{record.file}`."
+                if written
+                else f"* `changes.diff`: {today} with this layout: `patch -p0 -d {quote(str(folder))} < changes.diff` here."
             )
         lines += [f"* No `{name}`: {why}." for name, why in missing.items() if name not in texts]
         per_node = est.job.cluster.gpus_per_node
@@ -108,6 +117,11 @@ def _readme(
             "",
             f"* {plural(nodes, 'node')} of up to {per_node} GPUs: start it on as many",
         ]
+        if file is not None and (batches := file.batches):
+            lines.append(
+                f"* batch schedule: this layout runs all {len(batches)} batches of your file's, from {batches[0]:,} to "
+                f"{batches[-1]:,}; `{record.file}` has the batch {float(est.job.global_batch):,.0f} alone"
+            )
         lines += [f"* {one}" for one in _LEFT.findall(texts[record.file])]
     else:
         lines += ["", f"No framework's configuration is written for the recipe {est.job.recipe.name}."]

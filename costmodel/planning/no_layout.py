@@ -283,7 +283,7 @@ def nothing_divides(question: Question, rejected: Counter[str]) -> str:
         if allowed:
             fixed = ", ".join(value_text(knob, value) for value in question.knob_values[knob])
             would = ", ".join(value_text(knob, value) for value in allowed[:12])
-            why = _first_reason(question, rejected)
+            why = reason_of(question, rejected)
             return (
                 f"plan: no layout with {knob} = {fixed} is possible ({why}); with the other constraints "
                 f"{would} would do"
@@ -299,9 +299,9 @@ def nothing_divides(question: Question, rejected: Counter[str]) -> str:
             changed = replace(question, jobs=(job_with(job, **{name: value}),))
             if space_of(changed, changed.jobs[0]).num_possible:
                 now = float(getattr(job, name) if name == "global_batch" else job.layout.gpus)
-                why = _first_reason(question, rejected)
+                why = reason_of(question, rejected)
                 return f"plan: no layout divides ({why}); {name} = {value:.0f} instead of {now:.0f} would do"
-    return f"plan: no layout divides: {_first_reason(question, rejected)}"
+    return f"plan: no layout divides: {reason_of(question, rejected)}"
 
 
 def _values(knob: str, slab: Slab) -> list[float]:
@@ -310,9 +310,13 @@ def _values(knob: str, slab: Slab) -> list[float]:
     return distinct(getattr(slab, knob) if placed is None else placed)
 
 
-def _first_reason(question: Question, rejected: Counter[str]) -> str:
+def reason_of(question: Question, rejected: Counter[str]) -> str:
     """Return the reason that removes the last layouts, in words: each rule counts what those before it left."""
-    return REASONS[list(rejected)[-1]] if rejected else "there is nothing to try"
+    code = list(rejected)[-1] if rejected else ""
+    if code.endswith("_of_schedule") and question.file:
+        batches = question.file.batches
+        return f"{REASONS[code]}, of {len(batches)} from {batches[0]} to {batches[-1]}"
+    return REASONS[code] if code else "there is nothing to try"
 
 
 def _near(number: float) -> Iterator[float]:

@@ -102,7 +102,7 @@ class Plan(Found, Answer):
         return text
 
     def launch_folders(self, framework: str = "") -> dict[str, str]:
-        """Return the files that launch each of the layouts to try, a folder each, by their paths.
+        """Return the files that launch each of the layouts to try, a folder each, by its number in the plan's tables.
 
         A folder has the framework's configuration, the job file that prices it where a file can say the job, and
         ``README.md`` with what is left to the person. ``changes.diff`` is what to change in the planned file where that is
@@ -127,7 +127,7 @@ class Plan(Found, Answer):
         framework = framework or (launches.framework if launches is not None else "")
         today = self.yours.est if self.yours else None
         files: dict[str, str] = {}
-        for number, (est, trial) in enumerate(self.trials(), start=1):
+        for est, trial in self.trials():
             degrees = layout_text(est.job.layout).partition(",")[0]
             texts: dict[str, str] = {}
             missing: dict[str, str] = {}
@@ -143,7 +143,8 @@ class Plan(Found, Answer):
             texts = launch_files(
                 est, trial, command, texts, framework, today=today, file=file, missing=missing
             )
-            files |= {f"{number}-{degrees.replace(' ', '-')}/{name}": text for name, text in texts.items()}
+            folder = f"{self.ranks[trial.row]}-{degrees.replace(' ', '-')}"
+            files |= {f"{folder}/{name}": text for name, text in texts.items()}
         return files
 
     def to_dict(

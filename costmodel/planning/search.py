@@ -392,4 +392,5 @@ def space_of(question: Question, job: Job, among: Mapping[str, Array] | None = N
         tp_in_domain=question.tp_in_domain,
         launchable_only=question.launchable_only,
         among=among,
+        batches=question.file.batches if question.file else (),
     )

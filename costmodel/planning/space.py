@@ -63,6 +63,8 @@ REASONS = {
     "tp_beyond_domain": "tp leaves the scale-up domain",
     "schedule_cannot_run": "the schedule cannot run these stages and micro-batches",
     "sharding_not_divisible": "shard_group without sharding, or not a part of dp·cp",
+    "batch_of_schedule": "dp·micro_batch does not divide a batch of the file's schedule",
+    "run_of_schedule": "a batch of the file's schedule has micro-batches that the pipeline's cannot run",
     "choice_not_started": "experts that the other dispatcher is not for",
     "does_not_fit": "needs more memory than is allowed",
     **{code: assertion.in_words for code, assertion in ASSERTIONS.items()},
@@ -191,11 +193,13 @@ def build_space(
     tp_in_domain: bool = True,
     launchable_only: bool = False,
     among: Mapping[str, Array] | None = None,
+    batches: Sequence[int] = (),
 ) -> Space:
     """Return the layouts on `gpus` that divide, and count the others by the first rule that they break.
 
     The layout of the job is not looked at. `tp_in_domain` keeps tensor parallelism in the innermost domain, `launchable_only`
-    to what the recipe's framework starts; `among` are placements to look at in place of all combinations of values.
+    to what the recipe's framework starts; `among` are placements to look at in place of all combinations of values. With
+    `batches`, a layout has to run each of them, beside the job's.
     """
     rejected: Counter[str] = Counter()
     arrays = {knob: np.asarray(each, dtype=np.float64) for knob, each in values.items()}
@@ -210,6 +214,8 @@ def build_space(
     alive = np.ones(np.broadcast_shapes(*(each.shape for each in mesh.values())), dtype=bool)
     considered = alive.size * len(schedule) * per_run
     rules = _placement_rules(job, gpus, mesh, tp_in_domain)
+    a_time = gpus / (mesh["tp"] * mesh["cp"] * mesh["pp"]) * mesh["micro_batch"]
+    rules += [("batch_of_schedule", batch % a_time != 0) for batch in batches]
     for code, bad in rules:
         out = alive & bad
         rejected[code] += int(out.sum()) * len(schedule) * per_run
@@ -224,7 +230,11 @@ def build_space(
     kinds, of_kind = np.unique(np.stack([placements["pp"], micro_batches]), axis=1, return_inverse=True)
     runs = np.ones((len(schedule), kinds.shape[1]), dtype=bool)
     count = np.bincount(of_kind.ravel(), minlength=kinds.shape[1])
-    for code, bad in _schedule_rules(job, schedule[:, None], vp[:, None], *kinds):
+    rules = _schedule_rules(job, schedule[:, None], vp[:, None], *kinds)
+    for batch in batches:
+        counts = kinds[1] * batch / np.max(job.global_batch)
+        rules.append(("run_of_schedule", ~valid(schedule[:, None], kinds[0], counts, vp[:, None])))
+    for code, bad in rules:
         out = runs & bad
         rejected[code] += int(out.sum(axis=0) @ count) * per_run
         runs &= ~out
