@@ -12,6 +12,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import shown
@@ -94,7 +95,7 @@ def _imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Imported:
     return draft.answer()
 
 
-def _take_data_ranks(config: Values, draft: Draft) -> int | None:
+def _take_data_ranks(config: Values, draft: Draft) -> Fraction | None:
     """Read GPUs and sharding; return the data-parallel ranks, None where all that is left shards."""
     replicate, shard, gpus = config["replicate"], config["shard"], draft.job.pop("gpus", None)
     if shard == 0 or shard < -1:
@@ -107,7 +108,10 @@ def _take_data_ranks(config: Values, draft: Draft) -> int | None:
             f"gpus = {gpus}: the degrees of the file make {others * shard} GPUs, which are priced; "
             "give --layout to place it on others"
         )
+    ranks = Fraction(shard)
     if shard < 0 and gpus is not None:
+        # On GPUs that the other degrees do not divide, a batch of as many sequences a GPU.
+        ranks = max(Fraction(gpus, others), Fraction(1))
         shard = max(1, gpus // others)
     known = shard > 0
     sharded = not known or shard * draft["cp"] > 1
@@ -116,10 +120,10 @@ def _take_data_ranks(config: Values, draft: Draft) -> int | None:
         zero_stage=3 if sharded or replicate == 1 else 0,
         shard_group=shard * draft["cp"] if known and replicate > 1 and sharded else 0,
     )
-    return replicate * shard if known else None
+    return replicate * ranks if known else None
 
 
-def _batch_of(config: Values, pp: int, ranks: int | None) -> dict[str, Any]:
+def _batch_of(config: Values, pp: int, ranks: Fraction | None) -> dict[str, Any]:
     """Read tokens and batch, of a file of any age."""
     seq, per_rank, per_step = config["seq_len"], config["tokens_per_rank"], config["tokens_per_step"]
     if per_rank is not None and seq:
@@ -129,13 +133,13 @@ def _batch_of(config: Values, pp: int, ranks: int | None) -> dict[str, Any]:
         return {
             "seq_len": seq,
             "micro_batch": max(1, sequences // cuts) if cuts else sequences,
-            "global_batch": steps or (ranks and ranks * sequences),
+            "global_batch": steps or (ranks and int(ranks * sequences)),
         }
     local, total = config["local_batch"], config["global_batch"]
     return {
         "seq_len": seq,
         "micro_batch": config["pipeline_micro_batch"] if pp > 1 else local,
-        "global_batch": total if total > 0 else ranks and ranks * local,
+        "global_batch": total if total > 0 else ranks and int(ranks * local),
     }
 
 

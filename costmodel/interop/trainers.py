@@ -280,9 +280,14 @@ def _take_batch(config: Values, draft: Draft, *, axolotl: bool) -> None:
     # Axolotl's batch_size is of one rank and one step (utils/config/__init__.py).
     steps = config["accumulation"] or max(1, ((config["rank_batch"] if axolotl else None) or 0) // micro)
     if draft["gpus"]:
-        draft.put(global_batch=micro * steps * max(1, draft["gpus"] // (draft["cp"] * (draft["tp"] or 1))))
+        draft.put(global_batch=_sequences(micro * steps, draft["gpus"], draft["cp"] * (draft["tp"] or 1)))
     elif draft["global_batch"] is None:
         draft.notes.append(f"global batch: {micro} x {steps} x data-parallel GPUs; give --gpus")
+
+
+def _sequences(a_rank: int, gpus: int, others: int) -> int:
+    """Return the batch of all ranks, on GPUs that the other degrees do not divide of as many sequences a GPU."""
+    return max(a_rank, a_rank * gpus // others)
 
 
 def _take_epochs(config: Values, draft: Draft) -> None:
@@ -550,7 +555,7 @@ def read_hyperpod(file: TextFile, given: Mapping[str, Any]) -> Imported:
     hybrid = "hybrid" in str(config.raw.get("model.sharding_strategy") or "hybrid") and draft["tp"] == 1
     shard = config["shard"] or (config["gpus_per_node"] if hybrid else ranks)
     draft.put(
-        global_batch=draft["micro_batch"] * max(ranks // draft["cp"], 1),
+        global_batch=_sequences(draft["micro_batch"], draft["gpus"], draft["tp"] * draft["cp"]),
         shard_group=shard if shard < ranks else None,
     )
     draft.put_optimizer(config["optimizer"])
@@ -621,7 +626,7 @@ def _take_script(text: str, draft: Draft) -> None:
     each, micro, gpus = config.get("gradient_accumulation_steps"), draft["micro_batch"], draft["gpus"]
     if each and micro and gpus:
         shards = (draft["tp"] or 1) * (draft["cp"] or 1)
-        draft.put(global_batch=micro * each * max(1, gpus // shards))
+        draft.put(global_batch=_sequences(micro * each, gpus, shards))
     draft.put_steps(config.get("max_steps"))
 
 

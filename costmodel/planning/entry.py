@@ -147,7 +147,7 @@ class Alternative(NamedTuple):
 def alternative(job: Mapping[str, Any], file: JobFile | None = None) -> Alternative:
     """Plan a job whose degrees were left open; a command names the `file` that it is from."""
     try:
-        found = planned({**job, **usual_batch(job)})
+        found = planned(job)
     except CostModelError as error:
         return Alternative(refusal=str(error).removeprefix("plan: "))
     return Alternative(found.best, replace(found.question, file=file).command_of(found.best.job))

@@ -68,14 +68,16 @@ def nothing_fits(
     leanest = layout_text(layout).replace("micro-batch 1, ", "")
     start = f"plan: no layout fits: the leanest ({leanest}) needs {needed(est, limit)}"
     if least <= device:
-        if question.max_memory_bytes <= device * (1.0 - question.headroom_share(job)):
+        if _keeper(question, job) == "max_memory":
             return f"{start}, which max_memory allows; max_memory = {format_bytes(least)} would do"
         free = max(0.0, 1.0 - least / device)
-        if question.headroom is not None:
+        if _keeper(question, job) == "headroom":
             return f"{start}, which headroom allows; headroom = {free:.1%} would do"
         risk = 1.0 - float(est.fits_probability)
         would = f"risk = {ceil(100.0 * risk)}%" if risk < 0.995 else f"headroom = {free:.1%}"
         return f"{start}, which risk allows, and fits with {1.0 - risk:.0%}; {would} would do"
+    if limit < device:
+        start = f"{start} ({_keeper(question, job)} keeps {format_bytes(device - limit)} free)"
     switched = list(_switch_remedies(question, job))
     # What leaves the model as it is comes first, and more GPUs before what a long line would cut them for.
     remedies = [
@@ -92,6 +94,14 @@ def nothing_fits(
         longer = f"{sentence}, {remedy}"
         sentence = longer if len(longer) <= _LONGEST else sentence
     return sentence
+
+
+def _keeper(question: Question, job: Job) -> str:
+    """Return what keeps memory of a device free."""
+    allowed = job.cluster.accelerator.memory_bytes * (1.0 - question.headroom_share(job))
+    if question.max_memory_bytes <= allowed:
+        return "max_memory"
+    return "risk" if question.headroom is None else "headroom"
 
 
 def _quoted(remedy: Remedy, best: Estimate) -> str:
@@ -246,7 +256,8 @@ def _more_gpus(question: Question, job: Job, is_usual_batch: bool) -> Iterator[R
             if tried is not None:
                 best, found = fewer, tried
             step /= 2.0
-        yield Remedy(plural(best, "GPU", form=".0f"), found)
+        batch = f" with batch {float(found.jobs[0].global_batch):.0f}" if is_usual_batch else ""
+        yield Remedy(f"{plural(best, 'GPU', form='.0f')}{batch}", found)
         return
 
 

@@ -92,7 +92,11 @@ class Plan(Found, Answer):
         try:
             back = estimate(**parse_mapping(text, "job file", example="model: llama3-405b"))
         except CostModelError as error:
-            raise CostModelError(f"emit: a job file cannot say this job: {error}") from None
+            file, is_given = self.question.file, job.model.name in self.question.files
+            source = file.path if file is not None and file.path else "code"
+            unnamed = f"the model that {source} describes is no preset and no model file"
+            why = unnamed if str(error).startswith("model:") and not is_given else str(error)
+            raise CostModelError(f"emit: a job file cannot say this job: {why}") from None
         ours, theirs = ([one.step_time_s, one.memory_bytes_per_gpu] for one in (est, back))
         if not np.allclose(ours, theirs, rtol=1e-12):
             raise CostModelError(

@@ -172,8 +172,13 @@ def _machines_summary(plan: Plan) -> Summary:
     name = "{job.cluster.name} ({job.layout.gpus:,.0f}, {job.precision.name})"
     fastest = min(found, key=lambda machine: float(machine.est.step_time_s) if machine.est else np.inf)
     title = say(f"Fastest: {name}, {{est.step_time_s:s4}} a step, {{est.mfu:.1%}} MFU", fastest)
+    # As the rows have it: what the run costs with its failures, else a trillion tokens without any.
+    runs = [machine for machine in found if machine.run is not None and machine.run.dollars is not None]
     priced = [machine for machine in found if machine.usd_per_trillion_tokens is not None]
-    if priced:
+    if runs:
+        cheapest = min(runs, key=lambda machine: float(machine.run.dollars if machine.run else 0.0))
+        title += say(f"; cheapest: {name}, {{run.dollars:$}} for {{run.tokens:count}} tokens", cheapest)
+    elif priced:
         cheapest = min(priced, key=lambda machine: float(machine.usd_per_trillion_tokens or 0.0))
         title += say(f"; cheapest: {name}, {{usd_per_trillion_tokens:$}} a trillion tokens", cheapest)
     note += f"; a GPU-hour: {prices}"
