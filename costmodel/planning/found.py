@@ -15,6 +15,7 @@ from costmodel.base.words import common_device, errors_called
 from costmodel.describe.jobs.fields import KNOBS, QUANTILES
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.physics.pipeline.schedules import valid
 from costmodel.planning.best import BestLayouts, Columns, best_rows, joined, taken, with_firsts
 from costmodel.planning.choices import Choice
 from costmodel.planning.columns import plan_columns
@@ -104,6 +105,13 @@ def _own(job: Job, request: Request) -> Own:
         one.axis_order for one in question.jobs
     }:
         unasked.append("axis_order")
+    layout, file = job.layout, question.file
+    for batch in file.batches if file is not None else ():
+        micro_batches = batch / float(layout.dp * layout.micro_batch)
+        runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)
+        if micro_batches % 1.0 or not np.all(runs):
+            unasked.append(f"the schedule's batch {batch}")
+            break
     fits = bool(est.fits) and memory <= question.limit_bytes(job)
     if question.headroom is None:
         fits = fits and float(est.fits_probability) >= 1.0 - question.accepted_risk

@@ -326,7 +326,7 @@ def reason_of(question: Question, rejected: Counter[str]) -> str:
     code = list(rejected)[-1] if rejected else ""
     if code.endswith("_of_schedule") and question.file:
         batches = question.file.batches
-        return f"{REASONS[code]}, of {len(batches)} from {batches[0]} to {batches[-1]}"
+        return f"{REASONS[code]}, which has {len(batches)}, {batches[0]} to {batches[-1]}"
     return REASONS[code] if code else "there is nothing to try"
 
 

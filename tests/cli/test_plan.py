@@ -1,7 +1,7 @@
 """``costmodel plan`` and ``costmodel sweep``: what is printed where, exit codes, wrong input."""
 
 import json
-import shutil
+import re
 import subprocess
 
 import pytest
@@ -163,7 +163,11 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
     assert main(["plan", str(script), "8xH100", "--save", str(saved)]) == 0
     assert "No `job.yaml`: " in capsys.readouterr().err
     plan = cm.plan(str(script), "8xH100")
-    folders = sorted(saved.iterdir())
+    folders = sorted(saved.iterdir(), key=lambda folder: int(folder.name.partition("-")[0]))
+    assert [int(folder.name.partition("-")[0]) for folder in folders] == [
+        plan.ranks[one.row] for _, one in plan.trials()
+    ]
+    assert folders[-1].name[0] != str(len(folders))  # ranks, not a count
     assert len(folders) == len(plan.trials()) >= 2
     for folder, (est, _) in zip(folders, plan.trials(), strict=True):
         assert {one.name for one in folder.iterdir()} == {
@@ -177,17 +181,27 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
             est.job.layout.pp,
             est.job.layout.micro_batch,
         )
-        patched = tmp_path / f"{folder.name}.sh"
-        shutil.copy(script, patched)
-        subprocess.run(["patch", "-s", patched, folder / "changes.diff"], check=True)
+        readme, patched = (folder / "README.md").read_text(), tmp_path / f"{folder.name}.sh"
+        before = script.read_text()
+        # As the README has it, of a script that was given by its absolute path.
+        subprocess.run(re.search("`(patch .*)` here", readme)[1], shell=True, cwd=folder, check=True)
+        script.rename(patched)
+        script.write_text(before)
         # Megatron pads the vocabulary of a script to a multiple of its own degree.
         assert cm.estimate(patched, "8xH100").step_time_s == pytest.approx(est.step_time_s, rel=1e-3)
-        readme = (folder / "README.md").read_text()
+        assert "describes is no preset" in readme
         assert "* data: --data-path" in readme
         assert "* 1 node of up to 8 GPUs" in readme
         assert "No `job.yaml`: " in readme
         ends = (format_seconds(est.step_time_s * end, 3) for end in (est.error_band.low, est.error_band.high))
         assert "({} to {})".format(*ends) in readme
+    toml = "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nlocal_batch_size = 2\nseq_len = 4096\n[parallelism]\n"
+    (tmp_path / "titan.toml").write_text(toml + "tensor_parallel_degree = 8\n")
+    written = cm.plan(tmp_path / "titan.toml", "16xH100").launch_folders()
+    diffs = [text for path, text in written.items() if path.endswith("changes.diff")]
+    assert diffs
+    assert all(text.startswith("--- titan.toml, written as costmodel_job.py\n") for text in diffs)
+    assert "against the layout that titan.toml has, both as `costmodel_job.py`" in "".join(written.values())
     named = cm.plan("llama3-8b", "8xH100")
     assert "changes.diff" not in "".join(named.launch_folders())
     for (path, text), (est, _) in zip(

@@ -129,10 +129,15 @@ def test_a_model_by_name_as_ms_swift_has_it(tmp_path):
 def test_a_batch_that_grows_is_said(tmp_path, length, tokens, said):
     grows = f"python pretrain_gpt.py {LLAMA} --global-batch-size 8 {length} --step-batch-size-schedule '0:4 1B:8'\n"
     found = read(tmp_path, grows)
-    assert (found.job["global_batch"], found.job.get("tokens")) == (8, tokens)
+    assert (found.job["global_batch"], found.job.get("tokens"), found.batches) == (8, tokens, (4, 8))
     assert any(warning.startswith(f"--step-batch-size-schedule: {said}") for warning in found.warnings)
     plain = read(tmp_path, grows.partition(" --step-batch")[0] + "\n")
     assert not any("grows" in warning for warning in plain.warnings)
+    assert plain.batches == ()
+    ramp = read(
+        tmp_path, f"python pretrain_gpt.py {LLAMA} --global-batch-size 16 --rampup-batch-size 4 6 100\n"
+    )
+    assert ramp.batches == (4, 10, 16)
 
 
 def test_fragments_without_a_command(tmp_path):

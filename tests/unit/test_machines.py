@@ -8,6 +8,7 @@ import pytest
 import costmodel as cm
 from costmodel.cli import main
 from costmodel.planning.machines import machine_columns
+from costmodel.reporting.plans import plan_summary
 
 JOB = {"model": "llama3-8b", "gpus": 64, "global_batch": 128, "seq_len": 8192}
 
@@ -80,6 +81,17 @@ def test_the_table_and_the_record_have_them_side_by_side(found):
     assert tpu["days_p10"] < tpu["days_p90"]
     assert tpu["energy_kwh"] > 0
     assert (record["a800-roce"]["dollars"], record["a800-roce"]["price_usd_per_gpu_hour"]) == (None, None)
+
+
+def test_a_summary_names_the_price_that_its_rows_have(found):
+    cheapest = min((one for one in found.machines if one.run.dollars), key=lambda one: one.run.dollars)
+    (table,) = plan_summary(found).grids
+    assert cheapest.run.dollars > 1.001 * cheapest.usd_per_trillion_tokens
+    assert (
+        f"cheapest: {cheapest.job.cluster.name} (64, bf16), ${cheapest.run.dollars:,.0f} for 1.00 T tokens"
+        in table.title
+    )
+    assert f"${cheapest.run.dollars:,.0f}" in {cells[-1] for cells in table.rows}
 
 
 def test_a_cluster_flag_may_be_repeated(capsys):

@@ -66,6 +66,44 @@ def test_why_not_names_the_assertion_with_its_numbers():
     assert "tensor_model_parallel_size = 2 train with sequence parallelism only (megatron/core/" in said
 
 
+def test_a_plan_runs_every_batch_of_its_files_schedule(tmp_path):
+    """A batch is a multiple of the replicas' micro-batches, and interleaving takes as many of them as stages."""
+    script = tmp_path / "train.sh"
+    model = "--num-layers 16 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024"
+    model += " --vocab-size 32000"
+    line = f"torchrun --nproc_per_node 8 pretrain_gpt.py {model} --micro-batch-size 1 --global-batch-size 96 --bf16"
+    asked = {"choose": False, "num_candidates": 100_000}
+
+    def broken(frame, batch):
+        left = batch % (frame.dp * frame.micro_batch)
+        return (left != 0) | ((frame.vp > 1) & (batch / (frame.dp * frame.micro_batch) % frame.pp != 0))
+
+    frames = {}
+    for words in ("", "--step-batch-size-schedule '0:8 1B:20 2B:96'", "--rampup-batch-size 8 44 1000"):
+        script.write_text(f"{line} {words}\n")
+        plan = cm.plan(str(script), "16xH100", **asked)
+        frames[words] = plan.to_frame().dropna(subset=["rank"])
+        if words:
+            readme = next(text for path, text in plan.launch_folders().items() if path.endswith("README.md"))
+            assert "all 3 batches of your file's, from 8 to 96; `launch.sh` has the batch 96 alone" in readme
+            assert "it is not as asked (the schedule's batch 8)" in " ".join(plan.advice())
+            said = plan.why_not("tp2 pp4 vp2")
+            assert "the pipeline cannot run the micro-batches of a batch of the file's schedule" in said
+            assert said.endswith(", which has 3, 8 to 96")
+            with pytest.raises(
+                cm.NoLayoutError, match="does not divide a batch of the file's schedule, which has 3"
+            ):
+                cm.plan(str(script), "16xH100", **asked, tp=1, pp=1)
+    plain, *scheduled = frames.values()
+    assert not broken(plain, 96).any()
+    for frame, batches in zip(scheduled, ((8, 20, 96), (8, 52, 96)), strict=True):
+        for batch in batches:
+            assert not broken(frame, batch).any()
+            assert batch == 96 or broken(plain, batch).any()
+        fine = plain[~np.any([broken(plain, batch) for batch in batches], axis=0)]
+        assert len(frame[frame.vp > 1]) == len(fine[fine.vp > 1]) > 0
+
+
 def test_what_somebody_ran_is_searched():
     """NVIDIA published 126 layers, embedding and loss in 128 chunks, and experts on 32 of nodes of eight GPUs."""
     asked = {"global_batch": 1024, "seq_len": 8192, "choose": False, "kept": 10_000, "micro_batch": 1}

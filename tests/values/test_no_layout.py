@@ -7,6 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.cli import main
+from costmodel.planning.entry import alternative
 from costmodel.planning.no_layout import dividing_batch, dividing_gpus, lacking_factor
 
 LLAMA = {"model": "llama3-70b", "gpus": 8, "global_batch": 128, "seq_len": 8192}
@@ -39,10 +40,30 @@ def test_each_remedy_lets_a_layout_in_at_the_time_that_its_plan_then_has(asked):
         flags = dict(zip(words[::2], words[1::2], strict=True)) if words[0].startswith("--") else {}
         switches = dict(word.split("=") for word in words[1::2] if "=" in word)
         changed = {"gpus": int(words[0])} if words[1] == "GPUs" else {"switches": switches}
+        # The usual batch is that of the GPUs that are planned.
+        assert ("with batch" in change) == (words[1] == "GPUs" and "global_batch" not in asked)
         if "--optimizer" in flags:
             changed["optimizer"] = flags["--optimizer"]
         best = cm.plan(**{**asked, **changed}).best
+        assert "with batch" not in change or float(words[-1]) == best.job.global_batch
         assert float(f"{float(best.step_time_s):.3g}") == pytest.approx(seconds, rel=1e-9)
+
+
+def test_estimate_and_plan_say_one_sentence_with_what_keeps_memory_free():
+    with pytest.raises(cm.NoLayoutError) as caught:
+        cm.plan(**USUAL)
+    said = str(caught.value).removeprefix("plan: ")
+    assert alternative(USUAL).refusal == said
+    need, of, keeper, free = re.search(
+        r"needs ([\d.]+) GiB of ([\d.]+) GiB \((\w+) keeps ([\d.]+) GiB free\)", said
+    ).groups()
+    assert keeper == "risk"
+    assert float(need) > float(of)
+    device = cm.estimate(**USUAL).memory_capacity_bytes / 2**30
+    assert float(of) + float(free) == pytest.approx(device, abs=0.1)
+    for keeper, limit in (("headroom", {"headroom": 0.2}), ("max_memory", {"max_memory": "40GiB"})):
+        with pytest.raises(cm.NoLayoutError, match=f"{keeper} keeps"):
+            cm.plan(**USUAL, **limit)
 
 
 def test_what_changes_the_model_is_marked():
