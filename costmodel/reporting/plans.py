@@ -176,7 +176,7 @@ def _machines_summary(plan: Plan) -> Summary:
     runs = [machine for machine in found if machine.run is not None and machine.run.dollars is not None]
     priced = [machine for machine in found if machine.usd_per_trillion_tokens is not None]
     if runs:
-        cheapest = min(runs, key=lambda machine: float(machine.run.dollars if machine.run else 0.0))
+        cheapest = min(runs, key=lambda machine: float((machine.run and machine.run.dollars) or 0.0))
         title += say(f"; cheapest: {name}, {{run.dollars:$}} for {{run.tokens:count}} tokens", cheapest)
     elif priced:
         cheapest = min(priced, key=lambda machine: float(machine.usd_per_trillion_tokens or 0.0))
