@@ -15,6 +15,7 @@ from costmodel.cli.command import (
     command_with,
     jobs_side_by_side,
     merged_job,
+    refuse_flags,
 )
 from costmodel.cli.output import Result, Target, hold, result_of, shortened
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, JOB_FIELDS, LENGTH_FIELDS, RUN_FIELDS
@@ -69,7 +70,20 @@ def run(
             raise cm.CostModelError(
                 "--steps: a run of reinforcement learning takes one job file and its steps"
             )
-        return target.show(cm.run_rl(steps=steps, **first))
+        refuse_flags(
+            {
+                "--tokens": first.get("tokens"),
+                "--start": start,
+                "--expect": expect,
+                "--on-failure any": all_ways,
+            },
+            "is of a training run; this is one of reinforcement learning",
+        )
+        campaign = cm.run_rl(steps=steps, **first)
+        target.show(campaign)
+        if check and not campaign.step.fits:
+            raise typer.Exit(3)
+        return None
     if steps:
         raise cm.CostModelError("--steps: goes with a job file that has a section rl; give --tokens")
     if all_ways:

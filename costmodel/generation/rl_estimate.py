@@ -35,6 +35,7 @@ from costmodel.generation.rl_job import RLJob
 from costmodel.generation.rollout import Spans
 
 _PADDED = 1.5  # longest over mean
+_LEVELS = (np.arange(10_000) + 0.5) / 10_000
 _LONG_REFIT = 0.2
 _TAIL = 0.35
 _FEW = 0.125
@@ -87,6 +88,20 @@ class RLEstimate(Answer):
         """Between which four of five published steps lie, as far off as those of like models. [s]"""
         factor = ERROR_FACTORS["experts" if self.job.model.num_experts else "dense"]
         return self.step_time_s / factor, self.step_time_s * factor
+
+    @property
+    def period_text(self) -> str:
+        """What sets the time of a step whose halves overlap, with its seconds; empty where phases add up."""
+        terms = self.period.terms
+        if "latency_s" not in terms:
+            return ""
+        training, full, longest = (
+            format_seconds(float(np.max(terms[name]))) for name in ("training_s", "throughput_s", "latency_s")
+        )
+        return (
+            f"the step is {self.period.formula}: training_s {training}, throughput_s {full} (its tokens at full batches), "
+            f"latency_s {longest} (the longest answer, at the batch that answers of overlapping steps make), lag {self.job.lag:g}"
+        )
 
     @property
     def waiting_s(self) -> float:
@@ -265,7 +280,11 @@ def _warnings(found: RLEstimate) -> list[str]:
             f"The generating half does not fit: {format_bytes(found.memory['generation_weights'])} of weights leave no room for "
             f"one answer in {job.served.memory_fraction:.0%} of the GPU; split it over more GPUs (generation_layout)."
         )
-    warnings += [f"Training: {warning}" for warning in found.training.warnings]
+    one = (
+        f"one of {job.optimizer_steps:,} optimizer steps" if job.optimizer_steps > 1 else "the optimizer step"
+    )
+    each_s = f"{format_seconds(found.training.step_time_s)} of the step's {format_seconds(step_s, 4)}"
+    warnings += [f"Training, {one} ({each_s}): {warning}" for warning in found.training.warnings]
     if found.training.fits and not found.fits and (not job.generates or found.places >= 1.0):
         resident = found.memory.get("resident_optimizer")
         warnings.append(
@@ -276,6 +295,12 @@ def _warnings(found: RLEstimate) -> list[str]:
         )
     whole = job.lengths.after(job.prompt_len)
     warnings += beyond_context(job.model, whole.longest)
+    if job.capacity < whole.longest:
+        longer = float(np.mean(whole.quantile(_LEVELS) > job.capacity))
+        warnings.append(
+            f"seq_len {job.capacity:,.0f} does not hold the longest answer and its prompt, {whole.longest:,.0f} tokens: "
+            f"training cuts the longest {longer:.1%} off there."
+        )
     if not job.packs and whole.longest / whole.mean > _PADDED:
         warnings.append(
             f"Answers are padded to {whole.longest:,.0f} tokens, {whole.longest / whole.mean:.1f} times their mean: training and "

@@ -95,6 +95,11 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         raise CostModelError(
             "global_batch: follows from prompts, samples_per_prompt and optimizer_steps; leave it out"
         )
+    for name in ("tokens", "dataset_samples", "epochs"):
+        if name in given:
+            raise CostModelError(
+                f"{name}: is of a training run; steps of reinforcement learning have prompts and samples_per_prompt; leave it out"
+            )
     missing = [
         name for name in ("model", "gpus", "prompts", "prompt_len", "max_response_len") if name not in given
     ]
@@ -125,6 +130,14 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
     prompts = one("prompts")
     if prompts * samples < optimizer_steps:
         raise CostModelError(f"optimizer_steps: expected at most the {prompts * samples:,} answers of a step")
+    if prompts * samples % optimizer_steps:
+        raise CostModelError(
+            f"optimizer_steps: expected a divisor of the {prompts * samples:,} answers of a step, got {optimizer_steps:,}"
+        )
+    if algorithm == "dpo" and samples % 2:
+        raise CostModelError(
+            f"samples_per_prompt: dpo compares pairs; expected an even number of answers, got {samples:,}"
+        )
     if generation_gpus and "optimizer_swap" in given and read("optimizer_swap", given["optimizer_swap"]):
         raise CostModelError(
             "optimizer_swap: GPUs that only train keep their optimizer; leave it out with generation_gpus"
@@ -138,7 +151,12 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         tps = [tp for tp in _ENGINE_TP if serving % tp == 0 and divides(model, tp, 1.0, 1.0, 1.0)]
         layouts = [Split(tp=float(tp)) for tp in tps]
     prompt_len, longest = one("prompt_len"), one("max_response_len")
+    lengths = _lengths(given, longest)
     capacity = float(read("seq_len", given["seq_len"])) if "seq_len" in given else prompt_len + longest
+    if capacity < prompt_len + lengths.mean:
+        raise CostModelError(
+            f"seq_len: expected at least a prompt and a mean answer, {prompt_len + lengths.mean:,.0f} tokens, got {capacity:,.0f}"
+        )
     taken = {name for name in names(JOB_FIELDS) if not name.startswith(("packed_", "image"))}
     taken -= {"global_batch", "seq_len"}
     training = {name: value for name, value in given.items() if name in taken}
@@ -156,7 +174,7 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         ),
         split=layouts[0],
         engine_layouts=tuple(layouts),
-        lengths=_lengths(given, longest),
+        lengths=lengths,
         gpus=gpus,
         algorithm=algorithm,
         prompts=prompts,

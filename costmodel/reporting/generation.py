@@ -13,7 +13,7 @@ from costmodel.base.words import plural
 from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import layout_text
-from costmodel.reporting.cells import facts_grid, facts_of, say, table_of
+from costmodel.reporting.cells import dollars_of, facts_grid, facts_of, say, table_of
 from costmodel.reporting.charts import Bars, Chart, Panel, rows_of
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def _phases(found: RLEstimate) -> Grid:
         "Of the step >": lambda phase: f"{phase.seconds / found.step_time_s:.1%}",
         "Mostly": longest,
     }
-    overlaps = found.job.lag and not found.job.colocated
-    note = f"Phases of the two halves overlap; the step is {found.period.formula}" if overlaps else ""
+    overlap = "Phases of the two halves overlap, and generate is one rollout alone, which bounds no step"
+    note = f"{overlap}; {found.period_text}." if found.period_text else ""
     step = ["step", "", format_seconds(found.step_time_s, 4), "", ""]
     return table_of("rl phases", found.phases, own, sums=[step], note=note)
 
@@ -141,34 +141,50 @@ def plan_grids(plan: RLPlan) -> list[Grid]:
     """Return the splits, the fastest first."""
     own = {
         "Generate >": lambda found: (
-            f"{found.job.generation_gpus:,}" if found.job.generation_gpus else "the same"
+            f"{found.job.generation_gpus:,}"
+            if found.job.generation_gpus
+            else "the same"
+            if found.job.generates
+            else "none"
         ),
         "Layout": lambda found: layout_text(found.training.job.layout),
         "Engine": lambda found: f"tp{float(found.job.split.tp):.0f}" if found.job.generates else "",
         "Training >": lambda found: format_seconds(found.seconds_of("training")),
-        "Rollout >": lambda found: format_seconds(found.seconds_of("generation")),
+        "Rollout >": lambda found: (
+            format_seconds(found.seconds_of("generation")) if found.job.generates else ""
+        ),
         "Trainer waits >": lambda found: (
             "" if found.job.colocated else f"{found.waiting_s / found.step_time_s:.0%}"
         ),
     }
     job = plan.best.job
-    title = f"{job.model.name}, {job.algorithm} on {plural(job.gpus, 'GPU')}: splits between training and generation"
+    what = "splits between training and generation" if job.generates else "all train, none generates"
+    title = f"{job.model.name}, {job.algorithm} on {plural(job.gpus, 'GPU')}: {what}"
     return [table_of("rl plan", plan.found[:_SPLITS_SHOWN], own, title=title)]
 
 
 def plan_remarks(plan: RLPlan) -> list[str]:
     """Return how many were priced, and what would be sick about the best."""
-    priced = f"{plural(len(plan.found), 'split')} priced with their best engine layout"
+    best = plan.best
+    engine = "each with the engine layout of its shortest step, refit included"
+    priced = f"{plural(len(plan.found), 'split')} priced, {engine}"
+    if not best.job.generates:
+        priced = f"{best.job.algorithm} trains on answers that are there"
+    bound = [f"Of the best {best.period_text}; Rollout is one alone."] if best.period_text else []
     turned = [f"Switches of the best: {plan.switches}."] if plan.switches else []
-    return [f"{priced}; {plan.impossible:,} do not fit or divide.", *turned, *plan.best.warnings]
+    return [f"{priced}; {plan.impossible:,} do not fit or divide.", *bound, *turned, *best.warnings]
 
 
 def run_grids(run: RLRun) -> list[Grid]:
     """Return what a campaign takes, above the table of its step."""
-    dollars = "no price" if run.dollars is None else f"${run.dollars:,.0f}"
+    low, high = (f"{days:,.2f}" for days in run.days_range)
+    ends = f"{low} to {high} days"
+    if run.dollars_range is not None:
+        low, high = (f"${usd:,.0f}" for usd in run.dollars_range)
+        ends += f", {low} to {high}"
     title = "The campaign, without what failures take"
     title = title if run.step.fits else f"DOES NOT FIT: {title}"
-    return [facts_grid("rl run", run, title, usd=dollars), *rl_grids(run.step)]
+    return [facts_grid("rl run", run, title, usd=dollars_of(run.dollars), range=ends), *rl_grids(run.step)]
 
 
 def run_remarks(run: RLRun) -> list[str]:

@@ -45,6 +45,20 @@ class RLRun(Answer):
         price = self.step.training.job.cluster.price_usd_per_gpu_hour
         return None if price is None else self.gpu_hours * price
 
+    @property
+    def days_range(self) -> tuple[float, float]:
+        """Days of all steps at the ends of the step's range. [d]"""
+        low, high = (self.days * end / self.step.step_time_s for end in self.step.range_s)
+        return low, high
+
+    @property
+    def dollars_range(self) -> tuple[float, float] | None:
+        """Dollars at the ends of the step's range, none where the cluster has no price. [USD]"""
+        if self.dollars is None:
+            return None
+        low, high = (self.dollars * end / self.step.step_time_s for end in self.step.range_s)
+        return low, high
+
     def _record(self) -> dict[str, Any]:
         job = self.step.job
         return {
@@ -55,6 +69,8 @@ class RLRun(Answer):
             "days": self.days,
             "gpu_hours": self.gpu_hours,
             "dollars": self.dollars,
+            **_ends("days", self.days_range),
+            **_ends("dollars", self.dollars_range),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,6 +81,12 @@ class RLRun(Answer):
     def columns(self) -> dict[str, list[Any]]:
         """Return one row."""
         return columns_of([self._record()])
+
+
+def _ends(name: str, ends: tuple[float, float] | None) -> dict[str, float | None]:
+    """Return the two ends of a range under their names."""
+    low, high = ends or (None, None)
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 @shows((*JOB_FIELDS, *RL_FIELDS))

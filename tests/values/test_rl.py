@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.base.units import format_seconds
 from costmodel.generation.decode import decode_step
 from costmodel.generation.phases import (
     forward_lines,
@@ -367,6 +368,16 @@ def test_what_is_sick_is_said():
         found = cm.estimate_rl(**{**SMALL, **changed})
         assert any(said in warning for warning in found.warnings), changed
     assert not cm.estimate_rl(**SMALL, memory_fraction=0.1).fits
+    # A prompt of 130 and an answer of 600 that half of them exceed, on average 1,050 of 4,000.
+    cut = {**SMALL, "response_len": None, "response_quantiles": "p50=600 p90=2000"}
+    for capacity, said in ((2130, "training cuts the longest 10.0% off"), (4130, "")):
+        told = [text for text in cm.estimate_rl(**cut, seq_len=capacity).warnings if "seq_len" in text]
+        assert bool(told) is bool(said)
+        assert said in " ".join(told)
+    # Of a training step's warnings it is said of which seconds they are a share.
+    balanced = next(text for text in cm.estimate_rl(**SMALL).warnings if "pipeline-layout" in text)
+    assert balanced.startswith("Training, one of 4 optimizer steps (")
+    assert "of the step's " in balanced.partition(":")[0]
     slow = cm.estimate_rl(**{**APART, "gpus": 40, "generation_gpus": 8, "layout": "pp2"})
     assert any("wait" in warning for warning in slow.warnings)
 
@@ -387,6 +398,12 @@ def test_wrong_input_is_one_line_that_names_the_field():
         ({"algorithm": "reinforce"}, "algorithm: 'reinforce' is unknown"),
         ({"refit": "fax"}, "refit: 'fax' is unknown"),
         ({"optimizer_steps": 4000}, "optimizer_steps: expected at most the 2,048 answers"),
+        ({"optimizer_steps": 7}, "optimizer_steps: expected a divisor of the 2,048 answers of a step, got 7"),
+        ({"algorithm": "dpo", "samples_per_prompt": 1}, "samples_per_prompt: dpo compares pairs"),
+        ({"algorithm": "dpo", "samples_per_prompt": 3, "optimizer_steps": 3}, "expected an even number"),
+        ({"seq_len": 1129}, "seq_len: expected at least a prompt and a mean answer, 1,130 tokens, got 1,129"),
+        ({"tokens": 1e12}, "tokens: is of a training run"),
+        ({"dataset_samples": 1000, "epochs": 2}, "dataset_samples: is of a training run"),
         ({"sample_per_prompt": 2}, "is not a field; did you mean 'samples_per_prompt'"),
     ):
         with pytest.raises(cm.CostModelError, match=said) as caught:
@@ -395,6 +412,28 @@ def test_wrong_input_is_one_line_that_names_the_field():
 
 
 # --- the split, the campaign -----------------------------------------------------------------
+
+
+def test_what_sets_the_step_of_halves_apart_is_shown_with_its_seconds():
+    """By hand from the terms: the printed seconds give the printed step, of the estimate and of the plan."""
+    from costmodel.reporting.generation import plan_grids, plan_remarks, rl_grids
+
+    waits = cm.plan_rl(**{**OPEN, "generation_gpus": 4, "lag": 2})
+    note, remarks = rl_grids(waits.best)[1].note, " ".join(plan_remarks(waits))
+    terms = {name: format_seconds(float(np.max(value))) for name, value in waits.best.period.terms.items()}
+    for text in (note, remarks):
+        for name in ("training_s", "throughput_s", "latency_s"):
+            assert f"{name} {terms[name]}" in text
+        assert "lag 2" in text
+    for together in (cm.plan_rl(**OPEN, generation_gpus=0), cm.plan_rl(**{**APART, "lag": 0})):
+        assert "latency_s" not in f"{plan_remarks(together)}{rl_grids(together.best)[1].note}"
+    # Where nothing is generated, nothing is said of splits, rollouts or engines.
+    pairs = cm.plan_rl(**OPEN, algorithm="dpo")
+    (grid,) = plan_grids(pairs)
+    row = dict(zip([column.title for column in grid.columns], grid.rows[0], strict=True))
+    assert (row["Generate"], row["Rollout"], row["Engine"]) == ("none", "", "")
+    assert "split" not in f"{grid.title}{plan_remarks(pairs)}"
+    assert "engine" not in f"{grid.title}{plan_remarks(pairs)}"
 
 
 def test_the_plan_is_the_fastest_of_all_splits_priced_alone():
@@ -446,6 +485,11 @@ def test_a_campaign_is_steps_times_the_step():
     assert run.days == pytest.approx(step.step_time_s / 10)
     assert run.gpu_hours == pytest.approx(run.days * 24 * 16)
     assert run.dollars == pytest.approx(8640 * step.usd_per_step)
+    assert run.days_range == pytest.approx([seconds / 10 for seconds in step.range_s])
+    assert run.dollars_range == pytest.approx([run.dollars / 1.19, run.dollars * 1.19])
+    record = run.to_dict()
+    assert (record["days_low"], record["days_high"]) == run.days_range
+    assert (record["dollars_low"], record["dollars_high"]) == run.dollars_range
     with pytest.raises(cm.CostModelError, match="steps: expected a whole number"):
         cm.run_rl(0, **SMALL)
 
@@ -473,6 +517,10 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
             assert "Assumed layouts: generation tp2. No other is 0.5% faster" in out
     for command, said in (
         (["run", str(path)], "--steps"),
+        (["run", str(path), "--steps", "9", "--tokens", "1T"], "--tokens: is of a training run"),
+        (["run", str(path), "--steps", "9", "--start", "2026-12-01"], "--start: is of a training run"),
+        (["run", str(path), "--steps", "9", "--expect", "days < 9"], "--expect: is of a training run"),
+        (["run", str(path), "--steps", "9", "--on-failure", "any"], "--on-failure any: is of a training run"),
         (["estimate", str(path), "--samples", "9"], "--samples: is of a training step"),
         (["plan", str(path), "--emit", "megatron"], "--emit megatron: a plan of reinforcement learning"),
         (["estimate", str(path), "--details"], "--details: is of a training step"),
@@ -515,6 +563,8 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
     # What does not fit stands first.
     path.write_text(text.replace("layout: pp2", "layout: tp1").replace("llama3-8b", "llama3-70b"))
     for command in (["estimate", str(path)], ["run", str(path), "--steps", "100"]):
+        assert main([*command, "--check"]) == 3
+        assert capsys.readouterr().out.startswith("DOES NOT FIT: ")
         assert main(command) == 0
         assert capsys.readouterr().out.startswith("DOES NOT FIT: ")
     path.write_text(text.replace("  prompts: 64", "  promts: 64"))
