@@ -95,7 +95,7 @@ def best(framework, model):
     cluster, gpus, batch, seq = MODELS[model]
     asked = {"cluster": cluster, "gpus": gpus, "global_batch": batch, "seq_len": seq}
     asked["tokens"] = 1000 * batch * seq - 1
-    narrow = {"tp": "1,2,4,8", "micro_batch": "1,2", "cp": "1,2", "kept": 1}
+    narrow = {"tp": "1,2,4,8", "micro_batch": "1,2", "cp": "1,2", "num_candidates": 1}
     if framework in ("accelerate", "axolotl"):
         narrow["recompute"] = "full"
     recipe = FRAMEWORKS[framework].recipe

@@ -111,7 +111,7 @@ def test_what_nobody_names_is_as_on_the_command_line(capsys):
     assert main(["estimate", "llama3-8b", "8xH100", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == said.record["step_time_s"]
     assert "global_batch=512, seq_len=8192." in said.text
-    assert "this is the planner's best" in said.text
+    assert "Layout: the planner's best" in said.text
 
 
 def test_a_whole_run_answers_as_run():

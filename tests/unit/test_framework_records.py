@@ -132,6 +132,6 @@ def test_deepspeed_shards_gradients_without_a_pipeline_only_whatever_the_recipe(
 def test_a_framework_is_planned_as_it_runs():
     """Its own recipe where none is named, and the one that is named where one is."""
     for name in FRAMEWORKS:
-        asked = {**SMALL, "framework": name, "pp": 1, "kept": 1}
+        asked = {**SMALL, "framework": name, "pp": 1, "num_candidates": 1}
         assert cm.plan(**asked).best.job.recipe.name == FRAMEWORKS[name].recipe
         assert cm.plan(**asked, recipe="nanotron").best.job.recipe.name == "nanotron"

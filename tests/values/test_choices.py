@@ -76,10 +76,10 @@ def test_what_is_chosen_is_what_the_job_does_not_have():
 @pytest.mark.parametrize(
     ("choice", "layout", "fine"),
     [
-        ({"overrides": {"tp_overlap": "pipelined"}}, {"tp": 8}, True),
-        ({"overrides": {"tp_overlap": "pipelined"}}, {"tp": 1}, False),
-        ({"overrides": {"tp_overlap": "pipelined"}}, {"tp": 16}, False),  # beyond NVLink
-        ({"overrides": {"tp_overlap": "pipelined"}}, {"tp": 8, "sequence_parallel": False}, False),
+        ({"tp_overlap": "pipelined"}, {"tp": 8}, True),
+        ({"tp_overlap": "pipelined"}, {"tp": 1}, False),
+        ({"tp_overlap": "pipelined"}, {"tp": 16}, False),  # beyond NVLink
+        ({"tp_overlap": "pipelined"}, {"tp": 8, "sequence_parallel": False}, False),
         ({"cuda_graphs": True}, {"recompute": "selective"}, True),
         ({"cp_method": "ulysses"}, {"tp": 4, "cp": 2}, True),
         ({"cp_method": "ulysses"}, {"tp": 4, "cp": 4}, False),  # eight KV heads
@@ -133,7 +133,7 @@ def test_choices_hold_lines_of_the_bill():
     job = replace(dense(), layout=layout)
     name = "reserve.tp.user_buffers"
     assert lines_of(job, name, "buffer.cuda_graphs") == {}
-    pipelined = Choice({"overrides": {"tp_overlap": "pipelined"}}).applied(job)
+    pipelined = Choice({"tp_overlap": "pipelined"}).applied(job)
     assert float(np.max(lines_of(pipelined, name)[name].bytes)) == 10 * 2 * 4096 * 8192
     eight = replace(pipelined, precision=precision("fp8-delayed"))
     assert float(np.max(lines_of(eight, name)[name].bytes)) == (6 + 4 * 2) * 4096 * 8192
@@ -159,7 +159,7 @@ def test_what_choices_hold_counts_when_it_is_decided_what_fits():
     """The same layouts with the choice and without: all of its buffers are in what has to fit."""
     question = make_question(**DENSE, tp=4, cp=2, pp=4, vp=1, recompute="none", micro_batch=1, zero_stage=1)
     slabs = space_of(question, question.jobs[0]).slabs
-    made = Choice({"overrides": {"tp_overlap": "pipelined"}})
+    made = Choice({"tp_overlap": "pipelined"})
     (part,) = JobVariant(0, made.applied(question.jobs[0]), slabs, 0, (made,)).parts()
     (plain,) = JobVariant(0, question.jobs[0], slabs, 0).parts()
     assert part.memory_bytes - plain.memory_bytes == pytest.approx(10 * 2 * 4096 * 8192)

@@ -35,7 +35,7 @@ def test_an_open_estimate_that_does_not_fit_is_the_planners_best(capsys):
     for command in ("estimate", "explain", "sensitivity"):
         assert main([*command.split(), *FLAGS]) == 0
         out, err = capsys.readouterr()
-        assert "this is the planner's best" in out + err, command
+        assert "Layout: the planner's best" in out + err, command
     assert main(["estimate", *FLAGS, "--tp", "2"]) == 0
     assert "No layout was named" not in "".join(capsys.readouterr())
 
@@ -54,7 +54,7 @@ def test_arrays_are_not_quietly_replicas_where_one_job_would_be_planned():
 
 def test_replicas_that_do_not_divide_the_batch_are_planned_too(capsys):
     assert main(["estimate", "-m", "llama3-8b", "-n", "128", "--global-batch", "64", "--seq-len", "8k"]) == 0
-    assert "this is the planner's best" in capsys.readouterr().out
+    assert "Layout: the planner's best" in capsys.readouterr().out
     wrong = "estimate -m llama3-8b -n 128 --tp 1 --global-batch 64 --seq-len 8k"
     assert main(wrong.split()) == 2
     assert "does not divide global_batch = 64" in capsys.readouterr().err
