@@ -58,7 +58,7 @@ def _start(
 ) -> None:
     """Price any distributed LLM training layout before you run it, line by line.
 
-    Exit codes: 0 answered (also that a job, or no layout, fits), 1 a bug, 2 wrong input, 3 with --check when the job does
+    Exit codes: 0 answered (also when nothing fits), 1 a bug, 2 wrong input, 3 with --check when the job does
     not fit, with --expect when an expectation is not met, and where a file or a record of the best layout was to be
     written and none fits, 4 and 5 of watch when steps leave the band, 141 when the reader of a pipe has gone.
     """

@@ -622,8 +622,9 @@ def run_of(
     standing = max(made.shortage_fraction, made.missing_fraction)
     if made.planned_fraction >= 1.0 or standing > 0.99:
         raise CostModelError(
-            f"reliability: planned stops take {made.planned_fraction:.0%} of the time and missing nodes "
-            f"{min(standing, 1.0):.0%}; the job never ends (on_failure spares, more spare_nodes, shorter repair_s)"
+            f"reliability: the job never ends: it waits for missing nodes {min(standing, 1.0):.0%} of the time, "
+            f"and planned stops take {made.planned_fraction:.0%} (more spare_nodes, on_failure shrink or reroute, or a "
+            "shorter repair_s would do)"
         )
     return made
 

@@ -228,6 +228,8 @@ def test_towers_are_left_out_at_every_depth():
     )
     assert found.raw == inner
     assert [said.split(":")[0] for said in found.left_out] == ["vision_config", "audio_config"]
+    with pytest.raises(ModelConfigError, match="vision_config: sizes are counts, got -1"):
+        language_model({"model_type": "llava", "vision_config": {"depth": -1}, "text_config": inner}, "x")
 
 
 def test_falcon_7b_shares_one_head_of_keys():

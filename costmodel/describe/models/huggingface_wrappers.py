@@ -130,5 +130,8 @@ def _tower(name: str, value: Mapping[str, Any]) -> str:
     """Say what is left out."""
     layers = value.get("num_hidden_layers") or value.get("depth") or value.get("num_layers")
     width = value.get("hidden_size") or value.get("embed_dim")
+    for size in (layers, width):
+        if isinstance(size, int | float) and size < 0:
+            raise ModelConfigError(f"{name}: sizes are counts, got {size}")
     shape = f" ({layers} layers of width {width})" if layers and width else ""
     return f"{name}: the {name.removesuffix('_config')} model{shape} is left out; only the language model is priced"
