@@ -216,12 +216,16 @@ def generation_of(given: Mapping[str, Any]) -> Generation:
         memory_fraction=one("memory_fraction", _MEMORY_FRACTION),
     )
     prompt_len, response_len = one("prompt_len", PROMPT_LEN), one("response_len", RESPONSE_LEN)
-    assumed = tuple(name for name in ("engine", "prompt_len", "response_len") if name not in given)
+    assumed = tuple(name for name in ASSUMED if name not in given)
     work = Workload(one("gpus"), prompt_len, response_len, one("batch"), one("max_running"), assumed)
     if "layout" in given:
         split = parse_split("layout", given["layout"], work.gpus, served.model)
         return _best(served, Split(*(np.array([degree]) for degree in split)), work)
     return _best(served, possible_splits(served.model, work.gpus), work)
+
+
+ASSUMED = ("engine", "precision", "prompt_len", "response_len")
+"""What has a default where nobody names it."""
 
 
 def possible_splits(model: Model, gpus: int) -> Split:

@@ -13,6 +13,7 @@ from costmodel.base.words import plural
 from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import layout_text
+from costmodel.generation.generate import ASSUMED
 from costmodel.reporting.cells import dollars_of, facts_grid, facts_of, say, table_of
 from costmodel.reporting.charts import Bars, Chart, Panel, rows_of
 
@@ -44,9 +45,7 @@ def generation_grids(found: Generation) -> list[Grid]:
     ends += f" (80% of measured steps within; {found.served.engine.basis})"
     title = "{served.model.name} on {work.gpus:plural GPU} of {served.cluster.accelerator.name}: "
     title = say(title + "{tokens_per_s_per_gpu:figure} tokens/s/GPU", found)
-    stars = {
-        name: "*" if name in found.work.assumed else "" for name in ("engine", "prompt_len", "response_len")
-    }
+    stars = {name: "*" if name in found.work.assumed else "" for name in ASSUMED}
     head = facts_grid(
         "generation",
         found,
