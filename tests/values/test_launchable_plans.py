@@ -106,7 +106,13 @@ def test_a_plan_runs_every_batch_of_its_files_schedule(tmp_path):
 
 def test_what_somebody_ran_is_searched():
     """NVIDIA published 126 layers, embedding and loss in 128 chunks, and experts on 32 of nodes of eight GPUs."""
-    asked = {"global_batch": 1024, "seq_len": 8192, "choose": False, "num_candidates": 10_000, "micro_batch": 1}
+    asked = {
+        "global_batch": 1024,
+        "seq_len": 8192,
+        "choose": False,
+        "num_candidates": 10_000,
+        "micro_batch": 1,
+    }
     chunks = cm.plan(model="llama3.1-405b", cluster="gb200-nvl72-ndr", gpus=256, tp=4, pp=16, **asked)
     assert set(chunks.candidates.top["vp"]) == {1, 2, 4, 8}
     experts = {"model": "mixtral-8x22b", "cluster": "dgx-h100-ndr", "gpus": 256, "recipe": "megatron-core"}
