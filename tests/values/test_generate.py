@@ -111,8 +111,9 @@ def test_more_work_never_takes_less(batch, prompt, response, layout):
 
 def test_what_nobody_named_has_a_star():
     bare = cm.generate("llama3-8b", "8xH100")
-    assert bare.work.assumed == ("engine", "prompt_len", "response_len")
-    named = cm.generate("llama3-8b", "8xH100", engine="vllm", prompt_len=1024, response_len=1024)
+    assert bare.work.assumed == ("engine", "precision", "prompt_len", "response_len")
+    job = {"engine": "vllm", "precision": "bf16", "prompt_len": 1024, "response_len": 1024}
+    named = cm.generate("llama3-8b", "8xH100", **job)
     assert named.work.assumed == ()
     assert named.itl_s == bare.itl_s
 
