@@ -214,6 +214,11 @@ def test_a_usual_batch_has_four_million_tokens_or_a_sequence_for_eight_gpus():
         assert usual_batch({"model": "llama3-8b", "gpus": gpus}) == {"seq_len": 8192, "global_batch": batch}
 
 
+def test_a_usual_sequence_has_as_many_tokens_as_the_model_has_learned_positions():
+    assert usual_batch({"model": "gpt3-175b", "gpus": 64}) == {"seq_len": 2048, "global_batch": 2048}
+    assert usual_batch({"model": "gpt2-xl", "gpus": 64})["seq_len"] == 1024
+
+
 def test_what_places_ranks():
     layout, cluster, order, recipe = placement(
         {

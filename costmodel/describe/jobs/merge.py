@@ -141,7 +141,7 @@ def usual_batch(job: Mapping[str, Any]) -> dict[str, int]:
     if job.get("seq_len") is None:
         named = job["model"]
         model = load_model(named) if isinstance(named, str) else named
-        longest = model.context_length if isinstance(model, Model) else 0
+        longest = (model.max_positions or model.context_length) if isinstance(model, Model) else 0
         found["seq_len"] = min(longest or _USUAL_SEQ_LEN, _USUAL_SEQ_LEN)
     if job.get("global_batch") is None:
         gpus, seq_lens = (
