@@ -263,3 +263,10 @@ def test_layers_with_attention_where_no_list_names_them():
     ):
         config = {**TINY[kind][1], **changes, "model_type": kind}
         assert model_from_hf_config(config).attention_pattern == pattern, kind
+
+
+def test_no_ending_of_a_key_hides_a_precision():
+    _, config = TINY["llama"]
+    for key in ("expert_dtype", "quantization_of_experts"):
+        with pytest.raises(ModelConfigError, match=f"{key}: .* is not understood"):
+            read_hf_config({**config, "model_type": "llama", key: "fp4"}, "x")
