@@ -101,9 +101,9 @@ def validate(
 ) -> None:
     """Price every run of a table and compare with what was measured.
 
-    The columns are those of tests/published/runs.csv, which is shipped: recipe names the recipe, switches
-    (JSON) what the run set otherwise; an empty cell takes what is usual. Errors are relative to the
-    measurement, over rows of quality A and B. A row that cannot be priced is counted with its
+    The columns are those of tests/published/runs.csv, which is shipped: recipe names the recipe of
+    each row, switches (JSON) what the run set otherwise. Errors are relative to the measurement, over
+    rows of quality A and B. A row that cannot be priced is counted with its
     reason. --csv writes a row per run.
     """
     import costmodel as cm

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base import csv_text
 from costmodel.base.errors import CostModelError, DataError, choices_hint, shown
 from costmodel.bill.lines import Bill, Seen, broadcast_sum
 from costmodel.describe.hardware.cluster import Cluster
@@ -32,17 +31,8 @@ Row = Mapping[str, str]
 
 REQUIRED_COLUMNS = (
     *("id", "source", "framework", "layers", "hidden", "heads", "vocab", "seq_len", "accelerator", "gpus"),
-    *("gpus_per_node", "nvlink_domain", "precision", "tp", "pp", "mbs", "gbs"),
+    *("gpus_per_node", "nvlink_domain", "precision", "recipe", "tp", "pp", "mbs", "gbs"),
 )
-
-_SWITCH_COLUMNS = {
-    "attention_kernel": "attention_kernel",
-    "cuda_graphs": "cuda_graphs",
-    "ep_overlap": "ep_overlap",
-    "dropout": "dropout",
-    "grad_dtype": "grad_reduce_dtype",
-}
-"""Columns that are switches, read where a table has no column ``switches``."""
 
 _SEEN: Mapping[str, tuple[Seen, ...]] = {
     "max_allocated": ("allocated",),
@@ -102,37 +92,10 @@ def read_table(
     return columns, rows
 
 
-@lru_cache(maxsize=4)
-def _table(name: str) -> list[dict[str, str]]:
-    """Return a table of what holds where a row leaves a cell empty; later rows go before earlier ones."""
-    return csv_text.read_rows(Path(__file__).parent / "data" / name)
-
-
-def _usual(row: Row) -> dict[str, str]:
-    """Return recipe, recomputation and switches of a run's framework, by device and year; empty for others."""
-    year = _integer(row, "year", 2023)
-    fitting = [
-        usual
-        for usual in _table("framework_recipes.csv")
-        if usual["framework"] == row["framework"]
-        and row["accelerator"].startswith(usual["accelerator"])
-        and int(usual["from_year"]) <= year
-    ]
-    return fitting[-1] if fitting else {}
-
-
-def recipe_of_row(row: Row) -> str:
-    """Return the recipe that a run names, or that of its framework, device and year where the cell is empty."""
-    recipe = row.get("recipe") or _usual(row).get("recipe")
-    if not recipe:
-        raise CostModelError(
-            f"recipe is not given, and none is known for framework {shown(row['framework'])}"
-        )
-    return recipe
-
-
 def job_of_row(row: Row) -> Job:
     """Return the job that a published run describes."""
+    if not row.get("recipe"):
+        raise CostModelError("recipe is not given; costmodel recipe list has all")
     gpus, tp = _integer(row, "gpus"), _integer(row, "tp")
     cluster = _cluster_of_row(row, gpus)
     torus = cluster.tiers[0] if cluster.tiers[0].shape else None
@@ -157,10 +120,10 @@ def job_of_row(row: Row) -> Job:
         shard_group=_integer(row, "shard_group", 0),
         sequence_parallel=(sp == "true") if sp else None,
         schedule=row.get("schedule") or None,
-        recompute=row.get("recompute") or _usual(row).get("recompute") or "none",
+        recompute=row.get("recompute") or "none",
         precision=row["precision"],
-        recipe=recipe_of_row(row),
-        switches=_switches(row),
+        recipe=row["recipe"],
+        switches=_json_mapping(row.get("switches")),
         pipeline_layout=row.get("pp_layout") or None,
         check=False,
     )
@@ -177,16 +140,6 @@ def _integer(row: Row, column: str, default: int | None = None) -> int:
         return int(float(text))
     except (ValueError, OverflowError):
         raise CostModelError(f"{column}: expected a whole number, got {text!r}") from None
-
-
-def _switches(row: Row) -> dict[str, Any]:
-    """Return the recipe's switches that the row sets, those of `_SWITCH_COLUMNS` in a table without such a column."""
-    if "switches" in row:
-        return _json_mapping(row["switches"])
-    # Tables say "flash" for whatever the framework's flash attention was.
-    cells = {switch: row.get(name) for name, switch in _SWITCH_COLUMNS.items() if row.get(name) != "flash"}
-    given = {switch: {"true": True, "false": False}.get(cell, cell) for switch, cell in cells.items() if cell}
-    return {**_json_mapping(_usual(row).get("switches")), **given}
 
 
 def _json_mapping(text: str | None) -> dict[str, Any]:
@@ -209,10 +162,7 @@ def _cluster_of_row(row: Row, gpus: int) -> Cluster:
     # A job inside one NVLink domain needs no network.
     inside = gpus <= max(per_node, domain)
     if not inside and not nic_gbit:
-        usual = [nic for nic in _table("usual_nics.csv") if name.startswith(nic["accelerator"])]
-        if not usual:
-            raise CostModelError("nic_gbit_per_gpu is not given and the run spans nodes")
-        nic_gbit = usual[-1]["nic_gbit_per_gpu"]
+        raise CostModelError("nic_gbit_per_gpu is not given and the run spans nodes")
     kind = "none" if inside else (network if network not in ("", "none") else "ib")
     return _composed(name, min(per_node, gpus), min(domain, gpus), float(nic_gbit or 0) * 1e9 / 8, kind, gpus)
 

@@ -25,7 +25,6 @@ from costmodel.trust.published_runs import (
     Row,
     job_of_row,
     read_rows,
-    recipe_of_row,
     seen_by_kind,
     shipped_runs,
 )
@@ -95,9 +94,7 @@ def price_row(row: Row) -> dict[str, Any]:
     predicted: dict[str, Any] = dict.fromkeys(PREDICTED)
     wrong = (name for name in _NUMBERS if row.get(name) and _number(row, name) is None)
     reason = next((f"{name}: expected a number, got {shown(row[name])}" for name in wrong), "")
-    recipe = ""
     try:
-        recipe = recipe_of_row(row)
         if not reason:
             predicted = _predicted(row)
     except CostModelError as error:
@@ -107,7 +104,7 @@ def price_row(row: Row) -> dict[str, Any]:
     axes += ["fsdp"] if row.get("zero_stage") == "3" else []
     return {
         **{name: row[name] for name in ("id", "source", "accelerator", "framework", "precision")},
-        "recipe": recipe,
+        "recipe": row.get("recipe") or "",
         "model": row.get("model", ""),
         "num_experts": int(_number(row, "num_experts") or 0),
         "gpus": int(_number(row, "gpus") or 0),

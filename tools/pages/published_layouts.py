@@ -23,7 +23,7 @@ from costmodel.describe.jobs.layout_text import difference_text, layout_text, pl
 from costmodel.estimates.estimate import estimate_job
 from costmodel.planning.plan import Plan
 from costmodel.planning.request import Request, make_question
-from costmodel.trust.published_runs import Row, job_of_row, read_rows, recipe_of_row
+from costmodel.trust.published_runs import Row, job_of_row, read_rows
 
 LEAST_GPUS = 64
 NEAR = 0.05
@@ -73,7 +73,7 @@ def searched(row: Row) -> Published:
         global_batch=float(job.global_batch),
         seq_len=float(job.seq_len),
         precision=row["precision"],
-        recipe=recipe_of_row(row),
+        recipe=row["recipe"],
         switches=dict(job.switches),
         choose=False,
         **({"slice": job.slice} if job.slice else {}),
