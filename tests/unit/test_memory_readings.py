@@ -14,6 +14,7 @@ TPU = {
     "id": "x",
     "source": "x",
     "framework": "maxtext",
+    "recipe": "maxtext-tpu",
     "year": "2025",
     "layers": "4",
     "hidden": "1024",
@@ -46,16 +47,16 @@ GPU = {
 
 
 @pytest.mark.parametrize(
-    ("framework", "precision", "width"),
+    ("recipe", "precision", "width"),
     [
         ("paddlenlp", "fp16", 2.0),
-        ("megatron-lm", "bf16", 4.0),
+        ("megatron-core", "bf16", 4.0),
         # Its script runs in fp16 whatever the table says; Megatron adds up in fp32 under bf16 alone.
         ("zero-bubble", "bf16", 2.0),
     ],
 )
-def test_gradients_of_half_precision(framework, precision, width):
-    found = job_of_row({**GPU, "framework": framework, "precision": precision, "zero_stage": "1"})
+def test_gradients_of_half_precision(recipe, precision, width):
+    found = job_of_row({**GPU, "recipe": recipe, "precision": precision, "zero_stage": "1"})
     assert found.recipe.dtypes.grad_bytes() == width
 
 
