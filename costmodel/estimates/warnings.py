@@ -316,7 +316,7 @@ def _compression(est: PricedJob) -> Iterator[str]:
 def _balance(est: PricedJob) -> Iterator[str]:
     """Say that layers do not divide over the pipeline, so that the busiest rank sets the pace."""
     layout, stages = est.job.layout, est.priced.placed.stages
-    if layout.pp == 1:
+    if layout.pp == 1 or est.job.balanced_stages:
         return
     per_stage = broadcast_sum(list(stages.layers))
     most, mean = float(np.max(per_stage)), float(np.mean(per_stage))

@@ -31,6 +31,8 @@ def test_parameters_are_the_hubs():
         ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b-v0.2"),
         ("mistralai/Mistral-Nemo-Base-2407", "mistral-nemo-2407"),
         ("google/gemma-3-4b-it", "gemma-3-4b"),
+        ("qwen3-235b", "qwen3-235b-a22b"),
+        ("Qwen/Qwen3-30B", "qwen3-30b-a3b"),
     ],
 )
 def test_names_of_the_same_shape(name, same):
@@ -47,6 +49,12 @@ def test_no_name_means_two_models():
     names = [*list_models(), *_aliases(), *_hub()]
 
     assert len({_plain(name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-23", "llama3-"])
+def test_a_beginning_of_no_model_or_of_many_is_refused(name):
+    with pytest.raises(ModelConfigError, match=f"model: '{name}' is unknown; did you mean"):
+        load_model(name)
 
 
 def test_a_wrong_name_is_told_the_nearest():

@@ -176,6 +176,7 @@ def test_layers_that_do_not_divide():
         "waits for the fullest"
     ]
     assert not told("layers divide", **{**job, "gpus": 96, "global_batch": 48}, layout="tp8 pp12")[1]
+    assert not told("layers divide", **job, layout="tp2 pp32", pipeline_layout="balanced")[1]
 
 
 def test_jitter_that_no_time_has():

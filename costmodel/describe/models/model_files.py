@@ -28,7 +28,8 @@ def list_models() -> tuple[str, ...]:
 def load_model(name: str) -> Model:
     """Return a model: a preset's name, a size such as ``dense-100b``, a YAML file or a ``config.json``.
 
-    Names ignore case and punctuation; a folder is searched for its ``config.json``.
+    Names ignore case and punctuation, and the words that only one preset goes on with may be left out
+    (``qwen3-235b``); a folder is searched for its ``config.json``.
 
     Raises
     ------
@@ -52,6 +53,11 @@ def load_model(name: str) -> Model:
 
         return dense_model(float(size[1]) * 1e9)
     preset_by_name = {name: name for name in (*list_models(), *_hub())} | _aliases()
+    begun = {
+        preset for known, preset in preset_by_name.items() if known.startswith(f"{_same_shape(name)[0]}-")
+    }
+    if len(begun) == 1:
+        return _load_shipped(*begun)
     near = get_close_matches(name.lower()[:100], preset_by_name, n=3, cutoff=0.5)
     nearest = dict.fromkeys(repr(preset_by_name[match]) for match in near)
     listed = f"known: {listed_names(list_models())}"
