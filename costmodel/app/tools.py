@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import costmodel as cm
@@ -84,7 +85,7 @@ class _Job(NamedTuple):
         """The estimate of one layout."""
         est = cm.estimate(**self.merged)
         if est.shape:
-            raise cm.CostModelError(f"job: expected one layout, got {est.step_time_s.size}; give no lists")
+            raise cm.CostModelError(f"job: expected one layout, got {prod(est.shape)}; give no lists")
         return est
 
     def command(self, name: str, job: Job, more: Iterable[str] = ()) -> str:

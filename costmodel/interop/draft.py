@@ -14,6 +14,7 @@ from costmodel.interop.keys import Values
 
 _OPTIMIZERS = {name.replace("-", ""): name for name in OPTIMIZERS} | {
     "adam": "adamw",
+    "lionw": "lion",
     "adam8bit": "adamw-8bit",
     "pagedadam": "adamw",
     "pagedadamw": "adamw",

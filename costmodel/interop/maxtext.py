@@ -12,7 +12,8 @@ from typing import Any
 
 from costmodel.base.errors import shown
 from costmodel.describe.jobs.fields import FIELD
-from costmodel.describe.models.model import Model, make_model
+from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.describe.models.model import MOST_LAYERS, Model, make_model
 from costmodel.interop.draft import ALL_BF16, Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.keys import Values, key_table, unknown_keys
@@ -97,7 +98,8 @@ def _unread(config: Values) -> tuple[str, ...]:
         for axes in _TABLES["axes"].values()
         for axis in axes
     }
-    known = {*of_blocks, *axes, "use_indexer", "inhomogeneous_layer_cycle_interval"}
+    of_transformers = {key for keys in _TABLES["transformers"].values() for key in keys.values()}
+    known = {*of_blocks, *of_transformers, *axes, "use_indexer", "inhomogeneous_layer_cycle_interval"}
     return unknown_keys(
         {
             key: value
@@ -185,6 +187,8 @@ def _model(raw: Mapping[str, Any], config: Values, name: str, vocabulary: int | 
                     "give --model"
                 )
         return model
+    if block in _TABLES["transformers"]:
+        return _of_transformers(block, named if named != "default" else name, raw, vocabulary)
     if block not in _TABLES["blocks"]:
         raise FrameworkConfigError(f"decoder_block: {block!r} is not supported; give --model")
     if config["scale"] != 1:
@@ -207,6 +211,22 @@ def _model(raw: Mapping[str, Any], config: Values, name: str, vocabulary: int | 
     values |= _looked_up(_TABLES["blocks"][block], raw)
     _compute(block, values, raw)
     return make_model({key: value for key, value in values.items() if value is not None}, "maxtext")
+
+
+def _of_transformers(block: str, name: str, raw: Mapping[str, Any], vocabulary: int | None) -> Model:
+    """Return a model of a block that is read as transformers' class; every fifth layer of Gemma 4 E2B is a full one."""
+    kind, *keys = _TABLES["transformers"][block].items()
+    config = {kind[0]: kind[1]} | {theirs: raw[key] for theirs, key in keys if raw.get(key) is not None}
+    every = 5 if "e2b" in name else 6
+    layers = config.get("num_hidden_layers")
+    if type(layers) is int and 0 < layers <= MOST_LAYERS:
+        kinds = (
+            "full_attention" if (layer + 1) % every == 0 else "sliding_attention" for layer in range(layers)
+        )
+        config["layer_types"] = list(kinds)
+    config["enable_moe_block"] = (raw.get("num_experts") or 1) != 1
+    config.setdefault("hidden_size_per_layer_input", 0)
+    return read_hf_config(config | ({"vocab_size": vocabulary} if vocabulary else {}), name).model
 
 
 def _looked_up(fields: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:

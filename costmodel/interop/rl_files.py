@@ -36,27 +36,34 @@ def read_nemo_rl(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read a configuration of NeMo-RL, with those that its ``defaults`` name where they lie beside it."""
     draft = Draft(given)
     own = _with_defaults(file, draft.notes)
-    kind = next((word for word in _NEMO.more["algorithms"] if word in own), "")
-    if not kind:
-        if named := next((word for word in _NEMO.more["supervised"].split() if word in own), ""):
-            raise FrameworkConfigError(
-                f"{named}: trains on answers that are there, no step of reinforcement learning"
-            )
-        kind = "grpo"
+    if "rm" in own:
+        raise FrameworkConfigError("rm: the training of a reward model has no price; give a job file")
+    kind = next((word for word in _NEMO.more["algorithms"] if word in own), "grpo")
     config = Values(_NEMO, resolved(own), "NeMo-RL")
     limit, micro = config["max_total_len"], config["micro_batch"] * (2 if kind == "dpo" else 1)
     packs = config["packing"] or config["dynamic"]
     room = config["packed_tokens"] if config["packing"] else config["dynamic_tokens"]
     _take_model(config["model"], draft)
     draft.put(
-        algorithm="dapo" if kind == "grpo" and config["sampling"] else _NEMO.more["algorithms"][kind],
-        rl_framework="nemo-rl",
         gpus=config["nodes"] * config["gpus_per_node"],
-        batching="packing" if packs else "padding",
         seq_len=(room or limit * micro) if packs else limit,
         micro_batch=1 if packs else micro,
     )
     _nemo_training(config, file, given, draft)
+    if kind == "sft":
+        if packs:
+            draft.notes.append(
+                f"global batch: {config['train_batch']} samples of lengths that are not in the file, packed; "
+                "give --global-batch in packed sequences"
+            )
+        else:
+            draft.put(global_batch=config["train_batch"])
+        return _answer(config, draft, needed=REQUIRED)
+    draft.put(
+        algorithm="dapo" if kind == "grpo" and config["sampling"] else _NEMO.more["algorithms"][kind],
+        rl_framework="nemo-rl",
+        batching="packing" if packs else "padding",
+    )
     if kind == "dpo":
         draft.put(prompts=config["train_batch"], samples_per_prompt=2)
     else:
@@ -112,6 +119,7 @@ def _nemo_training(config: Values, file: TextFile, given: Mapping[str, Any], dra
             lora_rank=config["lora_rank"] if config["lora"] else None,
             **{name: config[name] for name in ("tp", "cp", "ep")},
         )
+        draft.put_optimizer(config["optimizer"].rsplit(".", 1)[-1])
         if config["cpu_offload"]:
             draft.put_switches({"offload_optimizer": True, "offload_parameters": True})
         return
@@ -122,6 +130,11 @@ def _nemo_training(config: Values, file: TextFile, given: Mapping[str, Any], dra
         "grad_reduce_in_bf16": flat.get("grad_reduce_in_fp32") is False,
         "use_distributed_optimizer": optimizer.get("use_distributed_optimizer", True),
         "optimizer_cpu_offload": optimizer.get("optimizer_cpu_offload", False),
+        **{
+            key: optimizer[key]
+            for key in ("optimizer", "exp_avg_dtype", "exp_avg_sq_dtype")
+            if key in optimizer
+        },
         "bf16": config["precision"] == "bf16",
     }
     if fp8.get("enabled"):
@@ -328,10 +341,13 @@ def _megatron(
     draft.ignored += [f"{where}.{key}" for key in found.ignored]
 
 
-def _answer(config: Values, draft: Draft) -> Imported:
+_REQUIRED = tuple(name for name in REQUIRED if name not in ("global_batch", "seq_len"))
+
+
+def _answer(config: Values, draft: Draft, needed: Iterable[str] = _REQUIRED) -> Imported:
     draft.ignored = [*config.unknown(), *draft.ignored]
     draft.warnings += config.unpriced()
-    return draft.answer(needed=[name for name in REQUIRED if name not in ("global_batch", "seq_len")])
+    return draft.answer(needed=needed)
 
 
 def _take_model(named: str, draft: Draft, field: str = "model") -> None:

@@ -17,6 +17,7 @@ from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.jobs.reading import read as read_field
 from costmodel.describe.models.huggingface import read_hf_config
+from costmodel.describe.models.model import Model, make_model
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.deepspeed import imported
 from costmodel.interop.draft import ALL_BF16, Draft
@@ -55,7 +56,9 @@ _FSDP_RECIPE = "torchtitan"
 _EAGER_RECIPE = "deepspeed"
 """The recipe whose kernels are those of Hugging Face's models, which all these trainers run."""
 _EAGER = ("cross_entropy", "loss_bytes_per_logit", "fused_norm", "fused_rope", "fused_activation")
-_KEYS, _ACCELERATE, _HYPERPOD = (key_table(name) for name in ("trainers", "accelerate", "hyperpod"))
+_KEYS, _ACCELERATE, _HYPERPOD, _FOUNDRY = map(
+    key_table, ("trainers", "accelerate", "hyperpod", "llm-foundry")
+)
 _LIGER: Mapping[str, Mapping[str, Any]] = _KEYS.more["liger"]
 _SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 
@@ -565,6 +568,78 @@ def read_hyperpod(file: TextFile, given: Mapping[str, Any]) -> Imported:
     _take_kernels(None, _FSDP_RECIPE, draft)
     draft.put_steps(config["steps"])
     return draft.answer()
+
+
+def read_foundry(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a recipe of llm-foundry: a model of Hugging Face or an MPT of sizes, sharded by PyTorch."""
+    config = Values(_FOUNDRY, resolved(parse_yaml(file.text, file.name)), "llm-foundry")
+    draft = Draft(given, config)
+    if config["model_class"] == "hf":
+        _take_model(config["model"], draft)
+    elif draft["model"] is None:
+        draft.put(model=_mpt(config, Path(file.name).stem))
+    micro = config["micro_batch"]
+    if micro == "auto":
+        draft.notes.append("device_train_microbatch_size auto: found by trying; give --micro-batch")
+    draft.put(
+        micro_batch=None if micro == "auto" else micro,
+        seq_len=config["seq_len"],
+        global_batch=config["global_batch"],
+        recipe=_FSDP_RECIPE,
+        precision=config["precision"],
+        recompute="full" if config["recompute"] else "none",
+    )
+    _take_sharding({"sharding_strategy": config["sharding"]}, draft)
+    half = "fp16" if draft["precision"] == "fp16" else "bf16"
+    draft.put_switches({"grad_reduce_dtype": half} if config["fsdp_precision"] == "half" else {})
+    draft.put_optimizer(config["optimizer"])
+    if config["lora_rank"]:
+        adapters = {"lora_rank": config["lora_rank"], "lora_target": config["lora_target"]}
+        take_tuning(Values(_KEYS, adapters), "lora", draft)
+    if config["packing"]:
+        draft.notes.append("packing_ratio: attention is priced over whole sequences, give --packed-len")
+    _take_kernels(None, _FSDP_RECIPE, draft)
+    length = re.fullmatch(r"(\d+)(ba|tok)", str(config["duration"]))
+    if length and length[2] == "tok":
+        draft.put(tokens=float(length[1]))
+    elif length:
+        draft.put_steps(int(length[1]))
+    return draft.answer()
+
+
+def _mpt(config: Values, name: str) -> Model:
+    """Return an MPT of the sizes of a recipe."""
+    biases, heads = not config["no_bias"], config["num_heads"]
+    learned = config["learned_positions"] and not (config["alibi"] or config["rope"])
+    sizes = {
+        field: config[field]
+        for field in ("num_layers", "hidden_size", "num_heads", "vocab_size", "tied_embeddings")
+    }
+    return make_model(
+        {
+            "name": name,
+            **sizes,
+            "num_kv_heads": {"multihead": heads, "multiquery": 1, "grouped": config["num_kv_heads"]}[
+                config["attention"]
+            ],
+            "ffn_size": config["ffn_size"] or config["expansion_ratio"] * config["hidden_size"],
+            "gated_mlp": config["mlp"],
+            "norm": "layernorm",
+            "norm_bias": biases,
+            "qkv_bias": biases,
+            "attention_out_bias": biases,
+            "linear_bias": biases,
+            "position": "alibi"
+            if config["alibi"]
+            else "rope"
+            if config["rope"]
+            else "learned"
+            if learned
+            else "none",
+            "max_positions": config["seq_len"] if learned else 0,
+        },
+        "llm-foundry",
+    )
 
 
 _ON = (True, "true", "True")
