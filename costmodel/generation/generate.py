@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from typing import Any
@@ -24,6 +24,7 @@ from costmodel.describe.models.model import Model
 from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.decode import decode_step, line_rows, prefill_step
 from costmodel.generation.deployment import (
+    NUMBER_FORMATS,
     Deployment,
     Split,
     beyond_context,
@@ -241,6 +242,22 @@ def possible_splits(model: Model, gpus: int) -> Split:
     return Split(*(np.array(degrees, dtype=np.float64) for degrees in zip(*found, strict=True)))
 
 
+def _remedies(served: Deployment, work: Workload) -> str:
+    """Return what would hold the model: twice the GPUs and so on, or weights of fewer bytes that the chip multiplies."""
+
+    def holds(served: Deployment, gpus: int) -> bool:
+        splits = possible_splits(served.model, gpus)
+        return bool(np.any(largest_batch(served, splits, work.longest) >= 1.0))
+
+    more = [f"{n} GPUs" for n in (work.gpus * 2**k for k in range(1, 7)) if holds(served, n)]
+    narrower = (replace(served, weights=one) for one in NUMBER_FORMATS.values())
+    formats = [
+        f"--precision {one.weights.name}" for one in narrower if one.has_units and holds(one, work.gpus)
+    ]
+    found = more[:1] + formats[:1]
+    return f"; {' or '.join(found)} would do" if found else ""
+
+
 def _best(served: Deployment, splits: Split, work: Workload) -> Generation:
     """Return the layout that yields the most tokens a second; of equals the one that answers soonest."""
     running = work.running(served, splits)
@@ -250,6 +267,7 @@ def _best(served: Deployment, splits: Split, work: Workload) -> Generation:
             f"generate: no layout of {plural(work.gpus, 'GPU')} holds {served.model.name} in {served.weights.name} and one "
             f"sequence of {work.longest:,.0f} tokens: {format_bytes(need)} of weights a GPU at "
             f"least, of {format_bytes(served.memory_fraction * float(served.cluster.accelerator.memory_bytes))}"
+            f"{_remedies(served, work)}"
         )
     itl_s = decode_bill(served, splits, work).step_time_s()
     rate = np.where(running > 0.0, throughput(served, splits, work, itl_s).value, 0.0)

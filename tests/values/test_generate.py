@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import costmodel as cm
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, NothingFitsError
 from costmodel.cli import main
 
 DENSE = {"model": "llama3-70b", "cluster": "h100", "gpus": 8, "prompt_len": 128, "response_len": 3000}
@@ -147,3 +147,18 @@ def test_the_command_answers_in_twenty_lines(capsys):
     for side in (-1.2816, 1.2816):
         assert f"{1e3 * found.itl_s * math.exp(side * found.served.engine.spread):.1f} ms" in out
     assert out.rstrip().endswith("--batch 256 --format json")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "remedies"),
+    [
+        # 405 B parameters of 16 bits are 810 GB: 12 GPUs of 80 GB at 90 % at least; the A100 multiplies int8 alone.
+        ("dgx-a100-hdr", 8, "16 GPUs would do"),
+        # A byte a weight is 404 GB for 8 times 72 GB.
+        ("dgx-h100-ndr", 8, "16 GPUs or --precision fp8 would do"),
+        ("dgx-h100-ndr", 1, "16 GPUs would do"),
+    ],
+)
+def test_what_holds_no_weights_is_answered_with_what_would(cluster, gpus, remedies):
+    with pytest.raises(NothingFitsError, match=f"one sequence of 2,048 tokens: .*; {remedies}$"):
+        cm.generate(model="llama3-405b", cluster=cluster, gpus=gpus)
