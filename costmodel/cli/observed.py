@@ -131,27 +131,9 @@ def kernels(
 
 @command(
     """
-    costmodel observed calibrate steps job.yaml=5.21s
-    costmodel observed calibrate steps a.yaml=5.21s,61GiB b.yaml=3.4s --overhead
-    costmodel observed calibrate steps job.yaml=train.log
-    """,
-    group=calibrate,
-    name="steps",
-)
-def steps(
-    measured: list[str],
-    overhead: bool,
-) -> Any:
-    """Compare measured training steps with the model, and say which part could explain the difference."""
-    import costmodel as cm
-
-    return cm.calibrate.steps(measured, overhead=overhead)
-
-
-@command(
-    """
     costmodel observed calibrate runs mine.csv --write site.yaml
-    costmodel observed calibrate runs train.log --job job.yaml
+    costmodel observed calibrate runs job.yaml=5.21s,61GiB
+    costmodel observed calibrate runs job.yaml=train.log other.yaml=train-2.log
     costmodel observed calibrate runs a.yaml b.yaml --write site.yaml && costmodel plan job.yaml --site site.yaml
     """,
     group=calibrate,

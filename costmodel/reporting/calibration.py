@@ -1,4 +1,4 @@
-"""Measurements as tables: fitted fabrics and kernels, measured steps, own runs, training logs, published runs."""
+"""Measurements as tables: fitted fabrics and kernels, own runs, training logs, published runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pandas as pd
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import TO_P90
-from costmodel.base.units import format_bytes, format_seconds, format_si
-from costmodel.bill.lines import CATEGORY_NAMES
+from costmodel.base.units import format_bytes, format_si
 from costmodel.describe.factors import ROLES
 from costmodel.reporting.cells import cell, facts_of, say, table_of
-from costmodel.trust.calibrate import FabricCalibration, KernelCalibration, StepCalibration
+from costmodel.trust.calibrate import FabricCalibration, KernelCalibration
 from costmodel.trust.calibration.cluster_fit import ClusterFit
 from costmodel.trust.calibration.fabric_fit import BASE_FIELDS, quantity_text
 from costmodel.trust.site_fit import FactorMove, RunFit, RunsCalibration
@@ -34,10 +33,8 @@ _DOUBTED = 0.08
 
 
 def fit_grids(found: FabricCalibration) -> list[Grid]:
-    """Return the tables of a fit: constants by tier, errors by sweep and by size, straight lines."""
+    """Return the tables of a fit: constants by tier, errors by sweep and by size."""
     fit = found.fit
-    beta = {"beta >": lambda line: f"{1e12 / line.bandwidth_bytes_per_s:.4g} ps/B"}
-    beta |= {"Error >": lambda line: f"{100 * line.relative_error:.0f} %"}
     by_sweep = [(run.name, run.name) for run in fit.runs]
     decades = sorted(set(decade_of(fit.points)))
     by_size = [(at, f"{format_si(at, 'B', 1)} – {format_si(10 * at, 'B', 2)}") for at in decades]
@@ -45,7 +42,6 @@ def fit_grids(found: FabricCalibration) -> list[Grid]:
         *_constant_grids(found),
         _error_grid(fit, "sweep errors", by_sweep, lambda points: points["run"]),
         _error_grid(fit, "size errors", by_size, decade_of),
-        table_of("straight lines", fit.lines, beta),
     ]
 
 
@@ -99,7 +95,7 @@ def decade_of(points: pd.DataFrame) -> pd.Series:
     return pd.Series(10.0 ** np.floor(np.log10(points["size"].to_numpy())), index=points.index)
 
 
-# --- kernels and measured steps ---
+# --- kernels ---
 
 
 def kernel_grids(found: KernelCalibration) -> list[Grid]:
@@ -111,52 +107,6 @@ def kernel_grids(found: KernelCalibration) -> list[Grid]:
         for column in grid.columns
     ]
     return [grid._replace(columns=named)]
-
-
-def step_grids(found: StepCalibration) -> list[Grid]:
-    """Return the residual of each step, and what each part alone could explain."""
-
-    def memory(step: Any, text: str) -> str:
-        off = step.model_memory_bytes / step.memory_bytes - 1
-        return say(text, step, off=off) if np.isfinite(step.memory_bytes) else ""
-
-    own = {
-        "Off >": lambda step: f"{float(step.est.step_time_s) / step.time_s - 1:+.1%}",
-        "Memory >": lambda step: memory(step, "{memory_bytes:B}"),
-        "Model of it >": lambda step: memory(step, "{model_memory_bytes:B}"),
-        "Off by >": lambda step: memory(step, "{off:+.1%}"),
-    }
-    steps = table_of("measured steps", found.steps, own)
-    titles = columns("Job", "Measured >", "Model >", "Off >", "Memory >", "Model >", "Off >")
-    note = "Error left with that part alone changed; the lowest explains most."
-    if len(found.steps) == 1:
-        note = "One step: each plausible part can explain it; measure another layout to tell them apart."
-        if not any(part.plausible for part in found.parts):
-            note = (
-                f"One step, and no part explains it alone without changing by half or double: {INPUTS_FIRST}."
-            )
-    parts = {
-        "Part": lambda part: CATEGORY_NAMES.get(part.part, part.part),
-        "Share >": lambda part: f"{part.share:.1%}" if np.isfinite(part.share) else "",
-        "Would be >": lambda part: (
-            cell(part, "factor:s") if part.part == "constant" else f"x {part.factor:.3f}"
-        ),
-    }
-    return [steps._replace(columns=titles), table_of("parts", found.parts, parts, note=note)]
-
-
-def step_remarks(found: StepCalibration) -> list[str]:
-    """Say what was read of logs, and which constant fits best, where one was tried."""
-    remarks = [
-        text for step in found.steps if step.times is not None for text in log_remarks(step.name, step.times)
-    ]
-    remarks += far_off_remark([step.time_s / float(step.est.step_time_s) for step in found.steps])
-    constants = [part.factor for part in found.parts if part.part == "constant"]
-    if constants:
-        sign = "add" if constants[0] >= 0 else "take off"
-        added = format_seconds(abs(constants[0]))
-        remarks.append(f"Overhead: {sign} {added} a step; no profile or recipe is changed.")
-    return remarks
 
 
 def far_off_remark(measured_over_model: Sequence[float]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`costmodel.calibrate`: profiles from your own measurements of collectives, kernels and training steps.
+"""`costmodel.calibrate`: profiles from your own measurements of collectives and kernels, sites from training steps.
 
 Each function fits, says what is wrong in ``.problems``, and gives the files of a profile that
 inherits from a shipped one by ``.files(path)``; a fit with problems gives none.
@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import DataError
-from costmodel.base.units import read_quantity
 from costmodel.describe.hardware.cluster import Accelerator, Cluster
 from costmodel.describe.hardware.hardware import ProfilePath, load_accelerator, load_cluster
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER
-from costmodel.describe.jobs.merge import read_job
 from costmodel.estimates.collective import canonical
-from costmodel.estimates.estimate import Estimate, estimate
+from costmodel.estimates.estimate import Estimate
 from costmodel.interop.nccl_tests import Log
 from costmodel.interop.nccl_tests import read_logs as read_nccl_logs
 from costmodel.trust.calibration.calibrated_files import accelerator_text, cluster_texts
@@ -30,13 +28,9 @@ from costmodel.trust.calibration.cluster_fit import ClusterFit, fit_cluster, pri
 from costmodel.trust.calibration.kernel_csv import read_timings
 from costmodel.trust.calibration.kernel_fits import MAX_ERROR as KERNEL_ERROR
 from costmodel.trust.calibration.kernel_fits import KernelResult, fit_kernels
-from costmodel.trust.own_runs import OwnRun, logged, read_runs
+from costmodel.trust.own_runs import given_runs, read_runs
 from costmodel.trust.site_fit import RunsCalibration, fit_site
 from costmodel.trust.step_times import step_times as step_times
-
-_LOG_ENDINGS = (".log", ".out", ".txt", ".gz", ".err")
-_DEVICE = "nvidia-smi"
-"""How memory that is given beside a step time is taken to be measured."""
 
 
 def _records(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -102,14 +96,6 @@ class KernelCalibration(Calibration):
 
     accelerator: Accelerator
     results: tuple[KernelResult, ...]
-
-
-@dataclass(frozen=True, repr=False, kw_only=True)
-class StepCalibration(Calibration):
-    """Measured training steps against the model, and what each part alone could explain, the best plausible one first."""
-
-    steps: tuple[OwnRun, ...]
-    parts: tuple[PartFactor, ...]
 
 
 def read_logs(logs: Sequence[str | Path], *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
@@ -203,7 +189,6 @@ def fabric(
             "warnings": list(fit.warnings),
             "tiers": tiers,
             "held_out_error": float(fit.held_out["error"].mean()) if len(fit.held_out) else None,
-            "lines": _records([line._asdict() for line in fit.lines]),
             "points": points,
         },
         problems=fit.problems,
@@ -254,97 +239,6 @@ def kernels(
     )
 
 
-class PartFactor(NamedTuple):
-    """One part of the step, and the factor on it alone that brings the model closest to what was measured."""
-
-    part: str  # Where time is paid, or ``constant`` for a time added to every step
-    share: float  # Of the model's step times. [-]
-    factor: float  # On the part; seconds for ``constant``
-    error_left: float  # Mean relative error of all steps with it. [-]
-    # Whether the part would change by less than half or double, a constant be a fifth of a step
-    plausible: bool
-
-
-def part_factors(steps: Sequence[OwnRun]) -> list[PartFactor]:
-    """Return what each part alone could explain, the best plausible one first: one that explains a step may miss the next."""
-    model = np.array([float(step.est.step_time_s) for step in steps])
-    measured = np.array([step.time_s for step in steps])
-    parts: dict[str, Any] = {}
-    for index, step in enumerate(steps):
-        for category, seconds in step.est.exposed_by("category").items():
-            parts.setdefault(category, np.zeros(len(steps)))[index] = float(seconds)
-    parts = {part: seconds for part, seconds in parts.items() if seconds.sum() >= 1e-3 * model.sum()}
-    found = []
-    for part, seconds in {**parts, "constant": np.ones(len(steps))}.items():
-        # Least squares on relative errors: how many times the part must be added.
-        weight = seconds / measured
-        more = float(np.sum(weight * (measured - model) / measured) / np.sum(weight * weight))
-        if part == "constant":
-            share, factor, plausible = float("nan"), more, abs(more) <= 0.2 * float(measured.min())
-        else:
-            share, factor = float(seconds.sum() / model.sum()), max(1.0 + more, 0.0)
-            plausible, more = 0.5 <= factor <= 2.0, factor - 1.0
-        error = float(np.abs((model + more * seconds) / measured - 1.0).mean())
-        found.append(PartFactor(part, share, factor, error, plausible))
-    return sorted(found, key=lambda one: (not one.plausible, one.error_left))
-
-
-def steps(
-    measured: Sequence[str] | Mapping[str, tuple[Estimate, float]], *, overhead: bool = False
-) -> StepCalibration:
-    """Compare measured training steps with the model, and say which part could explain the difference.
-
-    Parameters
-    ----------
-    measured : sequence of str, or mapping
-        Job files with what a step took, ``"job.yaml=5.21s,61GiB"``, or with the log of their training,
-        ``"job.yaml=train.log"``; or estimates with the seconds of a step, by name.
-    overhead : bool
-        Also try a constant that is added to every step.
-    """
-    found = _given(measured) if isinstance(measured, Mapping) else [_measured(text) for text in measured]
-    parts = tuple(one for one in part_factors(found) if overhead or one.part != "constant")
-    rows = [
-        {
-            "job": step.name,
-            "measured_step_time_s": step.time_s,
-            "step_time_s": float(step.est.step_time_s),
-            "relative_error": float(step.est.step_time_s) / step.time_s - 1,
-            "measured_memory_bytes": step.memory_bytes,
-            "memory_bytes_per_gpu": step.model_memory_bytes,
-        }
-        for step in found
-    ]
-    explained = _records([one._asdict() for one in parts])
-    record = {"steps": _records(rows), "explanations": explained}
-    return StepCalibration(steps=tuple(found), parts=parts, rows=rows, record=record)
-
-
-def _given(measured: Mapping[str, tuple[Estimate, float]]) -> list[OwnRun]:
-    """Return estimates with the seconds of a step as runs."""
-    for name, (_, time_s) in measured.items():
-        if not time_s > 0:
-            raise DataError(f"{name}: step time: expected more than 0 s")
-    return [OwnRun(name, est, float(time_s), memory_kind=_DEVICE) for name, (est, time_s) in measured.items()]
-
-
-def _measured(text: str) -> OwnRun:
-    """Read ``job.yaml=5.21s,61GiB``, or ``job.yaml=train.log``."""
-    name, _, rest = text.rpartition("=")
-    path, (time, _, memory) = Path(name), rest.partition(",")
-    if not time or not path.name:
-        raise DataError(f"{text}: expected a job and its step time or its log, such as job.yaml=5.21s")
-    if Path(time).suffix in _LOG_ENDINGS or Path(time).is_file():
-        return logged(path.stem, estimate(**read_job(path)), Path(time))
-    time_s = read_quantity("step time", time, "s")
-    if not 1e-6 <= time_s <= 1e7:
-        raise DataError(f"{text}: step time: expected 1 us to 10,000,000 s")
-    memory_bytes = read_quantity("memory", memory, "B") if memory else float("nan")
-    if memory_bytes <= 0:
-        raise DataError(f"{text}: memory: expected more than 0 B")
-    return OwnRun(path.stem, estimate(**read_job(path)), time_s, memory_bytes, _DEVICE)
-
-
 def runs(
     measured: Sequence[str | Path] | str | Path | Mapping[str, tuple[Estimate, float]],
     *,
@@ -356,8 +250,9 @@ def runs(
     Parameters
     ----------
     measured : sequence of path, or mapping
-        Tables of runs (.csv), job files with ``measured`` (.yaml), training logs; or estimates with the seconds of
-        a step, by name.
+        Tables of runs (.csv), job files with ``measured`` (.yaml), training logs; jobs with what a step took,
+        ``"job.yaml=5.21s,61GiB"``, or with their log, ``"job.yaml=train.log"``; or estimates with the seconds of a step,
+        by name.
     job : mapping, optional
         Fields of a job below those of every row, and the job of every log.
     progress : callable, optional
@@ -375,6 +270,6 @@ def runs(
         If a file, a row or a field cannot be read.
     """
     if isinstance(measured, Mapping):
-        return fit_site(_given(measured), progress)
+        return fit_site(given_runs(measured), progress)
     files = [measured] if isinstance(measured, str | Path) else measured
     return fit_site(read_runs(files, job), progress)

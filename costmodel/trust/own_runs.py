@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from costmodel.base.errors import CostModelError, DataError, near_hint, shown
+from costmodel.base.files import is_there
+from costmodel.base.units import read_quantity
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, canonical, names
 from costmodel.describe.jobs.merge import (
@@ -29,6 +31,9 @@ NAMED = ("name", "id")
 _BESIDE = (*NAMED, *TIME, *MEMORY, "memory_kind", "job", "notes", "source", "reference")
 """Columns of a table that are no fields of a job."""
 _MOST_ROWS = 5000
+_LOG_ENDINGS = (".log", ".out", ".txt", ".gz", ".err")
+_BESIDE_A_TIME = "nvidia-smi"
+"""How memory that is given beside a step time is taken to be measured."""
 _TABLES, _JOBS = (".csv", ".tsv"), (".yaml", ".yml")
 
 
@@ -51,7 +56,7 @@ class OwnRun(NamedTuple):
 
 
 def read_runs(files: Sequence[str | Path], job: Mapping[str, Any] | None = None) -> list[OwnRun]:
-    """Read measured runs from tables (.csv), job files with `measured` (.yaml) and training logs (anything else)."""
+    """Read measured runs from tables (.csv), job files with `measured` (.yaml), ``job.yaml=5.2s`` and logs (all else)."""
     base = {key: value for key, value in (job or {}).items() if value is not None}
     if not files:
         raise DataError("runs: expected a table, a job file or a log")
@@ -60,7 +65,9 @@ def read_runs(files: Sequence[str | Path], job: Mapping[str, Any] | None = None)
     for file in map(Path, files):
         # Logs are called alike in every folder: there the folder tells them apart.
         name = file.stem if stems[file.stem] == 1 else str(file)
-        if file.suffix.lower() in _TABLES:
+        if "=" in str(file) and not is_there(file):
+            found.append(_stated(str(file), base))
+        elif file.suffix.lower() in _TABLES:
             found += _of_table(file, base)
         elif file.suffix.lower() in _JOBS:
             found.append(_of_job_file(file, base)._replace(name=name))
@@ -72,6 +79,32 @@ def read_runs(files: Sequence[str | Path], job: Mapping[str, Any] | None = None)
     if len(found) > _MOST_ROWS:
         raise DataError(f"runs: expected at most {_MOST_ROWS:,} rows, got {len(found):,}")
     return found
+
+
+def given_runs(measured: Mapping[str, tuple[Estimate, float]]) -> list[OwnRun]:
+    """Return estimates with the seconds of a step as runs."""
+    for name, (_, time_s) in measured.items():
+        if not time_s > 0:
+            raise DataError(f"{name}: step time: expected more than 0 s")
+    return [OwnRun(name, est, float(time_s)) for name, (est, time_s) in measured.items()]
+
+
+def _stated(text: str, base: Mapping[str, Any]) -> OwnRun:
+    """Read ``job.yaml=5.21s,61GiB``, or ``job.yaml=train.log``."""
+    name, _, rest = text.rpartition("=")
+    path, (time, _, memory) = Path(name), rest.partition(",")
+    if not time or not path.name:
+        raise DataError(f"{text}: expected a job and its step time or its log, such as job.yaml=5.21s")
+    est = estimate(**merge_jobs(base, read_job(path)))
+    if Path(time).suffix in _LOG_ENDINGS or is_there(Path(time)):
+        return logged(path.stem, est, Path(time))
+    time_s = read_quantity("step time", time, "s")
+    memory_bytes = read_quantity("memory", memory, "B") if memory else float("nan")
+    if not 1e-6 <= time_s <= 1e7:
+        raise DataError(f"{text}: step time: expected 1 us to 10,000,000 s")
+    if memory_bytes <= 0:
+        raise DataError(f"{text}: memory: expected more than 0 B")
+    return OwnRun(path.stem, est, time_s, memory_bytes, _BESIDE_A_TIME)
 
 
 def logged(name: str, est: Estimate, log: Path) -> OwnRun:

@@ -226,7 +226,7 @@ def test_old_names_of_commands_go_on_and_no_help_lists_them(run):
         (("schema", "job"), ("read", "--schema", "job")),
         (("roofline", *SMALL), ("estimate", *SMALL, "--roofline")),
         (("trace", *SMALL, "--format", "json"), ("estimate", *SMALL, "--trace", "-", "--format", "json")),
-        (("calibrate", "steps", "no.yaml=5s"), ("observed", "calibrate", "steps", "no.yaml=5s")),
+        (("calibrate", "runs", "no.yaml=5s"), ("observed", "calibrate", "runs", "no.yaml=5s")),
         (("schema", "nonsense"), ("read", "--schema", "nonsense")),
     ):
         assert run(*before)[:2] == run(*now)[:2]

@@ -1,4 +1,4 @@
-"""`costmodel observed calibrate kernels` and `steps`: constants found again, bad rows named, nothing half done."""
+"""`costmodel observed calibrate kernels`: constants found again, bad rows named, nothing half done."""
 
 import json
 from functools import partial
@@ -10,9 +10,7 @@ from test_fit_scripts import attention_s
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_accelerator
 from costmodel.describe.hardware.kernels import AttentionPassBlock, MatmulBlock
-from costmodel.estimates.estimate import estimate
 from costmodel.physics.kernels.roofline import AttentionPassConstants, MatmulConstants, matmul_time
-from costmodel.trust.calibrate import part_factors
 from costmodel.trust.calibration.kernel_csv import read_timings, table_of
 from costmodel.trust.calibration.kernel_fits import (
     constants_block,
@@ -22,7 +20,6 @@ from costmodel.trust.calibration.kernel_fits import (
     predict_attention,
     predict_memory,
 )
-from costmodel.trust.own_runs import OwnRun
 
 H200 = load_accelerator("h200")
 MEMORY = H200.memory_bandwidth_bytes_per_s
@@ -120,61 +117,6 @@ def test_bad_timings_are_named_by_file_and_line_and_nothing_is_written(tmp_path,
         assert main(command) == 2
         assert message in capsys.readouterr().err
     assert not profile.exists()
-
-
-JOB = {"model": "llama3-8b", "gpus": 64, "layout": "tp4 pp2", "global_batch": 512, "seq_len": 8192}
-OTHER = {
-    **JOB,
-    "model": "llama3-70b",
-    "layout": "tp8",
-    "global_batch": 64,
-    "zero_stage": 3,
-    "recompute": "full",
-}
-
-
-def test_what_was_changed_is_named_first():
-    jobs = [estimate(**JOB), estimate(**OTHER)]
-
-    def measured(category, factor):
-        return [
-            OwnRun("job", one, float(one.step_time_s + (factor - 1) * one.exposed_by("category")[category]))
-            for one in jobs
-        ]
-
-    for category, factor in (("math", 1.15), ("communication", 1.4)):
-        best = part_factors(measured(category, factor))[0]
-        assert best.part == category
-        assert best.factor == pytest.approx(factor, rel=1e-6)
-        assert best.error_left < 1e-9
-
-
-def test_steps_by_command(tmp_path, capsys):
-    job = tmp_path / "job.yaml"
-    job.write_text("model: llama3-8b\ngpus: 64\nlayout: tp2\nglobal_batch: 512\nseq_len: 8192\n")
-    assert main(["observed", "calibrate", "steps", f"{job}=7s,60GiB"]) == 0
-    out = capsys.readouterr().out
-    assert "GEMM+attention" in out
-    assert "60.0 GiB" in out
-    assert "constant" not in out
-    assert main(["observed", "calibrate", "steps", f"{job}=7s", "--overhead", "--format", "json"]) == 0
-    assert "constant" in {row["part"] for row in json.loads(capsys.readouterr().out)["explanations"]}
-
-
-def test_wrong_steps_are_one_line(tmp_path, capsys):
-    job = tmp_path / "job.yaml"
-    job.write_text("model: llama3-8b\ngpus: 64\nglobal_batch: 512\nseq_len: 8192\n")
-    for text, message in (
-        ("job.yaml", "expected a job and its step time"),
-        ("none.yaml=3s", "none.yaml"),
-        ("{job}=0s", "=0s: step time: expected 1 us to 10,000,000 s"),
-        ("{job}=3", "step time: expected a time such as"),
-        ("{job}=3s,60", "memory: expected a quantity"),
-    ):
-        assert main(["observed", "calibrate", "steps", text.format(job=job)]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
 
 
 def test_shares_end_at_one_and_a_row_that_went_wrong_does_not_rule():

@@ -38,6 +38,7 @@ TPU = {
 }
 GPU = {
     **TPU,
+    "recipe": "maxtext",
     "accelerator": "a100-sxm-80gb",
     "gpus": "8",
     "gpus_per_node": "8",

@@ -319,8 +319,29 @@ def test_runs_far_off_their_predictions_are_told_to_look_at_the_job(tmp_path, ca
         said = f"Your run takes {factor:.2f} times as long as predicted, further than all but a few published runs"
         assert (said in out) == told, factor
         assert "mine.csv:2" in out  # a row without a name is its line
-        assert main(["observed", "calibrate", "steps", f"{job}={factor * step_s}s"]) == 0
-        assert (said in capsys.readouterr().out) == told, factor
+        assert run(f"{job}={factor * step_s}s,60GiB") == 0
+        out = capsys.readouterr().out
+        assert (said in out) == told, factor
+        assert "60.0 GiB" in out
+
+
+def test_a_job_with_what_its_step_took_that_cannot_be_is_one_line(tmp_path, capsys):
+    job = tmp_path / "job.yaml"
+    job.write_text(json.dumps({**JOB, "layout": "tp2"}))
+    for text, message in (
+        ("job.yaml=", "expected a job and its step time"),
+        ("none.yaml=3s", "none.yaml"),
+        ("{job}=0s", "=0s: step time: expected 1 us to 10,000,000 s"),
+        ("{job}=1ns", "step time: expected"),
+        ("{job}=1e300s", "step time: expected"),
+        ("{job}=3", "step time: expected a time such as"),
+        ("{job}=3s,60", "memory: expected a quantity"),
+        ("{job}=none.log", "none.log: cannot be read"),
+    ):
+        assert run(text.format(job=job)) == 2, text
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
 
 
 def test_a_measured_memory_is_in_the_unit_of_its_column(tmp_path):

@@ -124,7 +124,6 @@ def answers(tmp_path_factory):
         "ProfilePage": cm.hardware_profile("h100-sxm-80gb"),
         "RecipePage": cm.recipe("torchtitan"),
         "Listing": cm.recipes_table(),
-        "StepCalibration": cm.calibrate.steps({"fsdp": (est, 5.0)}),
         "RunsCalibration": cm.calibrate.runs({"fsdp": (est, 5.0)}),
         "Watch": cm.watch(log, **SMALL, tp=2),
         "RLEstimate": cm.estimate_rl(**RL_SMALL),

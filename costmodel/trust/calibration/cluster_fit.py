@@ -59,17 +59,6 @@ FAR = 2.0
 """Where the times are further off than this, the starting constants are scaled first."""
 
 
-class AlphaBeta(NamedTuple):
-    """A straight line through one sweep, T = alpha + S beta, as textbooks measure it."""
-
-    run: str
-    points: int
-    alpha_s: float
-    bandwidth_bytes_per_s: float
-    crossover_bytes: float
-    relative_error: float
-
-
 class ClusterFit(NamedTuple):
     """Fitted tiers and what speaks for and against them."""
 
@@ -78,7 +67,6 @@ class ClusterFit(NamedTuple):
     # A row a point (`score`); and of fits to every other size, scored on the sizes between
     points: pd.DataFrame
     held_out: pd.DataFrame
-    lines: tuple[AlphaBeta, ...]  # A straight line through each sweep
     # Why the fit should not be used; sweeps whose large messages it does not give
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -152,7 +140,6 @@ def fit_cluster(runs: Sequence[FabricRun], cluster: Cluster, *, max_error: float
         tiers,
         points,
         score_held_out(runs, cluster.tiers),
-        tuple(straight_line(run) for run in runs),
         tuple(problems),
         tuple(_not_learned(runs, price)),
     )
@@ -296,16 +283,6 @@ def score_held_out(runs: Sequence[FabricRun], base: Sequence[Tier], *, blank: bo
             price = partial(price_run, base=base, tiers=tiers)
             frames.append(score([test for _, test in halves], price))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-
-def straight_line(run: FabricRun) -> AlphaBeta:
-    """Fit T = alpha + S beta by least squares on the times, unweighted."""
-    if len(run.size_bytes) < 2:
-        return AlphaBeta(run.name, len(run.size_bytes), np.nan, np.nan, np.nan, np.nan)
-    beta, alpha = np.polyfit(run.size_bytes, run.time_s, 1)
-    error = float(np.mean(np.abs((alpha + beta * run.size_bytes) / run.time_s - 1.0)))
-    rate = 1.0 / beta if beta > 0 else np.nan
-    return AlphaBeta(run.name, len(run.size_bytes), float(alpha), float(rate), float(alpha * rate), error)
 
 
 def _too_little(runs: Sequence[FabricRun], cluster: Cluster) -> list[str]:
