@@ -39,14 +39,11 @@ class Summary(NamedTuple):
 class Renderers(NamedTuple):
     """The functions that render answers of one class, as ``module:name`` inside `costmodel.reporting`."""
 
-    grids: str
-    """Returns the tables of an answer, given their options."""
-    remarks: str = ""
-    """Returns the remarks below them; empty for no remarks."""
+    grids: str  # Returns the tables of an answer, given their options
+    remarks: str = ""  # Returns the remarks below them; empty for no remarks
     figures: Mapping[str, str] = MappingProxyType({})
     """Functions that return each figure as a chart, by the figure's name."""
-    summary: str = ""
-    """Returns the `Summary` of an answer with long tables; empty for none."""
+    summary: str = ""  # Returns the `Summary` of an answer with long tables; empty for none
 
 
 class Views:
@@ -191,10 +188,8 @@ def rows_of(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 class Listing(Answer):
     """A list of things of one kind, a row each."""
 
-    what: str
-    """The kind, such as ``models``."""
-    table: Mapping[str, Sequence[Any]]
-    """Columns."""
+    what: str  # The kind, such as ``models``
+    table: Mapping[str, Sequence[Any]]  # Columns
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record a row."""

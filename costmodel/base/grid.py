@@ -19,16 +19,11 @@ class Column(NamedTuple):
 class Grid(NamedTuple):
     """A table of texts."""
 
-    title: str
-    """What the table shows."""
-    columns: Sequence[Column]
-    """Left to right."""
-    rows: Sequence[Sequence[str]]
-    """A text a column."""
-    strong: frozenset[int] = frozenset()
-    """Numbers of the rows that are sums."""
-    note: str = ""
-    """A sentence below."""
+    title: str  # What the table shows
+    columns: Sequence[Column]  # Left to right
+    rows: Sequence[Sequence[str]]  # A text a column
+    strong: frozenset[int] = frozenset()  # Numbers of the rows that are sums
+    note: str = ""  # A sentence below
     keys: Sequence[str] = ()
     """What each row is called where it can be opened, empty for a row that cannot; none if no row can."""
 

@@ -47,17 +47,13 @@ Scaled = Literal["time", "memory"]
 class Role:
     """What factors of one kind scale: a row of ``describe/data/factor_roles.csv``."""
 
-    name: str
-    """First part of the factors' names."""
+    name: str  # First part of the factors' names
     scales: str
-    unit: str
-    """What is multiplied, and its unit: s, B or - for a share."""
-    of: Scaled
-    """Which bill it changes."""
+    unit: str  # What is multiplied, and its unit: s, B or - for a share
+    of: Scaled  # Which bill it changes
     keys: tuple[str, ...]
     """What the rest of a name says, in order: generation, bits, link, part, axis, class, recipe."""
-    each_layout: bool
-    """Every layout has a value of its own: two layouts of one job do not err together in it."""
+    each_layout: bool  # Every layout has a value of its own: two layouts of one job do not err together in it
 
 
 ROLES: Mapping[str, Role] = read_records(
@@ -75,14 +71,10 @@ class Factor:
 
     name: str
     role: Role
-    center: float
-    """Median of its natural logarithm; 0 where the calibrated value is the middle. [-]"""
-    spread: float
-    """Scale of the natural logarithm: the standard deviation where tails are normal. [-]"""
-    tail: float
-    """Degrees of freedom of Student's t; infinite for a normal one. [-]"""
-    points: int
-    """Residuals behind it; 0 where it is lent. [-]"""
+    center: float  # Median of its natural logarithm; 0 where the calibrated value is the middle. [-]
+    spread: float  # Scale of the natural logarithm: the standard deviation where tails are normal. [-]
+    tail: float  # Degrees of freedom of Student's t; infinite for a normal one. [-]
+    points: int  # Residuals behind it; 0 where it is lent. [-]
     source: str
 
     @property
@@ -183,12 +175,9 @@ class Belief:
 
     names: tuple[str, ...] = ()
     center: tuple[float, ...] = ()
-    spread: tuple[float, ...] = ()
-    """Means and standard deviations. [-]"""
-    correlation: tuple[tuple[float, ...], ...] = ()
-    """A row a factor. [-]"""
-    tail: tuple[float, ...] = ()
-    """Degrees of freedom of Student's t of each; infinite for normal ones. [-]"""
+    spread: tuple[float, ...] = ()  # Means and standard deviations. [-]
+    correlation: tuple[tuple[float, ...], ...] = ()  # A row a factor. [-]
+    tail: tuple[float, ...] = ()  # Degrees of freedom of Student's t of each; infinite for normal ones. [-]
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

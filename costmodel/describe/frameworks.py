@@ -23,17 +23,13 @@ MEGATRON_2026 = "NVIDIA/Megatron-LM 002526d81b81"
 class Launches:
     """What a framework starts at all: the values of knobs that a plan for it keeps to."""
 
-    framework: str
-    """Name in `FRAMEWORKS` of the one that writes its configurations, or none."""
-    release: str
-    """Whose settings and assertions hold: the framework's own, or a later one of `RELEASES`."""
+    framework: str  # Name in `FRAMEWORKS` of the one that writes its configurations, or none
+    release: str  # Whose settings and assertions hold: the framework's own, or a later one of `RELEASES`
     zero_stage: tuple[int, ...]
-    schedule: tuple[str, ...]
-    """Pipeline schedules, none for no pipeline."""
+    schedule: tuple[str, ...]  # Pipeline schedules, none for no pipeline
     pipeline_layouts: bool
     keeps: Mapping[str, str]
-    chooses: tuple[str, ...]
-    """Switches that its users choose by a setting, and ``axis_order``."""
+    chooses: tuple[str, ...]  # Switches that its users choose by a setting, and ``axis_order``
     source: str
 
 

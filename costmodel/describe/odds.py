@@ -28,12 +28,9 @@ RISK = 0.1
 class FitOdds(NamedTuple):
     """How surely a job fits by its predicted memory over what a GPU offers: a probit of its logarithm."""
 
-    center: float
-    """Logarithm at which as many jobs run out of memory as not. [-]"""
-    spread: float
-    """How sharply: standard deviation of the normal distribution. [-]"""
-    runs: int
-    """Published runs with either outcome. [-]"""
+    center: float  # Logarithm at which as many jobs run out of memory as not. [-]
+    spread: float  # How sharply: standard deviation of the normal distribution. [-]
+    runs: int  # Published runs with either outcome. [-]
     source: str
 
     def probability(self, need_bytes: ArrayLike, offered_bytes: ArrayLike) -> Array:

@@ -67,15 +67,12 @@ class Optimizer:
     iterations: int
     largest_side: float
     """Sides beyond it have no square matrix; infinite where all have one, or none has. [-]"""
-    block: float
-    """Matrices are cut into blocks of at most so many rows and columns. [-]"""
+    block: float  # Matrices are cut into blocks of at most so many rows and columns. [-]
     gathered_bytes: float
     """Bytes an element in which the rank that iterates gathers a matrix which ranks share; 0 where each steps its part
     alone. [B]"""
-    paged: bool
-    """Whether its states live on the host, and come and go with every step."""
-    on_host: bool
-    """Whether a vectorised step of the host exists, which ``offload_optimizer`` needs."""
+    paged: bool  # Whether its states live on the host, and come and go with every step
+    on_host: bool  # Whether a vectorised step of the host exists, which ``offload_optimizer`` needs
     source: str
 
     @property

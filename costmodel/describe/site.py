@@ -32,8 +32,7 @@ class Site:
     """Factors as a site's own runs leave them: their joint distribution, and what it was before the runs."""
 
     belief: Belief
-    path: str = ""
-    """File that it was read from, empty for one made in code."""
+    path: str = ""  # File that it was read from, empty for one made in code
     prior: Mapping[str, tuple[float, float]] = field(default_factory=dict, compare=False)
     """Center and spread of each before the runs. [-]"""
     runs: Sequence[Mapping[str, Any]] = field(default=(), compare=False)

@@ -100,7 +100,7 @@ def decade_of(points: pd.DataFrame) -> pd.Series:
 
 def kernel_grids(found: KernelCalibration) -> list[Grid]:
     """Return the fitted kernels: error of the profile as it was, and of the fit on rows left out."""
-    before = {"Before >": lambda one: f"{one.error_before:.1%}" if np.isfinite(one.error_before) else "–"}
+    before = {"Before >": lambda one: f"{one.error_before:.1%}"}
     grid = table_of("kernels", found.results, before)
     named = [
         column._replace(title=f"{found.accelerator.name} was off") if column.title == "Before" else column

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import DataError
 from costmodel.describe.hardware.cluster import Accelerator, Cluster
@@ -33,39 +31,18 @@ from costmodel.trust.site_fit import RunsCalibration, fit_site
 from costmodel.trust.step_times import step_times as step_times
 
 
-def _records(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows as JSON has them: none for a number that is none."""
-    return [
-        {
-            key: None if isinstance(value, float) and not np.isfinite(value) else value
-            for key, value in row.items()
-        }
-        for row in rows
-    ]
-
-
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Calibration(Answer):
-    """What measurements say of a profile or of the model.
+    """What measurements say of a profile."""
 
-    Attributes
-    ----------
-    rows : list of dict
-        A record a point, a kernel or a step.
-    record : dict
-        All of it as plain data.
-    problems, warnings : tuple of str
-        Why the fit should not be used, empty if it is sound; and which measurements it does not give.
-    """
-
-    rows: list[dict[str, Any]]
-    record: dict[str, Any]
-    problems: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    rows: list[dict[str, Any]]  # A record a point or a kernel
+    record: dict[str, Any]  # All of it as plain data
+    problems: tuple[str, ...] = ()  # Why the fit should not be used, empty if it is sound
+    warnings: tuple[str, ...] = ()  # Which measurements it does not give
     texts: Callable[[Path], dict[Path, str]] | None = None
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row a point, a kernel or a step."""
+        """Return a row a point or a kernel."""
         return columns_of(self.rows) if self.rows else {}
 
     def to_dict(self) -> dict[str, Any]:
@@ -231,7 +208,7 @@ def kernels(
         accelerator=device,
         results=tuple(results),
         rows=rows,
-        record={"kernels": [row | block for row, block in zip(_records(rows), blocks, strict=True)]},
+        record={"kernels": [row | block for row, block in zip(rows, blocks, strict=True)]},
         problems=tuple(problems),
         texts=lambda path: {
             path: accelerator_text(path, accelerator, device, results, source, profile_path=profile_path)

@@ -70,10 +70,8 @@ class Share(NamedTuple):
 
     share: float | None
     runs: int
-    sources: int
-    """Number of families of sources."""
-    spread: float
-    """Standard deviation over families of the median log factor; nan with one family. [-]"""
+    sources: int  # Number of families of sources
+    spread: float  # Standard deviation over families of the median log factor; nan with one family. [-]
 
 
 Shares = Mapping[tuple[str, str], Share]

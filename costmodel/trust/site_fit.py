@@ -146,24 +146,12 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class RunsCalibration(Answer):
-    """What measured runs say of the factors.
+    """What measured runs say of the factors."""
 
-    Attributes
-    ----------
-    runs : tuple of OwnRun
-        Jobs with what was measured.
-    site : Site
-        Posterior of the factors that they speak of.
-    moves : tuple of FactorMove
-        These factors, those of which most was told first.
-    fits : tuple of RunFit
-        A row a measurement.
-    """
-
-    runs: tuple[OwnRun, ...]
-    site: Site
-    moves: tuple[FactorMove, ...]
-    fits: tuple[RunFit, ...]
+    runs: tuple[OwnRun, ...]  # Jobs with what was measured
+    site: Site  # Posterior of the factors that they speak of
+    moves: tuple[FactorMove, ...]  # These factors, those of which most was told first
+    fits: tuple[RunFit, ...]  # A row a measurement
 
     @cached_property
     def errors(self) -> dict[str, float]:

@@ -51,27 +51,14 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class StepTimes(Answer):
-    """The steps of a log.
+    """The steps of a log."""
 
-    Attributes
-    ----------
-    log : StepLog
-        What was read.
-    times_s : ndarray
-        A step each line of the log that was kept. [s]
-    steady : ndarray of bool
-        Which of them count.
-    running : ndarray of bool
-        Those, and lines that are far off them without a reason that the log gives: what a watch looks at.
-    left_out : tuple of LeftOut
-        The others, by reason.
-    """
-
-    log: StepLog
-    times_s: Array
-    steady: Flags
+    log: StepLog  # What was read
+    times_s: Array  # A step each line of the log that was kept. [s]
+    steady: Flags  # Which of them count
+    # Those, and lines that are far off them without a reason that the log gives: what a watch looks at
     running: Flags
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[LeftOut, ...]  # The others, by reason
 
     @cached_property
     def step_time_s(self) -> float:

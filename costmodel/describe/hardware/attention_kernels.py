@@ -13,8 +13,7 @@ class AttentionKind:
     """A way to compute attention: a row of ``describe/data/attention_kernels.csv``."""
 
     name: str
-    is_open: bool
-    """Whether it means what the software of the device takes, and is never run by this name."""
+    is_open: bool  # Whether it means what the software of the device takes, and is never run by this name
     writes_scores: bool
     """Whether the matrix of scores goes through HBM between two batched products; otherwise one fused kernel keeps
     nothing quadratic, at the constants that an accelerator's ``kernels`` block has under its name."""

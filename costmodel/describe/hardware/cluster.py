@@ -135,10 +135,8 @@ class Storage:
 class Host(NamedTuple):
     """What the GPUs of one node share."""
 
-    memory_bytes: float
-    """Main memory of a node. [B]"""
-    memory_bandwidth_bytes_per_s: float
-    """Peak of all its channels together, reads and writes. [B/s]"""
+    memory_bytes: float  # Main memory of a node. [B]
+    memory_bandwidth_bytes_per_s: float  # Peak of all its channels together, reads and writes. [B/s]
     gpus_per_link: int
     """GPUs that share one link to it (two A100 behind a PCIe switch with one port to the CPU). [-]"""
 
@@ -151,10 +149,8 @@ class OtherNodes(NamedTuple):
 
     nodes: int
     accelerator: Accelerator
-    batch_by_speed: bool
-    """Whether replicas on them get another part of the batch, so that no replica waits."""
-    more_memory_bytes: float
-    """Memory of its GPUs less that of the cluster's own. [B]"""
+    batch_by_speed: bool  # Whether replicas on them get another part of the batch, so that no replica waits
+    more_memory_bytes: float  # Memory of its GPUs less that of the cluster's own. [B]
     prices_usd_per_gpu_hour: tuple[float | None, float | None] = NO_PRICES
     """List prices of the cluster's own nodes and of these, None where there is none or one was given. [USD/h]"""
 

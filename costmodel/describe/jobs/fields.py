@@ -27,36 +27,26 @@ ANY_FRAMEWORK = "any"
 class Field:
     """A field of a job or of a search: a row of ``describe/data/fields.csv``."""
 
-    name: str
-    """Key of a job file, keyword in Python, column of a CSV."""
+    name: str  # Key of a job file, keyword in Python, column of a CSV
     group: str
     """job: what is trained where; layout: how it is spread over the GPUs; search, run, rl: what `plan` and `sweep`, a
     whole run, a step of reinforcement learning take beside a job; solve: money and time to solve for; generate, look:
     other commands."""
-    kind: str
-    """How a value is read: a name in `costmodel.describe.jobs.reading`."""
-    unit: str
-    """Of its numbers; ``text`` and ``bool`` for what is none."""
+    kind: str  # How a value is read: a name in `costmodel.describe.jobs.reading`
+    unit: str  # Of its numbers; ``text`` and ``bool`` for what is none
     least: float
-    most: float
-    """Range of a number; what lies outside is refused wherever it comes from."""
+    most: float  # Range of a number; what lies outside is refused wherever it comes from
     default: object
     default_text: str
     """Value where none is given, none if there is no single one; and in words what `default` cannot say."""
-    thousand: float
-    """What ``k`` stands for, 0 where ``16k`` has two readings and is refused."""
+    thousand: float  # What ``k`` stands for, 0 where ``16k`` has two readings and is refused
     flag: str
-    short: str
-    """Of the command line; ``--name`` where none is named."""
-    aliases: tuple[str, ...]
-    """Other names that mean the same in a file, as a keyword and as a flag."""
-    turned: str
-    """How a search turns it: a placement (where ranks sit), a policy on top of one, or empty."""
-    choices: tuple[str, ...]
-    """The words that a word may be, where the table lists them."""
+    short: str  # Of the command line; ``--name`` where none is named
+    aliases: tuple[str, ...]  # Other names that mean the same in a file, as a keyword and as a flag
+    turned: str  # How a search turns it: a placement (where ranks sit), a policy on top of one, or empty
+    choices: tuple[str, ...]  # The words that a word may be, where the table lists them
     meaning: str
-    hint: str
-    """What it says, and how it is written, in the words of every help text."""
+    hint: str  # What it says, and how it is written, in the words of every help text
     marks: frozenset[str]
     """required: a job is incomplete without it; several: `plan` takes several values at once; swept: a list of it makes
     a point each of a `sweep`; places: it says where ranks sit; degree: a layout text may name it; column: tables of

@@ -82,20 +82,15 @@ class Job:
     optimizer: Optimizer = OPTIMIZERS["adamw"]
     tokens: float | None = None
     pipeline_layout: tuple[Chunk, ...] = ()
-    balanced_stages: bool = False
-    """Layers are balanced over stages to offset the LM head."""
-    tuning: Tuning = field(default_factory=Tuning)
-    """What of the model is trained."""
-    packing: Packing = field(default_factory=Packing)
-    """How long the documents of a sequence are."""
-    images: Images = field(default_factory=Images)
-    """Images of a sequence."""
+    balanced_stages: bool = False  # Layers are balanced over stages to offset the LM head
+    tuning: Tuning = field(default_factory=Tuning)  # What of the model is trained
+    packing: Packing = field(default_factory=Packing)  # How long the documents of a sequence are
+    images: Images = field(default_factory=Images)  # Images of a sequence
     factors: Factors = NOMINAL
     """What the calibrated constants are multiplied by; samples of them are leading dimensions of every figure."""
     belief: Belief = PRIOR
     """What is known of the factors beyond the shipped spreads: what samples are drawn from."""
-    site: str = ""
-    """File that factors and belief are from, empty where there is none."""
+    site: str = ""  # File that factors and belief are from, empty where there is none
 
     @property
     def policy(self) -> Switches:

@@ -18,8 +18,7 @@ Array = NDArray[np.float64]
 class Packing:
     """How long the documents of a sequence are; attention stays inside each."""
 
-    mean: float = 0.0
-    """Tokens of a document, 0 for one a sequence. [-]"""
+    mean: float = 0.0  # Tokens of a document, 0 for one a sequence. [-]
     spread: float = 0.0
     """Standard deviation of its length over the mean; lengths are taken to be lognormal. [-]"""
 
@@ -45,12 +44,9 @@ class Packing:
 class Images:
     """Images of a sequence, or clips of audio, for the tower of a model."""
 
-    per_sample: float = 0.0
-    """Images of a sequence; with 0 the tower has no price. [-]"""
-    tokens: float = 0.0
-    """Tokens of the language model that an image becomes, the mean. [-]"""
-    spread: float = 0.0
-    """Standard deviation of them over the mean. [-]"""
+    per_sample: float = 0.0  # Images of a sequence; with 0 the tower has no price. [-]
+    tokens: float = 0.0  # Tokens of the language model that an image becomes, the mean. [-]
+    spread: float = 0.0  # Standard deviation of them over the mean. [-]
 
     @property
     def fields(self) -> dict[str, float]:

@@ -45,12 +45,9 @@ class Tuning:
 
     lora_rank: int = 0
     """Rank of the adapters; 0 for none, and then the base is trained but for what is `frozen`. [-]"""
-    lora_targets: tuple[str, ...] = ()
-    """Of `TARGETS`."""
-    base_dtype: str = "bf16"
-    """In which the matrices of frozen layers lie."""
-    frozen: tuple[str, ...] = ()
-    """Parts without gradients, of `PARTS`; all of them where there are adapters."""
+    lora_targets: tuple[str, ...] = ()  # Of `TARGETS`
+    base_dtype: str = "bf16"  # In which the matrices of frozen layers lie
+    frozen: tuple[str, ...] = ()  # Parts without gradients, of `PARTS`; all of them where there are adapters
 
     @property
     def whole(self) -> bool:

@@ -33,8 +33,7 @@ class Family(NamedTuple):
 
     parts: tuple[tuple[str, Any], ...] = ()
     """Functions that read several fields at once, each with its argument."""
-    fields: Mapping[str, Any] = {}
-    """Other fields: a constant, or text for `value_of`."""
+    fields: Mapping[str, Any] = {}  # Other fields: a constant, or text for `value_of`
     reads: tuple[str, ...] = ()
     never: Mapping[str, str] = {}
     only: Mapping[str, Any] = {}
@@ -75,8 +74,7 @@ class HuggingFaceModel(NamedTuple):
     """A model read from a config, and what was not understood of it."""
 
     model: Model
-    ignored: tuple[str, ...]
-    """Keys that may shape the model but were not read; worth a warning."""
+    ignored: tuple[str, ...]  # Keys that may shape the model but were not read; worth a warning
     notes: tuple[str, ...] = ()
     """Sentences: class defaults that the file leaves out, towers that are not priced."""
 

@@ -22,12 +22,9 @@ class Text(NamedTuple):
     """The language model's part of a config."""
 
     raw: dict[str, Any]
-    defaults: Mapping[str, Any]
-    """What its class fills in; empty unless it is nested."""
-    outer: tuple[str, ...] = ()
-    """Keys beside it that may matter."""
-    left_out: tuple[str, ...] = ()
-    """Sentences: towers that are not priced."""
+    defaults: Mapping[str, Any]  # What its class fills in; empty unless it is nested
+    outer: tuple[str, ...] = ()  # Keys beside it that may matter
+    left_out: tuple[str, ...] = ()  # Sentences: towers that are not priced
 
 
 def language_model(raw: Mapping[str, Any], origin: str) -> Text:

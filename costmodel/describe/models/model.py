@@ -50,16 +50,11 @@ class LayerKind(NamedTuple):
     """``dense`` or ``moe``, with ``-window`` where attention is windowed and the kind of another mixer;
     ``mlp`` or ``experts`` without a mixer, the mixer alone without an MLP."""
     is_moe: bool
-    window: int
-    """Tokens a query looks back on, 0 for all."""
-    attends: bool = True
-    """It has the model's attention."""
-    mixer: AnyMixer | None = None
-    """What else mixes its tokens."""
-    has_mlp: bool = True
-    """It has an MLP or experts."""
-    heads: OtherHeads | None = None
-    """Its attention's own heads where they are not the model's."""
+    window: int  # Tokens a query looks back on, 0 for all
+    attends: bool = True  # It has the model's attention
+    mixer: AnyMixer | None = None  # What else mixes its tokens
+    has_mlp: bool = True  # It has an MLP or experts
+    heads: OtherHeads | None = None  # Its attention's own heads where they are not the model's
 
     @property
     def selects(self) -> int:

@@ -36,10 +36,8 @@ _PREDICTING = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_mod
 class Size(NamedTuple):
     """What is known of a model without a price."""
 
-    shape: dict[str, Any]
-    """Parameters, layers and widths, under the names of `Model`."""
-    left_out: tuple[str, ...]
-    """Sentences: towers and layers that are not counted."""
+    shape: dict[str, Any]  # Parameters, layers and widths, under the names of `Model`
+    left_out: tuple[str, ...]  # Sentences: towers and layers that are not counted
 
 
 def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:

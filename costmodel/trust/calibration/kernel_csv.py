@@ -64,10 +64,8 @@ def table_of(columns: Sequence[str], rows: Sequence[Sequence[float]], sources: S
 class Timings(NamedTuple):
     """What CSV files hold, and what is wrong with them."""
 
-    matmul: Mapping[tuple[str, str], Rows]
-    """By operator (matmul, grouped_matmul) and dtype."""
-    attention: Mapping[str, Rows]
-    """By kernel."""
+    matmul: Mapping[tuple[str, str], Rows]  # By operator (matmul, grouped_matmul) and dtype
+    attention: Mapping[str, Rows]  # By kernel
     memory: Rows | None
     problems: tuple[LogProblem, ...]
 
