@@ -1,6 +1,6 @@
 """Following a launch script: what it sets and the commands that it would start, without starting any.
 
-A small part of the shell is read: assignments, arrays, conditions, loops of known turns, functions, here documents,
+A small part of the shell is read: assignments, arrays, conditions, loops of known turns, here documents,
 ``source`` below the script's own folder. Where only running the script tells how it goes on, nothing is guessed: what
 depends on it is marked as not known, by the construct's name and line (see `shell_words`).
 """
@@ -8,13 +8,10 @@ depends on it is marked as not known, by the construct's name and line (see `she
 from __future__ import annotations
 
 import fnmatch
-import operator
 import os
 import re
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Literal
@@ -22,7 +19,8 @@ from typing import Literal
 from costmodel.base.errors import CostModelError
 from costmodel.base.files import is_there
 from costmodel.interop.shell_words import (
-    LONGEST,
+    ANY_MARK,
+    WORD_MARKS,
     Scope,
     Values,
     changed_in,
@@ -30,20 +28,15 @@ from costmodel.interop.shell_words import (
     end_of_piece,
     is_unknown,
     missing_in,
-    unknown,
-    whole_number,
     without_marks,
 )
+from costmodel.interop.text_file import read_text
 
-_MARKS = re.compile("[\ue000-\ue005]")
-_WORD_MARKS = re.compile("[\ue004\ue005]")
-"""Of words that are expanded already, as those of `eval`: what is missing stays marked."""
-_MOST_COMPARED = 10_000_000
-"""Characters of a text times those of its pattern."""
 _LONGEST, _STEP, _MOST_TURNS, _DEEPEST = 1_000_000, 150, 500, 24
 _SHELLS = ("bash", "sh", "zsh")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _PRINTERS = ("echo", "printf", "cat", "dirname", "basename", "realpath", "readlink", "pwd", "expr")
+_QUIET = ("true", ":", "false", "break", "continue", "return", "shift", "set")
 _NOT_FOLLOWED = ("read", "mapfile", "readarray", "let", "getopts")
 """Commands that set variables as only running the script tells."""
 _SETS_NO_FLAGS = re.compile(
@@ -53,8 +46,6 @@ _SETS_NO_FLAGS = re.compile(
 
 Status = bool | Literal["program"] | None
 """Whether a command succeeds: a program is taken to, None where only running the script tells."""
-_IS_PROGRAM: Literal["program"] = "program"
-_TRUE: Status = True
 
 
 @dataclass
@@ -97,19 +88,16 @@ def follow(
     """
     if len(text) > _LONGEST:
         raise CostModelError(f"expected a script of at most {_LONGEST:,} characters, got {len(text):,}")
-    slurm: dict[str, str] = {}
-    for option, value in _slurm_options(text):
-        # The job's own come before those of jobs that it submits.
-        slurm.setdefault(option, value)
+    # The job's own options come before those of jobs that it submits.
+    slurm = dict(reversed(_slurm_options(text)))
     places = [] if folder is None else [folder, *map(Path, allowed)]
     walker = _Walker({**_slurm_variables(slurm), **(environment or {})}, places, f"./{name}")
     try:
-        with suppress(_EndError):
-            walker.run(_parsed(_MARKS.sub("", text)))
+        walker.nested(ANY_MARK.sub("", text), 1)
     except RecursionError:
         raise CostModelError("the script is nested too deeply") from None
-    scope, notes = walker.scope, list(dict.fromkeys(walker.notes))
-    return Followed(walker.launches, scope.values, walker.files, slurm | walker.slurm, notes, scope.unread)
+    notes = list(dict.fromkeys(walker.notes))
+    return Followed(walker.launches, walker.values, walker.files, slurm | walker.slurm, notes, walker.unread)
 
 
 # Options of Slurm
@@ -118,6 +106,8 @@ _SLURM = re.compile(r"^#SBATCH[ \t]+([^\n#]*)", re.M)
 _GLUED = re.compile(r"-([A-Za-z])(\d\S*)")
 _SHORT = dict(N="nodes", n="ntasks", G="gpus", J="job-name", t="time", p="partition", A="account")
 """Options of sbatch by their letter; case matters."""
+_GPUS = {"gpus-per-node": r"(?:[\w.-]+:)*(\d+)", "gres": r"(?:.*,)?gpu(?::[\w.-]+)?:(\d+)"}
+"""sbatch(1): ``--gpus-per-node=[type:]number``, ``--gres=gpu[:type]:number`` among others."""
 
 
 def _slurm_options(text: str) -> list[tuple[str, str]]:
@@ -132,10 +122,9 @@ def options_of(words: list[str]) -> dict[str, str]:
     ({'nodes': '4', 'gpus-per-node': '8'}, {'nodes': '4', 'exclusive': ''})
     """
     found = {}
-    for place, word in enumerate(words):
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
         if not word.startswith("-"):
             continue
-        following = "".join(words[place + 1 : place + 2])
         if glued := _GLUED.fullmatch(word):
             option, value = glued.groups()
         else:
@@ -159,60 +148,35 @@ def _slurm_variables(slurm: Mapping[str, str]) -> dict[str, str | list[str]]:
 
 
 def gpus_per_node(slurm: Mapping[str, str]) -> str:
-    """Return what a Slurm job asks for on each node, empty if it does not say."""
-    # sbatch(1): --gpus-per-node=[type:]number, --gres=gpu[:type]:number among others.
-    for option, pattern in (
-        ("gpus-per-node", r"(?:[\w.-]+:)*(\d+)"),
-        ("gres", r"(?:.*,)?gpu(?::[\w.-]+)?:(\d+)"),
-    ):
-        found = re.match(pattern, slurm.get(option, ""))
-        if found:
-            return found[1]
-    return ""
+    """Return what a Slurm job asks for on each node, empty if it has no such option."""
+    matches = (re.match(pattern, slurm.get(option, "")) for option, pattern in _GPUS.items())
+    return next((found[1] for found in matches if found), "")
 
 
-# A script as a list of commands
+# A script as words and the signs between them
 
-_CLOSE = ("fi", "done", "esac", "}", "then", "elif", "else", "do")
-_GROUPS = {"{": "}", "(": ")"}
 _JOINS = ("&&", "||", "|", "|&")
-_SEPARATORS = ("\n", ";", "&", ";;", ";&", ";;&", *_JOINS)
+_SEPARATORS = ("\n", ";", "&", *_JOINS)
+_NEXT_CASE = (";;", ";&", ";;&")
+_CLOSE = ("fi", "done", "esac", "}", "then", "elif", "else", "do", ")", *_NEXT_CASE)
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
 _FUNCTION = re.compile(
     r"(?:function[ \t]+([\w.:-]+)(?:[ \t]*\([ \t]*\))?|([A-Za-z_][\w.:-]*)[ \t]*\([ \t]*\))\s*(?=[{(])"
 )
 _BLANK = re.compile(r"(?:[ \t\r]|\\\n)+|#[^\n]*")
-_REDIRECT = re.compile(r"(?:\d*|&)(<<<|<<[-']?|>>?[&|]?|<[&>]?)(?!\()")
+_REDIRECT = re.compile(r"(\d*|&)(<<<|<<[-']?|>>?[&|]?|<[&>]?)(?!\()")
 _SIGN = re.compile(rf"{_REDIRECT.pattern}|&&|\|\|?&?|;;&?|;&|[;&()\n]")
 _STOPS = " \t\r\n;&|()<>"
 
 
-@dataclass
-class _Command:
-    """A command as it is written; `joined` is the ``&&``, ``||`` or ``|`` before it.
-
-    An array ``name=( … )`` is one word, a function's head ``()`` and its name. `blocks` are the commands inside of a compound
-    one: of an ``if`` each condition and what follows it, of a loop its condition and its body. `document` is a here
-    document and the sign before it, `target` the file that the output goes to.
-    """
-
-    line: int
-    joined: str
-    negated: bool
-    words: list[str]
-    blocks: list[list[_Command]] = field(default_factory=list)
-    document: tuple[str, str] = ("", "")
-    target: str = ""
-
-
-def _tokens(text: str, line: int = 1) -> Iterator[tuple[int, str]]:
+def _tokens(text: str, line: int) -> Iterator[tuple[int, str]]:
     """Yield the words of a script as they are written and the signs between them, each with its line.
 
-    A function's head is ``() name``. A here document follows its line, behind ``<<``, or ``<<'`` if it is not
-    expanded.
+    An array ``name=( … )`` and ``(( … ))`` are a word each, a function's head is ``() name``. A here document follows
+    its line, behind ``<<``, or ``<<'`` if it is not expanded.
     """
     at, sign = 0, ""
-    waiting = list[tuple[str, str]]()
+    documents = list[tuple[str, str]]()
     while at < len(text):
         start = at
         if blank := _BLANK.match(text, at):
@@ -229,22 +193,20 @@ def _tokens(text: str, line: int = 1) -> Iterator[tuple[int, str]]:
             at = _end_of_word(text, at, line)
             word = f"${text[start + 1 : at]}" if text[start] in "<>" else text[start:at]  # <( … ) and >( … )
             if sign in ("<<", "<<-"):
-                waiting.append((sign, word))
+                documents.append((sign, word))
             else:
                 yield line, word
             sign = ""
         if sign == "\n" and start < at:
-            for kind, word in waiting:
-                last, document = re.sub(r"['\"\\]", "", word), list[str]()
-                while at < len(text):
+            for kind, word in documents:
+                last, written = re.sub(r"['\"\\]", "", word), list[str]()
+                while at < len(text) and written[-1:] != [last]:
                     end = text.find("\n", at) + 1 or len(text)
-                    written, at = text[at:end].lstrip("\t" if kind == "<<-" else ""), end
-                    if written.strip() == last:
-                        break
-                    document.append(written)
+                    written.append(text[at:end].rstrip("\n").lstrip("\t" if kind == "<<-" else ""))
+                    at = end
                 yield line, "<<" if last == word else "<<'"
-                yield line, "".join(document).rstrip("\n")
-            waiting, sign = [], ""
+                yield line, "\n".join(written[:-1] if written[-1:] == [last] else written)
+            documents, sign = [], ""
             yield line, "\n"
         line += text.count("\n", start, at)
 
@@ -258,129 +220,29 @@ def _end_of_word(text: str, start: int, line: int) -> int:
             at = end_of_piece(text, at)
             if text.startswith("(", at) and _ASSIGNED.fullmatch(text, start, at):
                 at = end_of_nested(text, at + 1)
-            if at - start > LONGEST:
-                raise CostModelError(f"a word of more than {LONGEST:,} characters")
     except CostModelError as error:
         raise CostModelError(f"line {line}: {error}") from None
     return at
 
 
-class _Parser:
-    """Reads the tokens of a script as commands with the commands inside of them."""
-
-    def __init__(self, text: str, first_line: int = 1) -> None:
-        self.tokens = deque(_tokens(text.replace("\r\n", "\n"), first_line))
-        self.end = ""
-        """What closed the last block."""
-
-    def next_is(self, *tokens: str) -> bool:
-        """Whether one of some tokens comes next."""
-        return bool(self.tokens) and self.tokens[0][1] in tokens
-
-    def block(self, opener: str, line: int, *ends: str) -> list[_Command]:
-        """Return the commands up to one of some words that close a block; a script itself has none."""
-        commands, joined, negated = list[_Command](), "", False
-        while self.tokens:
-            at, token = self.tokens.popleft()
-            if token in ends:
-                self.end = token
-                return commands
-            if token == ")" and opener == "case":
-                del commands[-1:]  # the pattern
-            elif token in _SEPARATORS:
-                joined, negated = token.replace("|&", "|") if token in _JOINS else "", False
-            elif token == "!":
-                negated = not negated
-            elif token in _CLOSE or token == ")":
-                raise CostModelError(f"line {at}: a '{token}' stands where none can")
-            elif _REDIRECT.fullmatch(token):
-                self.tokens.appendleft((at, token))
-                commands.append(_Command(at, joined, negated, []))
-                self.words(commands[-1])
-                commands[-1].words = commands[-1].words or [":"]
-            else:
-                commands.append(self.command(_Command(at, joined, negated, [token])))
-        if ends:
-            raise CostModelError(f"line {line}: nothing ends the '{opener}'")
-        return commands
-
-    def command(self, found: _Command) -> _Command:
-        """Return a command with its words and blocks, of which its first word is read."""
-        first, line = found.words[0], found.line
-        if first == "if":
-            self.end = "elif"
-            while self.end == "elif":
-                found.blocks.append(self.block(first, line, "then"))
-                found.blocks.append(self.block(first, line, "elif", "else", "fi"))
-            if self.end == "else":
-                found.blocks.append(self.block(first, line, "fi"))
-        elif first in ("while", "until"):
-            found.blocks += [self.block(first, line, "do"), self.block(first, line, "done")]
-        elif first in ("for", "select"):
-            while self.tokens and not self.next_is(*_SEPARATORS, "do"):
-                found.words.append(self.tokens.popleft()[1])
-            self.block(first, line, "do")
-            found.blocks.append(self.block(first, line, "done"))
-        elif first == "case":
-            while self.tokens and found.words[-1] != "in":
-                found.words.append(self.tokens.popleft()[1])
-            found.blocks.append(self.block(first, line, "esac"))
-        elif first in _GROUPS:
-            found.blocks.append(self.block(first, line, _GROUPS[first]))
-        elif first.startswith("() "):
-            body = self.command(_Command(line, "", False, [self.tokens.popleft()[1]]))
-            found.words, found.blocks = ["()"], [[body]]
-        elif first.startswith("(("):
-            found.words = ["((", first[2:].removesuffix("))")]
-        elif first == "[[":
-            while self.tokens and found.words[-1] != "]]":
-                token = self.tokens.popleft()[1]
-                found.words += [token] if token.strip() else []
-            if found.words[-1] != "]]":
-                raise CostModelError(f"line {line}: nothing ends the '[['")
-        self.words(found)
-        return found
-
-    def words(self, found: _Command) -> None:
-        """Read what follows the first word, or the end of a compound command: words, redirections."""
-        while self.tokens and not self.next_is(*_SEPARATORS, ")"):
-            line, token = self.tokens.popleft()
-            redirect = _REDIRECT.fullmatch(token)
-            if token == "(":
-                raise CostModelError(f"line {line}: a ( stands where none can")
-            if redirect is None:
-                found.words += [] if found.blocks else [token]
-            # A word with dashes stands behind the end of a placeholder such as <path to data>.
-            elif self.tokens and not self.next_is(*_SEPARATORS, ")") and self.tokens[0][1][:2] != "--":
-                behind = self.tokens.popleft()[1]
-                if redirect[1][:2] == "<<":
-                    found.document = redirect[1], behind
-                elif redirect[1] in (">", ">>", ">|"):
-                    found.target = behind
-
-
-def _parsed(text: str, first_line: int = 1) -> list[_Command]:
-    """Return the commands of a script."""
-    return _Parser(text, first_line).block("", first_line)
-
-
-# Going through them
-
+# Going through it
 
 _IN_LOOP = "set in a {} loop, whose turns only running the script tells"
 _NOT_READ = "set in a {}, which is not followed"
 _UNDER_CONDITION = "set under a condition that only running the script tells"
+_COUNTED = re.compile(r"\(\(\s*([A-Za-z_]\w*)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\1)\s*\)\)")
+"""``i=0; i<N; i++``, the loop whose turns are counted."""
+_NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
 
 
-class _EndError(Exception):
-    """``exit`` on its way out of the script, or of a shell in it."""
+class _Walker(Scope):
+    """Goes through the tokens of a script, keeping variables and what would be started.
 
-
-class _Walker:
-    """Follows commands, keeping variables, functions and what would be started."""
+    Every method that reads tokens takes whether they are `live`: those of a branch that is not taken are only passed.
+    """
 
     def __init__(self, values: Mapping[str, str | list[str]], places: Sequence[Path], own: str) -> None:
-        self.scope = Scope(self.output_of, {"PWD": ".", "BASH_SOURCE": own, **values}, own)
+        super().__init__(values, own)
         self.places = [place.resolve() for place in places]
         """Folders that files are sourced from, the script's own first."""
         self.launches: list[Launch] = []
@@ -389,281 +251,388 @@ class _Walker:
         self.notes: list[str] = []
         self.sources: list[Path] = []
         self.output: list[str] | None = None
+        """What is printed, inside of ``$( … )``."""
         self.depth = 0
         """How deep in scripts of scripts and sourced files."""
         self.certain = True
         """Whether no condition in doubt stands around."""
+        self.ended = False
+        """Whether an ``exit`` was reached."""
+        self.tokens: list[tuple[int, str]] = []
+        self.at = 0
 
-    def run(self, commands: list[_Command]) -> Status:
-        """Follow commands; return whether the last one succeeds."""
-        truth: Status = True
-        for command in commands:
-            self.scope.line = command.line
-            self.scope.spend(_STEP)
-            if command.joined == "|":
-                # Of a pipe, the last part says how it ends; the parts are shells of their own.
-                with suppress(_EndError):
-                    truth = self.one(command)
-            elif command.joined and truth is None:
-                self.merge([self.aside([command])], _UNDER_CONDITION)
-            elif not command.joined or bool(truth) is (command.joined == "&&"):
-                truth = self.one(command)
+    def nested(self, script: str, line: int, *, apart: bool = False) -> None:
+        """Follow a script, or what stands in a word, in a document or in a file beside it; `apart` if no variable stays."""
+        if self.depth >= _DEEPEST:
+            raise CostModelError(f"line {line}: the script calls itself without end")
+        self.spend(len(script) if self.depth else 0)
+        outer, ended, values = (self.tokens, self.at), self.ended, dict(self.values)
+        self.tokens, self.at = list(_tokens(script.replace("\r\n", "\n"), line)), 0
+        self.depth += 1
+        self.block(True, "")
+        self.depth -= 1
+        (self.tokens, self.at), self.ended = outer, ended
+        if apart:
+            self.values = values
+
+    def next(self) -> str:
+        """Return the token that comes next, empty at the end."""
+        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
+
+    def take(self) -> str:
+        """Return the token that comes next and pass it, empty at the end."""
+        token = self.next()
+        self.at += 1
+        return token
+
+    def until(self, *ends: str) -> list[str]:
+        """Return the tokens up to one of some, which is not passed."""
+        start = self.at
+        while self.at < len(self.tokens) and self.next() not in ends:
+            self.at += 1
+        return [token for _, token in self.tokens[start : self.at]]
+
+    def block(self, live: bool, opener: str, *ends: str) -> Status:
+        """Go through commands and past the word that closes them; return whether the last one succeeds."""
+        first = self.tokens[self.at - 1][0] if opener else 0
+        joined, truth = "", True  # type: str, Status
+        while token := self.next():
+            self.line = self.tokens[self.at][0]
+            if token in ends:
+                self.at += 1
+                return truth
+            if token in _SEPARATORS:
+                joined = token if token in _JOINS else ""
+                self.at += 1
+            elif token in _CLOSE:
+                raise CostModelError(f"line {self.line}: a '{token}' stands where none can")
+            else:
+                truth = self.joined(live and not self.ended, joined, truth)
+        if ends:
+            raise CostModelError(f"line {first}: nothing ends the '{opener}'")
         return truth
 
-    def condition(self, commands: list[_Command]) -> bool | None:
-        """Say whether a condition holds, None if only running it tells."""
-        truth = self.run(commands)
-        return None if truth == _IS_PROGRAM else truth
+    def joined(self, live: bool, sign: str, truth: Status) -> Status:
+        """Go through the command behind ``&&``, ``||``, ``|`` or none, given whether the one before succeeded."""
+        if live and sign in ("|", "|&") and self.output is not None:
+            self.output.append(self.unknown("a pipe"))
+        if not live or sign in ("", "|", "|&"):
+            return self.one(live)
+        if truth is None:
+            self.in_doubt(True, _UNDER_CONDITION, self.one)
+            return None
+        runs = bool(truth) is (sign == "&&")
+        status = self.one(runs)
+        return status if runs else truth
 
-    def one(self, command: _Command) -> Status:
-        """Follow one command, compound or not."""
-        words, blocks, truth = command.words, command.blocks, _TRUE
-        match words[0]:
+    def one(self, live: bool) -> Status:
+        """Go through one command, compound or not."""
+        first, line, truth = self.take(), self.line, True  # type: str, int, Status
+        if live:
+            self.spend(_STEP)
+        match first:
+            case "!":
+                status = self.one(live)
+                return not status if isinstance(status, bool) else None
             case "if":
-                truth = self.choose(blocks)
+                truth = self.choose(live)
             case "while" | "until":
-                if self.condition(blocks[0]) is not (words[0] == "until"):
-                    self.merge([self.aside(blocks[1])], _IN_LOOP.format(words[0]))
+                truth = self.block(live, first, "do")
+                turns = live and truth is not (first == "until")
+                self.in_doubt(turns, _IN_LOOP.format(first), self.block, first, "done")
+                truth = True
             case "for":
-                self.loop(words, blocks[0])
-            case "case" | "select" | "()":
-                what = _NOT_READ.format("function" if words[0] == "()" else words[0])
-                self.merge([self.aside(blocks[0])], what)
+                self.loop(live)
+            case "case":
+                self.until("in", "")
+                self.in_doubt(live, _NOT_READ.format(first), self.cases)
             case "{":
-                truth = self.run(blocks[0])
+                truth = self.block(live, first, "}")
             case "(":
-                truth = self.apart(blocks[0])
-            case "[" | "[[" | "test":
-                truth = self.test(words[1:] if words[0] == "test" else words[1:-1])
-            case "((":
-                value = self.scope.arithmetic(words[1])
+                values, ended = dict(self.values), self.ended
+                truth = self.block(live, first, ")")
+                self.values, self.ended = values, ended
+            case "[[":
+                words = [word for word in self.until("]]") if word.strip()]
+                if not self.take():
+                    raise CostModelError(f"line {line}: nothing ends the '[['")
+                truth = self.test(words) if live else None
+            case "select" | "coproc":
+                raise CostModelError(f"line {line}: '{first}' is not followed")
+            case _ if first.startswith("() "):
+                self.in_doubt(live, _NOT_READ.format("function"), self.one)
+            case _ if first.startswith("(("):
+                value = self.arithmetic(first[2:].removesuffix("))")) if live else ""
                 truth = None if missing_in(value) else value != "0"
             case _:
-                truth = self.command(command)
-        if not command.negated:
-            return truth
-        return None if truth is None or truth == _IS_PROGRAM else not truth
+                self.at -= 1
+                return self.simple(live)
+        self.words()
+        return truth
 
-    def apart(self, commands: list[_Command]) -> Status:
-        """Follow a shell of its own, whose variables and whose exit are its own."""
-        values = self.scope.copied()
-        try:
-            return self.run(commands)
-        except _EndError:
-            return True
-        finally:
-            self.scope.values = values
+    def in_doubt(self, live: bool, what: str, read: Callable[..., object], *given: str) -> None:
+        """Go through what only running the script tells whether it is reached, and mark the variables that it sets."""
+        if live:
+            line, after = self.line, self.aside(read, *given)
+            self.line = line
+            self.merge([after], what)
+        else:
+            read(False, *given)
 
-    def aside(self, commands: list[_Command]) -> Values:
+    def aside(self, read: Callable[..., object], *given: str) -> Values:
         """Follow what only running the script tells whether it is reached; return the variables at its end."""
-        before, certain = self.scope.copied(), self.certain
+        self.spend(len(self.values))
+        before, certain, ended = dict(self.values), self.certain, self.ended
         self.certain = False
-        with suppress(_EndError):
-            self.run(commands)
-        self.certain = certain
-        after, self.scope.values = self.scope.values, before
+        read(True, *given)
+        if self.output is not None:
+            self.output.append(self.unknown("a condition"))
+        self.certain, self.ended = certain, ended
+        after, self.values = self.values, before
         return after
 
     def merge(self, others: list[Values], what: str) -> None:
         """Mark what differs in variables that the script may have as well: not known, or noted where it is flags."""
-        scope, flags = self.scope, []
-        for name in dict.fromkeys(name for other in others for name in (*other, *scope.values)):
-            values = [values.get(name, "") for values in (*others, scope.values)]
+        flags = []
+        for name in dict.fromkeys(name for other in others for name in (*other, *self.values)):
+            values = [values.get(name, "") for values in (*others, self.values)]
             if all(value == values[-1] for value in values):
                 continue
             if any("--" in str(value) for value in values):
                 flags.append(f"${name}")
             elif not any("/" in str(value) for value in values):
-                scope.set(name, scope.unknown(what))
+                self.set(name, self.unknown(what))
         if flags:
-            self.notes.append(f"line {scope.line}: {', '.join(flags)}: {what}, and not read")
+            self.notes.append(f"line {self.line}: {', '.join(flags)}: {what}, and not read")
 
-    def choose(self, blocks: list[list[_Command]]) -> Status:
-        """Follow the first branch that is taken; those before it that may be, aside."""
-        line, others = self.scope.line, list[Values]()
-        truth = _TRUE
-        for asked, body in zip_longest(blocks[::2], blocks[1::2]):
-            # The last block of an odd number is what stands behind ``else``.
-            holds = True if body is None else self.condition(asked)
-            if holds is None:
-                others.append(self.aside(body))
-            elif holds:
-                with suppress(*([_EndError] if others else [])):
-                    truth = self.run(asked if body is None else body)
-                break
-        self.scope.line = line
-        self.merge(others, _UNDER_CONDITION)
-        return truth
+    def choose(self, live: bool) -> Status:
+        """Go through an ``if``: the first branch that is taken, and aside those before it that may be."""
+        line, others, branch = self.line, list[Values](), "if"
+        taken: Status = True
+        ended = self.ended
+        while branch != "fi":
+            holds = True if branch == "else" else self.block(live, branch, "then")
+            ends = ("fi",) if branch == "else" else ("elif", "else", "fi")
+            if live and not isinstance(holds, bool):
+                others.append(self.aside(self.block, branch, *ends))
+            else:
+                truth = self.block(live and bool(holds), branch, *ends)
+                if live and holds:
+                    live, taken = False, truth
+            branch = self.tokens[self.at - 1][1]
+        if others:
+            self.ended, self.line = ended, line
+            self.merge(others, _UNDER_CONDITION)
+        return taken
 
-    def loop(self, words: list[str], body: list[_Command]) -> None:
-        """Follow a ``for`` loop; aside where only running tells its turns."""
-        scope = self.scope
-        names, last, counted = words[1:2], list[str](), None
-        if names and names[0].startswith("(("):
-            counted = _COUNTED.fullmatch(names[0][2:-2])
-            names = [counted[1]] if counted else []
-            bounds = [scope.arithmetic(part) for part in counted.group(2, 4)] if counted else [""]
-            items = [scope.unknown("a counted loop")]
-            if counted and not any(map(missing_in, bounds)):
-                turns = range(int(bounds[0]), int(bounds[1]) + (counted[3] == "<="))
-                items, last = [*map(str, turns[: _MOST_TURNS + 1])], [str(max(turns.stop, turns.start))]
+    def cases(self, live: bool) -> None:
+        """Go through all branches of a ``case``, from its ``in`` on."""
+        line = self.line
+        self.at += 1
+        while True:
+            self.until("esac", ")")
+            if not self.next():
+                raise CostModelError(f"line {line}: nothing ends the 'case'")
+            if self.take() == "esac":
+                return
+            self.block(live, "case", "esac", *_NEXT_CASE)
+            self.at -= self.tokens[self.at - 1][1] == "esac"
+
+    def loop(self, live: bool) -> None:
+        """Go through a ``for`` loop; aside where only running tells its turns."""
+        line = self.line
+        words = self.until(*_SEPARATORS, "do")
+        self.block(False, "for", "do")
+        start = self.at
+        self.block(False, "for", "done")
+        end, self.line = self.at, line
+        if not live:
+            return
+        if not words:
+            raise CostModelError(f"line {line}: a 'for' without a variable")
+        header = words[0]
+        counted, names = _COUNTED.fullmatch(header), words[:1]
+        if header[0] == "(":
+            names = changed_in(header)
+            items = [self.unknown("a counted loop")]
         else:
-            if not names:
-                raise CostModelError(f"line {scope.line}: a 'for' without a variable")
-            given = words[3:] if words[2:3] == ["in"] else ['"$@"']
-            items = [item for word in given for item in scope.fields(word)]
-        if _leaves(body) or len(items) > _MOST_TURNS or any(map(missing_in, items)):
+            items = [item for word in words[2:] for item in self.fields(word)]
+        if counted:
+            items = [self.arithmetic(part) for part in counted.group(2, 4)]
+            if not any(map(missing_in, items)):
+                turns = range(int(items[0]), int(items[1]) + (counted[3] == "<="))
+                items = [*map(str, turns[: _MOST_TURNS + 1])]
+        body = [token for _, token in self.tokens[start:end]]
+        sets = {found[1] for found in map(_ASSIGNED.match, body) if found}
+        changes = header[0] == "(" and not sets.isdisjoint(re.findall(r"\w+", header))
+        leaves = changes or "break" in body or "continue" in body
+        if leaves or len(items) > _MOST_TURNS or any(map(missing_in, items)):
             what = _IN_LOOP.format("for")
-            for name in names or changed_in(words[1]):
-                scope.set(name, scope.unknown(what))
-            self.merge([self.aside(body)], what)
+            for name in names:
+                self.set(name, self.unknown(what))
+            self.at = start
+            self.in_doubt(True, what, self.block, "for", "done")
             return
         for item in items:
-            scope.set(names[0], item)
-            self.run(body)
-            if counted and [scope.text(names[0]), scope.arithmetic(counted[4])] != [item, bounds[1]]:
-                raise CostModelError(f"line {scope.line}: a loop that changes its own count is not followed")
-        for item in last:
-            scope.set(names[0], item)
+            self.set(names[0], item)
+            self.at = start
+            self.block(True, "for", "done")
+        if counted:
+            self.set(names[0], self.unknown("the count of a loop"))
+        self.at = end
 
     def test(self, words: list[str]) -> bool | None:
-        """Say whether ``[ … ]`` holds, None where only running the script tells."""
+        """Whether ``[ … ]`` holds, None where only running the script tells."""
         if words[:1] == ["!"]:
             truth = self.test(words[1:])
             return None if truth is None else not truth
-        if len(words) == 3 and words[1] in _COMPARISONS:
-            left, right = (self.scope.one(word) for word in (words[0], words[2]))
-            return _compare(left, words[1], right, is_literal=words[2][:1] in "'\"")
-        for signs, decides in ((("||", "-o"), True), (("&&", "-a"), False)):
-            parts = [list(part) for is_sign, part in groupby(words, signs.__contains__) if not is_sign]
+        for sign, decides in (("||", True), ("&&", False)):
+            parts = [list(part) for is_sign, part in groupby(words, sign.__eq__) if not is_sign]
             if len(parts) > 1 and "(" not in words:
                 ways = [self.test(part) for part in parts]
                 return decides if decides in ways else None if None in ways else not decides
-        text = self.scope.one(words[-1]) if words else ""
+        if len(words) == 3 and words[0][:1] != "-":
+            return self.compared(*words)
+        text = self.expand(words[-1]) if words else ""
         if len(words) == 2 and words[0] in ("-f", "-e", "-s", "-r"):
             return True if self.neighbour(text) else None
         if len(words) > 2 or is_unknown(text) or words[:-1] not in ([], ["-n"], ["-z"]):
             return None
         return bool(without_marks(text)) is (words[:1] != ["-z"] or len(words) == 1)
 
-    def command(self, command: _Command) -> Status:
-        """Follow a simple command."""
-        scope = self.scope
-        place = next(
-            (n for n, word in enumerate(command.words) if not _ASSIGNED.match(word)), len(command.words)
-        )
-        if place == len(command.words) or command.words[place] in _DECLARES:
-            for word in command.words:
+    def compared(self, left: str, sign: str, right: str) -> bool | None:
+        """Compare two words; a second one without quotes is a pattern. None if only running the script tells."""
+        first, second = self.expand(left), self.expand(right)
+        if is_unknown(first + second):
+            return None
+        first, second = without_marks(first), without_marks(second)
+        if sign in _NUMBERS:
+            value = self.arithmetic(f"{first or 0} {_NUMBERS[sign]} {second or 0}")
+            return None if missing_in(value) else value == "1"
+        if sign not in ("=", "==", "!="):
+            return None
+        self.spend(len(first) * len(second) // 10)
+        equal = first == second if right[:1] in "'\"" else fnmatch.fnmatchcase(first, second)
+        return equal is (sign != "!=")
+
+    def words(self) -> tuple[list[str], str, str, str]:
+        """Return the words up to the end of a command, its here document with the sign before, and where it prints to."""
+        words, sign, document, target = list[str](), "", "", ""
+        while self.at < len(self.tokens) and self.next() not in (*_SEPARATORS, *_NEXT_CASE, ")"):
+            line, token = self.tokens[self.at]
+            self.at += 1
+            redirect = _REDIRECT.fullmatch(token)
+            if token == "(":
+                raise CostModelError(f"line {line}: a ( stands where none can")
+            if redirect is None:
+                words.append(token)
+            # A word with dashes stands behind the end of a placeholder such as <path to data>.
+            elif self.next() not in (*_SEPARATORS, ")", "") and self.next()[:2] != "--":
+                behind = self.take()
+                if redirect[2][:2] == "<<":
+                    sign, document = redirect[2], behind
+                elif redirect[2][0] == ">" and redirect[1] != "2":
+                    target = behind
+        return words, sign, document, target
+
+    def simple(self, live: bool) -> Status:
+        """Go through a simple command."""
+        written, sign, document, target = self.words()
+        if not live:
+            return None
+        place = next((n for n, word in enumerate(written) if not _ASSIGNED.match(word)), len(written))
+        if place == len(written) or written[place] in _DECLARES:
+            for word in written:
                 self.assign(word)
             return True
-        local = {
-            name: scope.one(value) for name, _, value in (w.partition("=") for w in command.words[:place])
-        }
-        words = [part for word in command.words[place:] for part in scope.fields(word)]
+        if written[place] in ("[", "test"):
+            return self.test(written[1 : -1 if written[0] == "[" else None])
+        local = {name: self.expand(value) for name, _, value in (w.partition("=") for w in written[:place])}
+        words = [part for word in written[place:] for part in self.fields(word)]
         if not words:
             return True
         name, given = words[0], words[1:]
-        sign, document = command.document or ("", "")
-        if sign == "<<":
-            document = scope.one(document, quoted=True)
-        if sign[:2] == "<<" and sign != "<<<" and command.target:
-            self.files[Path(without_marks(scope.one(command.target))).name] = document
+        if sign != "<<'":
+            document = self.expand(document, quoted=sign != "<<<")
+        if sign[:2] == "<<" and sign != "<<<" and target:
+            self.files[Path(without_marks(self.expand(target))).name] = document
         names = [word for word in given if word.isidentifier()]
         if name in ("source", "."):
             self.source(given[:1])
         elif name == "eval":
-            self.nested(" ".join(given), marks=_WORD_MARKS)
-        elif name == "printf" and given[:1] == ["-v"] and len(given) > 2:
-            scope.set(given[1], self.printed(name, given[2:], ""))
+            self.nested(WORD_MARKS.sub("", " ".join(given)), self.line)
+        elif name == "printf" and given[:1] == ["-v"] and len(given) == 4 and given[2].count("%") == 1:
+            self.set(given[1], given[2].replace("%s", given[3]))
         elif name in _PRINTERS:
-            if self.output is not None and not command.target:
-                self.output.append(self.printed(name, given, document))
-        elif name == "read" and sign == "<<<" and names and {*given} - {*names} <= {"-r", "-a", "-ra"}:
-            text, cut = scope.one(document), local.get("IFS") or None
-            if {"-a", "-ra"} & {*given}:
-                scope.set(names[0], [text] if missing_in(text) else text.split(cut))
-            else:
-                parts = [text] * len(names) if missing_in(text) else text.split(cut, len(names) - 1)
-                for variable, value in zip_longest(names, parts, fillvalue=""):
-                    scope.set(variable, value)
+            if self.output is not None and not target:
+                self.output.append(self.printed(name, given))
+        elif name == "read" and sign == "<<<" and names and {*given} - {*names} <= {"-r"}:
+            parts = document.split(local.get("IFS") or None, len(names) - 1)
+            for place, variable in enumerate(names):
+                part = "".join(parts[place : place + 1])
+                self.set(variable, document if missing_in(document) else part)
         elif name in _NOT_FOLLOWED:
             for variable in (word.partition("=")[0].strip() for word in given):
                 if variable.isidentifier():
-                    scope.set(variable, scope.unknown(f"what '{name} {' '.join(given)}' sets"))
-            return False if name == "getopts" else _IS_PROGRAM  # without arguments there are no options
+                    self.set(variable, self.unknown(f"what '{name} {' '.join(given)}' sets"))
+            return False if name == "getopts" else "program"  # without arguments there are no options
         elif name == "unset":
             for variable in given:
-                scope.values.pop(variable, None)
+                self.values.pop(variable, None)
         elif name == "exit":
             # A check of what was given, which fails, does not end it.
-            if given[:1] in ([], ["0"]):
-                raise _EndError
-        elif name in ("true", ":", "false", "break", "continue", "return", "shift", "set"):
+            self.ended = given[:1] in ([], ["0"])
+        elif name in _QUIET:
             return name != "false"
         elif name == "cd":
-            before, to = scope.text("PWD") or ".", "".join([word for word in given if word[:1] != "-"][:1])
-            scope.set(
-                "PWD",
-                os.path.normpath(os.path.join(before, to)) if to and not missing_in(before + to) else to,
-            )
+            before, to = self.text("PWD") or ".", "".join([word for word in given if word[:1] != "-"][:1])
+            known = to and not missing_in(before + to)
+            self.set("PWD", os.path.normpath(os.path.join(before, to)) if known else to)
+        elif self.output is not None:
+            self.output.append(self.unknown("a program"))
         elif Path(name).name in ("sbatch", *_SHELLS) and sign:
             self.slurm |= dict(_slurm_options(document))
-            self.nested(document)
+            self.nested(ANY_MARK.sub("", document), self.line)
         else:
             self.launch(words, local)
-            return _IS_PROGRAM
+            return "program"
         return True
 
     def assign(self, word: str) -> None:
         """Set the variable of a word that is an assignment."""
-        head, scope = _ASSIGNED.match(word), self.scope
+        head = _ASSIGNED.match(word)
         if head is None:
             return
         (name, index, adds), value = head.groups(), word[head.end() :]
-        held = scope.values.get(name, "")
+        held = self.values.get(name, "")
         if value[:1] == "(":
-            parts = (
-                token for _, token in _tokens(value[1:-1]) if token not in _SEPARATORS and token not in "<>()"
-            )
-            items = [item for part in parts for item in scope.fields(part)]
+            signs = (*_SEPARATORS, *"<>()")
+            parts = [token for _, token in _tokens(value[1:-1], self.line) if token not in signs]
+            items = [item for part in parts for item in self.fields(part)]
             if any(re.match(r"\[[^\]]*\]=", item) for item in items):
-                items = [scope.unknown(f"an item of {name}, an array with keys")]
-            scope.set(name, [*scope.items(name), *items] if adds else items)
+                items = [self.unknown(f"an item of {name}, an array with keys")]
+            self.set(name, [*self.items(name), *items] if adds else items)
         elif index is not None:
-            scope.set(name, [scope.unknown(f"an item of {name}, which is set by its place")])
+            self.set(name, [self.unknown(f"an item of {name}, which is set by its place")])
         elif isinstance(held, list):
             first = held[0] if held and adds else ""
-            scope.set(name, [first + scope.one(value), *held[1:]])
+            self.set(name, [first + self.expand(value), *held[1:]])
         else:
-            scope.set(name, (held if adds else "") + scope.one(value))
-
-    def nested(self, script: str, *, marks: re.Pattern[str] = _MARKS) -> None:
-        """Follow a script that stands in a word, in a document or in a file beside this one, without some marks."""
-        self.scope.spend(len(script))
-        if self.depth >= _DEEPEST:
-            raise CostModelError(f"line {self.scope.line}: the script calls itself without end")
-        self.depth += 1
-        with suppress(_EndError):
-            self.run(_parsed(marks.sub("", script), self.scope.line))
-        self.depth -= 1
+            self.set(name, (held if adds else "") + self.expand(value))
 
     def launch(self, words: list[str], local: dict[str, str]) -> None:
         """Note a command; a shell in it that gets a script as one word is followed into it."""
         place = next((n for n, word in enumerate(words) if Path(word).name in _SHELLS), len(words))
         rest = words[place + 1 :]
-        if any(re.fullmatch(r"-\w*c", part) for part in rest):
-            known = len(self.launches)
-            self.nested(next((part for part in rest if " " in part or "\n" in part), ""))
-            if Path(words[0]).name == "deepspeed":
-                # Its own options, such as how many GPUs there are, hold for what it starts.
-                for inner in self.launches[known:]:
-                    inner.words = [*words[:place], *inner.words]
+        if not any(re.fullmatch(r"-\w*c", part) for part in rest):
+            self.launches.append(Launch(words, local, self.certain))
             return
-        self.launches.append(Launch(words, local, self.certain))
+        script = next((part for part in rest if " " in part or "\n" in part), "")
+        self.nested(ANY_MARK.sub("", script), self.line)
 
     def neighbour(self, name: str) -> Path | None:
         """Return a file that may be read, None if there is none."""
-        plain, there = without_marks(name), self.scope.text("PWD") or "."
+        plain, there = without_marks(name), self.text("PWD") or "."
         if not plain or missing_in(Path(name).name):
             return None
         paths = [Path("" if missing_in(there) else there, plain), Path(plain), Path(Path(plain).name)]
@@ -679,83 +648,37 @@ class _Walker:
             for name in named:
                 self.notes.append(f"source {without_marks(name) or name}: not read")
                 if not _SETS_NO_FLAGS.search(name):
-                    self.scope.unread.append(without_marks(name) or "a file")
+                    self.unread.append(without_marks(name) or "a file")
             return
         if file in self.sources:
             raise CostModelError(f"source: {file.name} reads itself in a circle")
-        from costmodel.interop.text_file import read_text
-
         self.sources.append(file)
         self.notes.append(f"source {file.name}: followed")
-        self.nested(read_text(file).text)
+        self.nested(ANY_MARK.sub("", read_text(file).text), 1)
         self.sources.pop()
 
     def output_of(self, script: str) -> str:
         """Return what a command would write where that follows from the script, else a mark."""
-        line = self.scope.line
-        not_known = unknown(f"the output of '{script.strip()}'", line)
-        self.scope.spend(len(script))
+        line, outer = self.line, self.output
+        written = self.output = list[str]()
         try:
-            commands = _parsed(script, line)
+            self.nested(script, line, apart=True)
         except CostModelError:
-            return not_known
-        known = (*_PRINTERS, "cd", "exit", "return")
-        if any(c.joined == "|" or not (c.words[0] in known or _ASSIGNED.match(c.words[0])) for c in commands):
-            return not_known
-        before, self.output = self.output, []
-        self.apart(commands)
-        written, self.output, self.scope.line = self.output, before, line
+            written.append(self.unknown("unread"))
+        self.output, self.line = outer, line
+        if any(map(is_unknown, written)):
+            return self.unknown(f"the output of '{script.strip()}'")
         return "\n".join(written).rstrip("\n")
 
-    def printed(self, name: str, given: list[str], document: str) -> str:
+    def printed(self, name: str, given: list[str]) -> str:
         """Return what a program writes, of those that only depend on their words."""
-        while name == "echo" and given[:1] in (["-e"], ["-n"], ["-E"]):
-            given = given[1:]
         if name == "echo":
-            return " ".join(given)
+            return " ".join(given[given[:1] in (["-e"], ["-n"], ["-E"]) :])
         if name == "pwd":
-            return self.scope.text("PWD") or "."
+            return self.text("PWD") or "."
         if name == "expr":
-            return self.scope.arithmetic(" ".join(given))
-        if name == "cat" and document:
-            return document
-        if given and name in ("dirname", "basename", "realpath", "readlink"):
-            path = Path(given[-1])
-            return {"dirname": str(path.parent), "basename": path.name}.get(name, given[-1])
-        if name == "printf" and given and given[0].count("%") == len(given) - 1 == given[0].count("%s"):
-            return (given[0] % tuple(given[1:])).replace("\\n", "\n")
-        return self.scope.unknown(f"the output of '{name} {' '.join(given)}'")
-
-
-_COUNTED = re.compile(r"\s*([A-Za-z_]\w*)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\1)\s*")
-"""``i=0; i<N; i++``, the loop whose turns are counted."""
-_NUMBERS = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-    "-lt": operator.lt,
-}
-_NUMBERS["-le"] = operator.le
-_COMPARISONS = ("=", "==", "!=", "=~", "<", ">", *_NUMBERS)
-
-
-def _leaves(commands: list[_Command]) -> bool:
-    """Whether a loop's body may leave it before its end."""
-    return any(
-        command.words[0] in ("break", "continue") or any(map(_leaves, command.blocks)) for command in commands
-    )
-
-
-def _compare(left: str, sign: str, right: str, *, is_literal: bool) -> bool | None:
-    """Compare two words; `is_literal` where the second is no pattern. None if only running the script tells."""
-    if is_unknown(left) or is_unknown(right) or sign in ("=~", "<", ">"):
-        return None
-    left, right = without_marks(left), without_marks(right)
-    if sign in _NUMBERS:
-        first, second = whole_number(left or "0"), whole_number(right or "0")
-        return None if first is None or second is None else bool(_NUMBERS[sign](first, second))
-    if not is_literal and len(left) * len(right) > _MOST_COMPARED:
-        return None
-    equal = left == right if is_literal else fnmatch.fnmatchcase(left, right)
-    return equal is (sign != "!=")
+            return self.arithmetic(" ".join(given))
+        if not given or name in ("cat", "printf"):
+            return self.unknown("a program")
+        path = Path(given[-1])
+        return {"dirname": str(path.parent), "basename": path.name}.get(name, given[-1])

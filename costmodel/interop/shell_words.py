@@ -1,7 +1,7 @@
 """Words of a shell script expanded: variables, defaults, arrays, whole numbers; nothing is run.
 
-What a script cannot know stands in a word as a mark: a variable that is not set, or something that only
-running the script tells. A reader that needs the value of such a word can say what it lacks.
+What a script does not hold stands in a word as a mark: a variable that is not set, or something that only
+running the script tells. A reader that needs the value of such a word can name what is missing.
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ import ast
 import fnmatch
 import operator
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
 from costmodel.base.errors import CostModelError
 
 Values = dict[str, str | list[str]]
-LONGEST, _MOST_WORK = 100_000, 3_000_000
-"""Characters of a variable, and of all that is expanded and set while a script is followed."""
+_MOST_WORK = 3_000_000
+"""Characters of all that is expanded and set while a script is followed."""
+UNSET, UNKNOWN = "\ue000\ue002"
+"""How the two marks begin, which end with U+E001."""
 _MARK = re.compile("([\ue000\ue002])([^\ue001]*)\ue001")
+ANY_MARK = re.compile("[\ue000-\ue005]")
 _SPACE_IN_MARK, _BREAK, _QUOTES = "\ue003\ue004\ue005"
 """A blank in a mark, the end of a word, and quotes, which make a word even of nothing."""
+WORD_MARKS = re.compile(f"[{_BREAK}{_QUOTES}]")
 _SHORT = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
 _BRACED = re.compile(r"(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.S)
 _OPERATION = re.compile(r"(:?[-=+?]|##?|%%?)(.*)", re.S)
 _CHANGED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
-_IN_BRACES = re.compile(r"(?<!\$)\{[^{}\s'\"$]*\}")
+_IN_BRACES = re.compile(r"(?<!\$)\{[^{}\s'\"$]*(?:,|\.\.)[^{}\s'\"$]*\}")
+_OF_PYTHON = re.compile(r"#|[^\x00-\x7f]|\b(?:and|or)\b|\b(?!0[xX][0-9a-fA-F]+\b)\d\w*[A-Za-z_]")
+"""What Python would read in an expression of whole numbers and a shell would not, or otherwise."""
 _PLAIN = re.compile(r"[^\\'\"`$]+")
 _ALL_ITEMS = re.compile(r"\$(?:@|\{@\}|\{\w+\[@\]\})")
 _NESTED = {"'": "", "`": "\\", '"': "\\$`", "$'": "\\", "$(": "\\$`'\"(", "${": '\\$`"'}
@@ -34,21 +39,15 @@ _NESTED = {"'": "", "`": "\\", '"': "\\$`", "$'": "\\", "$(": "\\$`'\"(", "${": 
 
 def unset(name: str) -> str:
     """Return the mark of a variable that is not set."""
-    return f"\ue000{name}\ue001"
-
-
-def unknown(what: str, line: int) -> str:
-    """Return the mark of what only running the script tells; `what` completes "it is …"."""
-    plain = re.sub(r"[\ue000-\ue005|&;<>(){}$\"'`\\/\s]+", " ", what).strip()
-    return "\ue002" + f"{plain[:100]}, line {line}".replace(" ", _SPACE_IN_MARK) + "\ue001"
+    return f"{UNSET}{name}\ue001"
 
 
 def missing_in(text: str) -> str:
-    """Say what a text lacks, empty if it is whole: ``$NAME is not set``, ``it is the output of …``."""
+    """Name what a text lacks, empty if it is whole: ``$NAME is not set``, ``it is the output of …``."""
     found = _MARK.search(text)
     if not found:
         return ""
-    if found[1] == "\ue000":
+    if found[1] == UNSET:
         return f"${found[2]} is not set"
     return f"it is {found[2].replace(_SPACE_IN_MARK, ' ')}"
 
@@ -60,17 +59,12 @@ def without_marks(text: str) -> str:
 
 def is_unknown(text: str) -> bool:
     """Whether only running the script tells a text; a variable that is not set is known to be empty."""
-    return "\ue002" in text
+    return UNKNOWN in text
 
 
 def changed_in(arithmetic: str) -> list[str]:
     """Return the variables that an expression of whole numbers sets: ``X++``, ``X += 2``."""
     return [before or behind for before, behind in _CHANGED.findall(arithmetic)]
-
-
-def whole_number(text: str) -> int | None:
-    """Return a whole number as the shell writes it, None if the text is none or beyond the shell's."""
-    return int(text) if re.fullmatch(r"[-+]?\d{1,18}", text, re.A) else None
 
 
 def end_of_piece(text: str, at: int) -> int:
@@ -94,24 +88,33 @@ def end_of_nested(text: str, start: int, opener: str = "$(") -> int:
     return at + 1
 
 
-@dataclass
 class Scope:
-    """Variables of a script and its arguments; `output_of` tells what ``$( … )`` writes, or gives a mark.
+    """The variables of a script, of a path of its `own`."""
 
-    `own` is the script's path, `unread` names the files that are sourced and were not read: what is not set,
-    they may set.
-    """
+    def __init__(self, values: Mapping[str, str | list[str]], own: str) -> None:
+        self.values: Values = {"PWD": ".", "BASH_SOURCE": own, **values}
+        self.own = own
+        self.line = self.work = 0
+        self.unread: list[str] = []
+        """Files that are sourced and were not read: what is not set, they may set."""
 
-    output_of: Callable[[str], str]
-    values: Values
-    own: str
-    line: int = 0
-    work: int = 0
-    unread: list[str] = field(default_factory=list)
+    def output_of(self, script: str) -> str:
+        """Return what ``$( … )`` writes, or a mark."""
+        return self.unknown(f"the output of '{script}'")
 
     def unknown(self, what: str) -> str:
-        """Return the mark of what only running the script tells, at the line that is followed."""
-        return unknown(what, self.line)
+        """Return the mark of what only running the script tells, at this line; `what` completes "it is …"."""
+        plain = re.sub(r"[\ue000-\ue005|&;<>(){}$\"'`\\/\s]+", " ", what).strip()
+        return UNKNOWN + f"{plain[:100]}, line {self.line}".replace(" ", _SPACE_IN_MARK) + "\ue001"
+
+    def spend(self, count: int) -> None:
+        """Count the characters and values that were gone through, so that following ends in seconds."""
+        self.work += count
+        if self.work > _MOST_WORK:
+            raise CostModelError(
+                f"line {self.line}: the script is too long to follow: "
+                f"its words expand to more than {_MOST_WORK:,} characters"
+            )
 
     def text(self, name: str) -> str | None:
         """Return a variable as one text, None if it is not set."""
@@ -123,43 +126,25 @@ class Scope:
         return (value[0] if value else None) if isinstance(value, list) else value
 
     def items(self, name: str) -> list[str]:
-        """Return a variable as an array."""
+        """Return a variable as an array; a script has no arguments."""
         if name in ("@", "*"):
             return []
         value = self.values.get(name, [unset(name)] if self.unread else [])
         return [value] if isinstance(value, str) else value
 
-    def copied(self) -> Values:
-        """Return a copy of the variables as they are."""
-        self.spend(len(self.values))
-        return dict(self.values)
-
-    def spend(self, count: int) -> None:
-        """Count the characters and values that were gone through, so that following ends in seconds."""
-        self.work += count
-        if self.work > _MOST_WORK:
-            raise CostModelError(
-                f"line {self.line}: the script is too long to follow: "
-                f"its words expand to more than {_MOST_WORK:,} characters"
-            )
-
     def set(self, name: str, value: str | list[str]) -> None:
-        """Set a variable, of bounded length."""
-        size = len(value) if isinstance(value, str) else sum(len(item) + 1 for item in value)
-        self.spend(2 * size)
-        if size > LONGEST:
-            raise CostModelError(f"line {self.line}: {name} grows beyond {LONGEST:,} characters")
+        """Set a variable."""
+        self.spend(2 * (len(value) if isinstance(value, str) else sum(len(item) + 1 for item in value)))
         self.values[name] = value
 
     def fields(self, word: str) -> list[str]:
         """Expand a word as it is written into the words that a command gets."""
-        for braces in _IN_BRACES.findall(word):
-            if "," in braces or ".." in braces:
-                return [self.unknown(f"a brace expansion {braces}")]
+        if braces := _IN_BRACES.search(word):
+            return [self.unknown(f"a brace expansion {braces[0]}")]
         parts = self._expanded(word, _BREAK).split(_BREAK)
         return [part.replace(_QUOTES, "") for part in parts if part]
 
-    def one(self, word: str, *, quoted: bool = False) -> str:
+    def expand(self, word: str, *, quoted: bool = False) -> str:
         """Expand a word that is not split, as in an assignment; a text as in double quotes if `quoted`."""
         return self._expanded(word, " ", quoted).replace(_QUOTES, "")
 
@@ -203,49 +188,51 @@ class Scope:
         found = _BRACED.fullmatch(piece[2:-1] if piece[1] == "{" else piece[1:])
         if piece[1] == "'" or not found:
             return [not_followed]
-        prefix, name, index, operation = found.groups()
+        length, name, index, operation = found.groups()
         if name in ("@", "*") or index in ("@", "*"):
             items = self.items(name)
             self.spend(len(items))
             if operation:
                 return [not_followed]
-            if prefix:
+            if length:
                 return [item for item in items if is_unknown(item)][:1] or [str(len(items))]
             joined = str(self.values.get("IFS", " "))[:1].join(items)
             return [joined] if quoted and "*" in (index, name) else items
-        value = self.text(name)
-        if index is not None:
-            place, items = self.arithmetic(index), self.items(name)
-            if items and is_unknown(items[0]):
-                return items[:1]
-            if missing_in(place):
-                return [place]
-            value = items[int(place)] if -len(items) <= int(place) < len(items) else None
-        if prefix == "#":
+        value = self._item(name, index)
+        if length:
             return [value if value and missing_in(value) else str(len(value or ""))]
         if not operation:
             return [unset(name) if value is None else value]
         parts = _OPERATION.fullmatch(operation)
-        done = self._operated(name, value, parts[1], parts[2]) if parts else None
-        return [not_followed if done is None else done]
+        return [self._operated(name, value, parts[1], parts[2]) if parts else not_followed]
 
-    def _operated(self, name: str, value: str | None, kind: str, rest: str) -> str | None:
-        """Apply ``:-default``, ``%suffix`` and their like; None where that would be long."""
+    def _item(self, name: str, index: str | None) -> str | None:
+        """Return a variable, or an item of an array; None if it is not set."""
+        if index is None:
+            return self.text(name)
+        place, items = self.arithmetic(index), self.items(name)
+        if items and is_unknown(items[0]):
+            return items[0]
+        if missing_in(place):
+            return place
+        return items[int(place)] if -len(items) <= int(place) < len(items) else None
+
+    def _operated(self, name: str, value: str | None, kind: str, rest: str) -> str:
+        """Apply ``:-default``, ``%suffix`` and their like."""
         if kind[-1] in "-=+?":
             lacks = value is None or (kind[0] == ":" and not is_unknown(value) and not without_marks(value))
             if kind[-1] == "+":
-                return "" if lacks else self.one(rest)
+                return "" if lacks else self.expand(rest)
             if value is not None and not lacks:
                 return value
-            default = unset(name) if kind[-1] == "?" else self.one(rest)
+            default = unset(name) if kind[-1] == "?" else self.expand(rest)
             if kind[-1] == "=":
                 self.set(name, default)
             return default
         if value is None or missing_in(value):
             return unset(name) if value is None else value
-        pattern = self.one(rest)
-        if len(value) * len(pattern) > 10_000:
-            return None
+        pattern = self.expand(rest)
+        self.spend(len(value) * len(pattern))
         cuts = range(len(value) + 1) if kind in ("#", "%%") else range(len(value), -1, -1)
         for head, tail in ((value[:cut], value[cut:]) for cut in cuts):
             if fnmatch.fnmatchcase(head if kind[0] == "#" else tail, pattern):
@@ -257,46 +244,48 @@ class Scope:
 
         What it assigns (``X++``, ``X += 2``) is not followed, so its variables are no longer known.
         """
-        text = self.one(expression, quoted=True).replace('"', "")
-        self.spend(len(text))
+        text = self.expand(expression, quoted=True).replace('"', "")
         if found := _MARK.search(text):
             return found[0]
         not_followed = self.unknown(f"the arithmetic {text[:60]}")
-        if set_here := changed_in(text):
-            for name in set_here:
+        if names := changed_in(text):
+            for name in names:
                 self.set(name, not_followed)
             return not_followed
-        letters = re.fullmatch(r"(?:[\w\s()+\-*/%<>]|[<>=!]=|&&|\|\|)*", text, re.A)
-        if len(text) > 1000 or not letters or re.search(r"\b(?!0[xX][0-9a-fA-F]+\b)\d\w*[A-Za-z_]", text):
+        if len(text) > 1000 or _OF_PYTHON.search(text):
             return not_followed
-        for name in re.findall(r"\b[A-Za-z_]\w*", text):
-            held = self.text(name)
-            if held is None or missing_in(held):
-                return unset(name) if held is None else held
-        spelled = " ".join(text.replace("&&", " and ").replace("||", " or ").split())
         try:
-            result = self._number(ast.parse(spelled or "0", mode="eval").body)
+            return str(self._number(ast.parse(" ".join(text.split()) or "0", mode="eval").body))
+        except _MarkError as error:
+            return str(error)
         except (ValueError, SyntaxError, ZeroDivisionError, KeyError, RecursionError, MemoryError):
             return not_followed
-        return str(result) if abs(result) < 2**63 else not_followed
 
     def _number(self, node: ast.AST) -> int:
         """Return the value of a part of Python's syntax that means in a shell what it means in Python."""
         match node:
             case ast.Constant(value=int(value)) if not isinstance(value, bool):
-                return value
+                result = value
             case ast.Name(id=name):
-                return int((self.text(name) or "0").strip() or "0", 0)
+                held = self.text(name)
+                if held is None or missing_in(held):
+                    raise _MarkError(unset(name) if held is None else held)
+                result = int(held.strip() or "0", 0)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -self._number(operand)
+                result = -self._number(operand)
             case ast.BinOp(left=left, op=sign, right=right):
-                return _BINARY[type(sign)](self._number(left), self._number(right))
+                result = _BINARY[type(sign)](self._number(left), self._number(right))
             case ast.Compare(left=left, ops=[sign], comparators=[right]):
-                return int(_BINARY[type(sign)](self._number(left), self._number(right)))
-            case ast.BoolOp(op=sign, values=parts):
-                ways = (self._number(part) != 0 for part in parts)
-                return int(any(ways) if isinstance(sign, ast.Or) else all(ways))
-        raise ValueError(node)
+                result = int(_BINARY[type(sign)](self._number(left), self._number(right)))
+            case _:
+                raise ValueError(node)
+        if abs(result) >= 2**63:
+            raise ValueError("beyond the shell's whole numbers")
+        return result
+
+
+class _MarkError(Exception):
+    """A variable in an expression whose value is missing, as its mark."""
 
 
 def _quotient(left: int, right: int) -> int:
@@ -304,7 +293,7 @@ def _quotient(left: int, right: int) -> int:
     return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
 
 
-_BINARY: dict[type[ast.AST], Callable[[int, int], int]] = {
+_BINARY: Mapping[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

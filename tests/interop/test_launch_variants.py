@@ -26,7 +26,6 @@ def test_numbers_that_the_shell_computes(tmp_path):
         "GBS=$((8 * (30 + 2)))",
         "GBS=$(expr 8 \\* 32)",
         "for GBS in 64 128 256; do :; done",
-        'GBS="$(cat <<X\n256\nX\n)"',
     ):
         assert read(tmp_path, f"{lines}\n{BATCH_OF(SHAPE, BATCH)}").job["global_batch"] == 256, lines
 

@@ -72,7 +72,7 @@ def test_what_only_running_tells_is_named_with_its_line():
         "run $((1 / 0)) $((2 ** 99)) $((5 ^ 1)) $((9 // 2)) $((1 if 2 else 3)) $((16#10))": [
             *["it is the arithmetic 1 0, line 1", "it is the arithmetic 2 ** 99, line 1"],
             *["it is the arithmetic 5 ^ 1, line 1"],
-            *["it is the arithmetic 9 2, line 1", "$if is not set"],
+            *["it is the arithmetic 9 2, line 1", "it is the arithmetic 1 if 2 else 3, line 1"],
             "it is the arithmetic 16#10, line 1",
         ],
         "X=3; run $((X++)) $X": ["it is the arithmetic X++, line 1"] * 2,
@@ -83,6 +83,10 @@ def test_what_only_running_tells_is_named_with_its_line():
         "X=($(ls) b); run ${#X[@]}": ["it is the output of ls, line 1"],
         "for i in $(ls); do X=$i; done; run $X": [in_loop("for")],
         "X=1\nfor ((i=0; i<U; i++)); do X=2; done; run $X": [in_loop("for").replace("1", "2")],
+        "for ((i=0; i<2; i++)); do :; done; run $i": ["it is the count of a loop, line 1"],
+        "for ((i=0; i<4; i++)); do i=2; done; run $i": [in_loop("for")],
+        "N=4; for ((i=0; i<N; i++)); do N=2; done; run $N": [in_loop("for")],
+        "[ a = b -o c = c ] && X=1; run $X": [in_doubt(1)],
         "i=8; for ((i=3; i>0; i--)); do X=$i; done; run $X $i": [in_loop("for")] * 2,
         "X=1; while ! nc -z host 80; do X=$((X+1)); done; run $X": [in_loop("while")],
         "for X in 8 4; do [ -d /data/$X ] && break; done; run $X": [in_loop("for")],
@@ -114,7 +118,6 @@ def test_shells_inside_are_followed():
     script = """
     export ARGS="--num-layers 4 --hidden-size 8"
     srun -N 2 bash -c 'torchrun --nnodes $SLURM_NNODES train.py $ARGS' 2>&1 | tee log
-    deepspeed --num_gpus 8 --no_python bash -c "train.py $ARGS"
     sbatch <<EOF
     #!/bin/bash
     #SBATCH --nodes=16
@@ -127,7 +130,6 @@ def test_shells_inside_are_followed():
 
     args = ["--num-layers", "4", "--hidden-size", "8"]
     assert ["torchrun", "--nnodes", "2", "train.py", *args] in words
-    assert ["deepspeed", "--num_gpus", "8", "--no_python", "train.py", *args] in words
     assert ["python", "train.py", *args, "--late"] in words
     assert found.slurm["nodes"] == "16"
 
@@ -211,9 +213,8 @@ def test_refused_in_one_line(tmp_path):
     refused = {
         "x='eval $x'; eval $x": "line 1: the script calls itself without end",
         "for ((i=0; i<99; i++)); do\nfor ((j=0; j<499; j++)); do :; done; done": "line 2: the script is too long to follow",
-        "A=aaaaaaaaaa\nfor i in 1 2 3 4 5 6 7 8 9 10; do A=$A$A$A$A; done": "line 2: A grows beyond 100,000",
-        "for ((i=0; i<4; i++)); do i=2; done": "line 1: a loop that changes its own count is not followed",
-        "N=4; for ((i=0; i<N; i++)); do N=2; done": "line 1: a loop that changes its own count",
+        "A=aaaaaaaaaa\nfor i in 1 2 3 4 5 6 7 8 9 10; do A=$A$A$A$A; done": "line 2: the script is too long to follow",
+        "run\nselect x in a; do run; done": "line 2: 'select' is not followed",
         "( " * 5000: "nested too deeply",
         "$(" * 5000 + ")" * 5000: "nested too deeply",
         "run\nrun 'abc": "line 2: nothing closes 'abc",
@@ -316,7 +317,7 @@ LONG = "a" * 99_000
     ],
 )
 def test_what_grows_without_end_is_refused_in_seconds(script):
-    with pytest.raises(CostModelError, match=r"too long to follow|grows beyond"):
+    with pytest.raises(CostModelError, match="too long to follow"):
         follow(script)
 
 
