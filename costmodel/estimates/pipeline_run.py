@@ -7,6 +7,7 @@ overhead) follows the last task.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,16 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError
-from costmodel.bill.lines import COMMUNICATING, TimeLine
+from costmodel.bill.lines import COMMUNICATING, Bill, TimeLine
+from costmodel.describe.jobs.job import Job
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
 from costmodel.physics.pipeline.orders import Orders
 from costmodel.physics.pipeline.stages import Fold, Split, StagePlan, chunks_on_ranks, plan_stages
+from costmodel.step.price import Priced, price
 from costmodel.step.unlike_nodes import pace_of_ranks
 
 if TYPE_CHECKING:
     from costmodel.estimates.priced_job import PricedJob
-    from costmodel.step.price import Priced
 
 Array = NDArray[np.float64]
 
@@ -32,8 +34,9 @@ STREAMS = ("compute", *COMMUNICATING)
 MOST_TASKS = 40_000
 """Tasks of all ranks together beyond which fewer micro-batches are simulated."""
 
-_UNEXPLAINED = "overhead.unexplained"
-_SOON_FILLED = 256
+CLOSE = 0.01
+"""How far the closed form of a pipeline may be from its simulation before an estimate follows that. [-]"""
+_SOON_FILLED = 1024
 """Micro-batches on all ranks up to which filled gaps are found in a tenth of a second. [-]"""
 
 
@@ -74,78 +77,110 @@ def run_pipeline(est: PricedJob, *, most_tasks: int = MOST_TASKS) -> PipelineRun
     chunks = int(layout.vp)
     shown = min(m, max(4 * p, most_tasks // (3 * p * chunks)))
     # Two-way schedules want an even number, interleaved ones a multiple of the stages.
-    return _simulated(est, m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p))
+    return _simulated(est.priced, m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p))
 
 
-def _simulated(est: PricedJob, micro_batches: int) -> PipelineRun:
+def _simulated(priced: Priced, micro_batches: int) -> PipelineRun:
     """Simulate so many micro-batches of the pipeline of one layout."""
-    placed, layout = est.priced.placed, est.job.layout
+    placed, layout = priced.placed, priced.placed.layout
     name = schedules.schedule_at(layout.schedule).name if layout.pp > 1 else "1f1b"
-    sends = [line for line in est.bill.time_lines if line.group == "pp" and line.phase == "step"]
+    sends = [line for line in priced.bill.time_lines if line.group == "pp" and line.phase == "step"]
     message_s = float(sends[0].each_s) if sends else 0.0
     orders = schedules.task_orders(name, int(layout.pp), micro_batches, int(layout.vp))
     timeline = simulate(
         orders,
-        **durations(est.priced)._asdict(),
+        **durations(priced)._asdict(),
         message_s=message_s,
         blocking=bool(sends) and not placed.recipe.overlap.pp_overlap,
         pending_weight_fraction=float(placed.pending_weight_fraction),
         synchronized=placed.synchronized,
     )
-    after_s = sum(float(line.exposed_seconds) for line in lines_after(est))
+    after_s = _exposed_s(lines_after(priced.bill))
     return PipelineRun(timeline, orders, int(placed.micro_batches), micro_batches, message_s, after_s)
 
 
-def is_soon_simulated(est: PricedJob) -> bool:
-    """Return whether `simulated_step_s` takes milliseconds: where weight gradients fill gaps it tries whole steps."""
-    layout = est.job.layout
-    p, m = int(layout.pp), int(est.priced.placed.micro_batches)
-    orders = schedules.task_orders(
-        schedules.schedule_at(layout.schedule).name, p, min(m, 4 * p), int(layout.vp)
-    )
-    return not (orders.fill_limit or orders.in_unit_time) or p * m <= _SOON_FILLED
+def price_in_order(job: Job, *, every_stage: bool) -> Priced:
+    """Price a job; the pipeline of a single layout takes what its tasks do one by one where its closed form is far from that."""
+    priced = price(job, every_stage=every_stage)
+    if job.layout.shape or priced.bill.step_time_s().ndim:
+        return priced
+    factor = order_factor(priced)
+    return priced if factor == 1.0 else price(job, every_stage=every_stage, order_factor=factor)
 
 
-def simulated_step_s(est: PricedJob) -> float:
-    """Return what the step of one layout takes if its pipeline takes what its simulation does. [s]
+def order_factor(priced: Priced) -> float:
+    """Return by how much a single layout's pipeline, its tasks run one by one, takes longer than its closed form. [-]
+
+    1 where the two are less than `CLOSE` apart, without a pipeline, and where no simulation is soon done: a two-way schedule
+    on nodes of two kinds, and weight gradients that fill gaps of many micro-batches.
+    """
+    placed = priced.placed
+    mixed_ways = placed.cluster.mixed is not None and fold_of(priced) == Fold.BIDIRECTIONAL
+    if placed.layout.pp == 1 or mixed_ways:
+        return 1.0
+    took_s = simulated_pipeline_s(priced)
+    if took_s is None:
+        return 1.0
+    billed_s = billed_pipeline_s(priced.bill)
+    goal_s = min(max(billed_s, took_s * (1.0 - CLOSE)), took_s * (1.0 + CLOSE))
+    if goal_s == billed_s:
+        return 1.0
+    (bubble,) = (line for line in priced.bill.time_lines if line.name == "pp.bubble")
+    passes = priced.step.stage.passes
+    stage_s = sum(
+        float(passes[name]) for name in ("forward_s", "backward_input_s", "backward_weight_s")
+    ) * float(placed.micro_batches)
+    return 1.0 + (goal_s - billed_s) / (stage_s + float(bubble.exposed_seconds))
+
+
+def simulated_pipeline_s(priced: Priced) -> float | None:
+    """Return what the pipeline of one layout takes, task by task; None where that takes more than milliseconds. [s]
 
     Of a long step four micro-batches a stage are run: from three to four it grows as it does from there on, where
-    the order of all tasks is given. A port that is busy for longer than that still is. A two-way schedule on nodes of
-    two kinds is not simulated.
+    the order of all tasks is given.
     """
-    if est.job.cluster.mixed is not None and fold_of(est.priced) == Fold.BIDIRECTIONAL:
-        return float(est.step_time_s)
-    placed, waits = est.priced.placed, not est.priced.placed.synchronized
-    p, m = int(est.job.layout.pp), int(placed.micro_batches)
+    layout, waits = priced.placed.layout, not priced.placed.synchronized
+    p, m = int(layout.pp), int(priced.placed.micro_batches)
+    name = schedules.schedule_at(layout.schedule).name
+    orders = schedules.task_orders(name, p, min(m, 4 * p), int(layout.vp))
+    fills = bool(orders.fill_limit or orders.in_unit_time)
+    if fills and p * m > _SOON_FILLED:
+        return None
 
-    def takes_s(run: PipelineRun) -> float:
-        return run.timeline.step_s() if waits else run.timeline.makespan_s()
+    def takes_s(micro_batches: int) -> float:
+        timeline = _simulated(priced, micro_batches).timeline
+        return timeline.step_s() if waits else timeline.makespan_s()
 
-    run = _simulated(est, min(m, 4 * p))
-    if not run.is_whole and run.orders.fill_limit:
-        run = _simulated(est, m)
-    pipeline_s = takes_s(run)
-    if not run.is_whole:
-        pipeline_s += (m - 4 * p) / p * (pipeline_s - takes_s(_simulated(est, 3 * p)))
-    ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
-    ports = floors_of_ports(est)
-    # What nothing explains is on top of a busy port, as it is on top of all else.
-    on_top = sum(float(line.exposed_seconds) for line in est.bill.time_lines if line.name == _UNEXPLAINED)
-    outside_s = run.after_s - on_top - sum(float(line.exposed_seconds) for line in ports)
-    step_s = pipeline_s + outside_s + sum(float(line.exposed_seconds) for line in ends)
-    return on_top + max([step_s, *(float(np.asarray(line.terms["port_busy_s"])) for line in ports)])
+    if m <= 4 * p or fills:
+        return takes_s(m)
+    whole_s = takes_s(4 * p)
+    return whole_s + (m - 4 * p) / p * (whole_s - takes_s(3 * p))
 
 
-def floors_of_ports(est: PricedJob) -> list[TimeLine]:
+def _exposed_s(lines: Iterable[TimeLine]) -> float:
+    return sum(float(line.exposed_seconds) for line in lines)
+
+
+def billed_pipeline_s(bill: Bill) -> float:
+    """Return what a bill charges for passes, bubble and messages. [s]"""
+    after = {line.name for line in lines_after(bill)}
+    return _exposed_s(
+        line
+        for line in bill.time_lines
+        if line.name not in after and (line.axis != "pp" or line.phase == "step")
+    )
+
+
+def floors_of_ports(bill: Bill) -> list[TimeLine]:
     """Return the time lines of ports that are busy for longer than all that the step takes besides."""
-    return [line for line in est.bill.time_lines if line.name.startswith("overhead.port.")]
+    return [line for line in bill.time_lines if line.name.startswith("overhead.port.")]
 
 
-def lines_after(est: PricedJob) -> list[TimeLine]:
+def lines_after(bill: Bill) -> list[TimeLine]:
     """Return the time lines that come after the last task of the pipeline."""
     return [
         line
-        for line in est.bill.time_lines
+        for line in bill.time_lines
         if line.axis in ("dp", "optimizer") or line.phase == "step"
         if line.axis != "pp"
     ]

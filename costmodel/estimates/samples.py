@@ -255,4 +255,4 @@ def require_count(count: int) -> None:
 def _priced(est: PricedJob, values: Mapping[str, Array]) -> PricedJob:
     """Price the job of an estimate with values of its factors."""
     job = replace(est.job, factors=Factors(values))
-    return PricedJob(job, price(job, every_stage=True))
+    return PricedJob(job, price(job, every_stage=True, order_factor=est.priced.step.order_factor))

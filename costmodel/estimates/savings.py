@@ -19,10 +19,10 @@ from costmodel.describe.jobs.changes import Change, with_layout, with_switch
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import BALANCED, Job, check_job
 from costmodel.describe.jobs.layout import Layout
+from costmodel.estimates.pipeline_run import price_in_order
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at, schedule_code
 from costmodel.step.placed_job import chunks_of
-from costmodel.step.price import price
 
 _DOUBLED = ("tp", "pp", "cp", "ep")
 # A switch of the recipe, its values that hold more than need be, and the one that holds less.
@@ -88,15 +88,15 @@ def time_savings(job: Job) -> list[Saving]:
 
 
 def _priced(job: Job, changes: Iterable[Change], *, every_stage: bool = False) -> list[Saving]:
-    """Price the changes that can run: those of the layout alone as one array of layouts, others one by one."""
+    """Price the changes that can run: of single stages those of the layout alone as one array of layouts, others one by one."""
     possible = [change for change in changes if _is_possible(change.job)]
-    of_layout = [change for change in possible if change.kind == "layout"]
-    others = [change for change in possible if change.kind != "layout"]
+    of_layout = [change for change in possible if change.kind == "layout" and not every_stage]
+    others = [change for change in possible if change.kind != "layout" or every_stage]
     layouts = [job.layout, *(change.job.layout for change in of_layout)]
     stacked = Layout(
         **{f.name: np.asarray([float(getattr(layout, f.name)) for layout in layouts]) for f in fields(Layout)}
     )
-    figures = _figures(replace(job, layout=stacked), every_stage)
+    figures = _figures(job if every_stage else replace(job, layout=stacked), every_stage)
     for change in tuple(others):
         try:
             figures += _figures(change.job, every_stage)
@@ -112,7 +112,7 @@ def _priced(job: Job, changes: Iterable[Change], *, every_stage: bool = False) -
 
 def _figures(job: Job, every_stage: bool) -> list[tuple[float, float, bool]]:
     """Return by layout memory and step time of a job, and whether its hosts have room."""
-    bill = price(job, every_stage=every_stage).bill
+    bill = price_in_order(job, every_stage=every_stage).bill
     has_room = bill.host_memory_bytes() <= job.cluster.host.memory_bytes
     by_layout = np.broadcast_arrays(
         bill.memory_bytes(), bill.step_time_s(), has_room, np.atleast_1d(job.layout.gpus)

@@ -11,11 +11,10 @@ from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
 from costmodel.describe.odds import RISK
 from costmodel.describe.switch_table import SWITCHES
-from costmodel.estimates.pipeline_run import simulated_step_s
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.estimates.savings import Saving, memory_savings, time_savings
 from costmodel.physics.network.mesh import slowest_tier
-from costmodel.physics.pipeline.schedules import fact, schedule_at
+from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.physics.run.stragglers import MOST_PIECE_VARIATION
 from costmodel.step.overhead import synchronisations
 from costmodel.step.price import price
@@ -26,10 +25,6 @@ HOST_SHARE = 0.10
 SKEW_SHARE = 1.10
 ROUTING_SHARE = 0.01
 WORTH_SAYING = 0.01
-CLOSED_FORM_SHARE = 0.03
-"""How far a bill may be from the simulation of its pipeline. [-]"""
-_MOST_SIMULATED = 128
-"""Micro-batches of a step up to which that is asked: a tenth of a second on 16 stages. [-]"""
 _BUCKETS = (4.0, 8.0, 16.0, 32.0)
 """Sizes of a bucket over the given one that are tried. [-]"""
 UNEVEN = 1.2
@@ -48,7 +43,6 @@ def warnings_of(est: PricedJob) -> list[str]:
         _memory,
         _placement,
         _bubble,
-        _simulated,
         _faster,
         _communication,
         _buckets,
@@ -91,26 +85,6 @@ def accumulation(est: PricedJob) -> Iterator[str]:
         yield (
             f"zero 2 holds whole gradients here, as zero 1 does: {count:.0f} micro-batches are added up before "
             "one reduction; --set reduce_each_micro_batch=true shards them and reduces each (DeepSpeed, FSDP)"
-        )
-
-
-def _simulated(est: PricedJob) -> Iterator[str]:
-    """Say where a closed form is further from its schedule run step by step than it may be.
-
-    Only for schedules that put off weight gradients and for chunks that were written out: of the others one random job
-    in hundreds is.
-    """
-    layout = est.job.layout
-    is_checked = layout.pp > 1 and (
-        fact("splits_backward", layout.schedule) or (layout.vp > 1 and est.priced.placed.split.chunks)
-    )
-    if not is_checked or est.job.micro_batches > _MOST_SIMULATED:
-        return
-    billed_s, took_s = float(est.step_time_s), simulated_step_s(est)
-    if abs(took_s / billed_s - 1.0) > CLOSED_FORM_SHARE:
-        yield (
-            f"{schedule_at(layout.schedule).name} run step by step takes {format_seconds(took_s, 4)}, "
-            f"{took_s / billed_s - 1.0:+.1%} of the bill, whose closed form has no term for what these stages wait for"
         )
 
 
@@ -373,4 +347,5 @@ def _evidence(est: PricedJob) -> Iterator[str]:
 
 def _step_s(est: PricedJob, **switches: object) -> float:
     """Return the step time with some switches at other values. [s]"""
-    return float(price(est.job.switched(switches)).bill.step_time_s())
+    factor = est.priced.step.order_factor
+    return float(price(est.job.switched(switches), order_factor=factor).bill.step_time_s())

@@ -37,7 +37,6 @@ from costmodel.planning.search import Question, layout_of, space_of
 from costmodel.planning.space import table_of
 
 _NEAR_TIE = 0.005
-_NEAR_EQUAL = 0.001
 _WORTH_A_ROW = 0.0005
 """Share of a step below which another batch or number of GPUs is not worth a row. [-]"""
 _AXES = {
@@ -90,9 +89,7 @@ def yours_text(plan: Found) -> str:
             if plan.pick == 0
             else f"{step}; it is the plan."
         )
-    billed = float(est.step_time_s) / float(plan.best.step_time_s) - 1.0
-    by_bills = plan.question.objective != "step-time" or abs(yours.slower - billed) < _NEAR_EQUAL
-    parts = [step, f"{yours.slower:+.1%}{'' if by_bills else ' simulated'}"]
+    parts = [step, f"{yours.slower:+.1%}"]
     ours, theirs = plan.columns_of([plan.own_row or 0, plan.pick])["dollars"]
     if ours is not None and theirs is not None:
         parts.append(f"${abs(ours - theirs):,.0f} {'more' if ours > theirs else 'less'} over the run")
@@ -255,7 +252,7 @@ def _least(scores: Mapping[int, float], jobs: Sequence[int]) -> float:
 def _best_score(plan: Found, question: Question) -> float:
     """Return the best score of a question; infinite where no layout is left."""
     try:
-        return float(plan.search(question, num_candidates=1).candidates.top["score"][0])
+        return _least(plan.search(question, num_candidates=1).tally.best_score, range(len(question.jobs)))
     except NoLayoutError:
         return float("inf")
 

@@ -13,7 +13,6 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.describe.odds import odds
 from costmodel.planning.best import BestLayouts
-from costmodel.planning.preference import SIMULATED
 from costmodel.planning.search import JobVariant, peak_flops_per_s
 from costmodel.step.anatomy.adapters import job_flops_per_token
 
@@ -41,7 +40,6 @@ def plan_columns(
     on_front = set(front)
     columns: dict[str, list[Any]] = {
         "step_time_s": step_s.tolist(),
-        SIMULATED: [None if np.isnan(took_s) else took_s for took_s in rows[SIMULATED].tolist()],
         "mfu": (flops / step_s / gpus / peak).tolist(),
         "tokens_per_s_per_gpu": (tokens / step_s / gpus).tolist(),
         "memory_bytes_per_gpu": memory.tolist(),

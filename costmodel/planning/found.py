@@ -39,6 +39,8 @@ Array = NDArray[np.float64]
 
 KEPT = 1000
 """Layouts that a search keeps by default."""
+_FEW = 64
+"""Rows of a table whose figures are those of their estimates; of more they are as the search priced them."""
 OWN = -1
 """`job` of the row of the user's own layout, whose variant is the last one."""
 
@@ -416,7 +418,7 @@ class Found:
         return {
             "rank": [self.ranks[row] for row in at],
             "mark": [self.marks(int(row)) for row in at],
-            **plan_columns(self.variants, self.candidates, taken(self.candidates.top, at)),
+            **plan_columns(self.variants, self.candidates, self._one_by_one(taken(self.candidates.top, at))),
         }
 
     def pareto_columns(self) -> dict[str, list[Any]]:
@@ -430,5 +432,10 @@ class Found:
         return {
             "rank": [None if row is None else self.ranks[row] for row in rows],
             "mark": ["" if row is None else self.marks(row) for row in rows],
-            **plan_columns(self.variants, self.candidates, self.candidates.front),
+            **plan_columns(self.variants, self.candidates, self._one_by_one(self.candidates.front)),
         }
+
+    def _one_by_one(self, rows: Columns) -> Columns:
+        """Return rows with the figures of their estimates, where they are few."""
+        count = rows["score"].size
+        return with_simulation(rows, range(count), self.estimate_of) if count <= _FEW else rows

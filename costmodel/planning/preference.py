@@ -18,7 +18,6 @@ from costmodel.describe.jobs.fields import FIELD, KNOBS
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.short_form import changed_switches
 from costmodel.estimates.estimate import Estimate
-from costmodel.estimates.pipeline_run import is_soon_simulated, simulated_step_s
 from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.best import BestLayouts, Columns, best_rows, joined, pareto_indices, taken
 
@@ -142,45 +141,36 @@ def listed(
     return np.asarray(best_first), np.asarray([shown[row] for row in best_first])
 
 
-FINALISTS = 8
-"""Listed rows that are simulated; a search that keeps fewer is ranked by its bills."""
-_MOST_SIMULATED = 16
-SIMULATED = "simulated_step_time_s"
-"""Column of the step with its pipeline run task by task; nan of rows that were not simulated. [s]"""
+FINALISTS = 12
+"""Listed rows that are priced one by one, with their pipelines simulated."""
+_MOST_SIMULATED = 20
 LONGER = "longer"
-"""Column of the simulated over the billed step, of what was not simulated that of layouts with the same pipeline. [-]"""
+"""Column of the step with its pipeline simulated over that of the closed form, of what was not simulated that of layouts
+with the same pipeline. [-]"""
 
 _PIPELINE = ("tp", "sequence_parallel", "cp", "ep", "etp", "pp", "vp", "schedule", "micro_batch")
 """Knobs by which stages wait for each other much alike, whatever is sharded, recomputed or switched on."""
 
 
-def step_with_simulation_s(est: Estimate) -> float:
-    """Return the step of one layout with its pipeline simulated; nan where that takes more than milliseconds. [s]"""
-    if est.job.layout.pp == 1:
-        return float(est.step_time_s)
-    return simulated_step_s(est) if is_soon_simulated(est) else float("nan")
-
-
 def with_simulation(
     rows: Columns, at: Sequence[int], estimate_of: Callable[[Columns, int], Estimate]
 ) -> Columns:
-    """Return rows with those at `at` simulated, and the scores of all as much longer as is known."""
-    took_s, longer = rows[SIMULATED].copy(), rows[LONGER].copy()
+    """Return rows with those at `at` priced one by one, and the steps of all with the same pipeline as much longer."""
+    longer = rows[LONGER].copy()
+    billed_s = rows["step_time_s"] / longer
     for row in at:
-        alone = rows["pp"][row] == 1
-        took_s[row] = rows["step_time_s"][row] if alone else step_with_simulation_s(estimate_of(rows, row))
-        if np.isfinite(took_s[row]):
-            alike = np.isnan(took_s) & np.all([rows[knob] == rows[knob][row] for knob in _PIPELINE], axis=0)
-            longer[row] = took_s[row] / rows["step_time_s"][row]
-            longer[alike] = longer[row]
-    score = rows["score"] * longer / rows[LONGER]
-    return {**rows, "score": score, SIMULATED: took_s, LONGER: longer}
+        if rows["pp"][row] > 1:
+            alike = np.all([rows[knob] == rows[knob][row] for knob in _PIPELINE], axis=0)
+            ratio = float(estimate_of(rows, row).step_time_s) / billed_s[row]
+            longer[alike & (longer == 1.0)] = ratio
+            longer[row] = ratio
+    scale = longer / rows[LONGER]
+    return {**rows, "score": rows["score"] * scale, "step_time_s": billed_s * longer, LONGER: longer}
 
 
 def unsimulated(rows: Columns) -> Columns:
-    """Return rows with the columns of simulated steps, none of them known."""
-    count = rows["score"].size
-    return {**rows, SIMULATED: np.full(count, np.nan), LONGER: np.ones(count)}
+    """Return rows as a search priced them, by closed forms."""
+    return {**rows, LONGER: np.ones(rows["score"].size)}
 
 
 def ranked(
@@ -191,8 +181,6 @@ def ranked(
 ) -> BestLayouts:
     """Return what was kept in the order of simulated steps, as many simulated as it takes for the first `FINALISTS`."""
     top, tried = unsimulated(candidates.top), set[tuple[float, ...]]()
-    if top["score"].size < FINALISTS:
-        return BestLayouts(top, unsimulated(candidates.front))
     while len(tried) < _MOST_SIMULATED:
         first = listed(top, jobs, origins)[0][:FINALISTS].tolist()
         fresh = [row for row in first if _key(top, row) not in tried]

@@ -156,7 +156,7 @@ def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
     pass, and a period from the middle of the step is drawn task by task below.
     """
     run = run_pipeline(est) if most_tasks is None else run_pipeline(est, most_tasks=most_tasks)
-    spread_s = sum(float(line.exposed_seconds) for line in lines_after(est) if line.axis == "compute")
+    spread_s = sum(float(line.exposed_seconds) for line in lines_after(est.bill) if line.axis == "compute")
     # Host overhead is paid between kernels all along: tasks last longer by it, and what follows them is the rest.
     stretch = 1.0 + spread_s / run.timeline.makespan_s()
     tasks = [

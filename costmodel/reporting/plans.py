@@ -20,7 +20,7 @@ from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.advice import simplest, yours_text
 from costmodel.planning.machines import TRILLION, Machine
 from costmodel.planning.plan import Plan
-from costmodel.planning.preference import SIMULATED, TIE_SHARE
+from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.uncertain import NOISE, Odds
 from costmodel.reporting.cells import Form, cell, dollars_of, figures_from, say, table_of
@@ -316,24 +316,16 @@ def _plain_text(value: Any) -> str:
 
 
 def _of_table(table: Table) -> Cells:
-    """Return the columns of what layouts take; the simulated step where it is not the bill's."""
+    """Return the columns of what layouts take."""
 
     def of(name: str, form: str) -> Form:
         return lambda row: say(f"{{0:{form}}}", {}, table[name][row])
 
-    simulated = {"Simulated >": of(SIMULATED, "s4")} if _is_simulated(table) else {}
     return {
         "Step >": of("step_time_s", "s4"),
-        **simulated,
         "MFU >": of("mfu", ".1%"),
         "Memory >": of("memory_bytes_per_gpu", "B"),
     }
-
-
-def _is_simulated(table: Table) -> bool:
-    """Say whether the steps with the pipeline simulated are worth a column: they are not the bill's."""
-    steps = zip(table[SIMULATED], table["step_time_s"], strict=True)
-    return any(took and abs(took / billed - 1.0) > _SHOWN for took, billed in steps)
 
 
 def top_grid(plan: Plan, count: int) -> Grid:
@@ -365,14 +357,14 @@ def top_grid(plan: Plan, count: int) -> Grid:
 
 def bound_by_port(est: Estimate) -> bool:
     """Return whether a port is busy for longer than all else takes, so that the step is as long as its messages."""
-    return any(float(line.exposed_seconds) > _SHOWN * float(est.step_time_s) for line in floors_of_ports(est))
+    return any(
+        float(line.exposed_seconds) > _SHOWN * float(est.step_time_s) for line in floors_of_ports(est.bill)
+    )
 
 
 def _top_note(table: Table, ests: Sequence[Estimate]) -> str:
     """Say what the order of the rows is, and what a row stands for."""
     notes = []
-    if _is_simulated(table):
-        notes.append("ranked by the step with its pipeline simulated, of the first rows")
     bound = [str(rank) for rank, est in zip(table["rank"], ests, strict=True) if bound_by_port(est)]
     if bound:
         notes.append(f"bound by the NIC, busy for the whole step: {', '.join(bound)}")

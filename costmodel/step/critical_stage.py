@@ -81,6 +81,8 @@ class Step:
     counts: tuple[Array, ...]
     """Of each block: how often the critical stage runs it in a step. [-]"""
     stage: StageTimes
+    order_factor: float = 1.0
+    """Time of the pipeline with its tasks run one by one, over that of the closed form. [-]"""
 
     @cached_property
     def params(self) -> Params:

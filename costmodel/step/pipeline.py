@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from costmodel.bill.formula import named_result
 from costmodel.bill.lines import Array, MemoryLine, TimeLine, any_nonzero, memory_line, time_line
 from costmodel.physics.network.mesh import split_group
 from costmodel.physics.pipeline import schedules
@@ -34,11 +35,15 @@ def time_lines(step: Step) -> list[TimeLine]:
     if not any_nonzero(placed.layout.pp > 1):
         return []
     waiting = {**placed.schedule_terms(), **step.stage.passes}
+    formula, terms = schedules.closed_form("bubble", placed.layout.schedule), waiting
+    if step.order_factor != 1.0:
+        formula = f"{named_result(formula, 'form_s')}; {_IN_ORDER}"
+        terms = {**waiting, "order_factor": np.asarray(step.order_factor)}
     bubble = _line(
         "pp.bubble",
         category="bubble",
-        formula=schedules.closed_form("bubble", placed.layout.schedule),
-        terms=waiting,
+        formula=formula,
+        terms=terms,
         source="closed form of the schedule, held to its simulation: costmodel/physics/pipeline/schedules.py; passes last with "
         "the messages that ranks stand still for",
     )
@@ -46,6 +51,11 @@ def time_lines(step: Step) -> list[TimeLine]:
 
 
 _line = partial(time_line, axis="pp", phase="step")
+_IN_ORDER = (
+    "stage_step_s = micro_batches * (forward_s + backward_input_s + backward_weight_s); "
+    "max(order_factor * (stage_step_s + form_s) - stage_step_s, 0)"
+)
+"""The bubble of a pipeline that takes so much longer than its closed form as its tasks do one by one."""
 
 
 def _message_lines(step: Step, waiting: Mapping[str, Array]) -> list[TimeLine]:

@@ -114,7 +114,7 @@ class Unsharded:
         return Priced(bill, placed, step)
 
 
-def price(job: Job, *, every_stage: bool = False) -> Priced:
+def price(job: Job, *, every_stage: bool = False, order_factor: float = 1.0) -> Priced:
     """Price a job, or an array of jobs that differ in layout, batch or sequence length.
 
     Parameters
@@ -123,6 +123,8 @@ def price(job: Job, *, every_stage: bool = False) -> Priced:
         Its layout, batch and sequence length may be arrays that broadcast together.
     every_stage : bool
         Look at every pipeline stage of a single layout instead of first, middle and last.
+    order_factor : float
+        By how much the pipeline takes longer than its closed form, as its simulation has it. [-]
 
     Returns
     -------
@@ -131,7 +133,8 @@ def price(job: Job, *, every_stage: bool = False) -> Priced:
         `costmodel.describe.jobs.layout.layout_problems` masks them.
     """
     layout = job.layout
-    return price_unsharded(job, every_stage=every_stage).sharded(layout.zero_stage, layout.shard_group)
+    unsharded = price_unsharded(job, every_stage=every_stage, order_factor=order_factor)
+    return unsharded.sharded(layout.zero_stage, layout.shard_group)
 
 
 def price_blocks(placed: PlacedJob) -> PricedBlocks:
@@ -145,7 +148,7 @@ def price_blocks(placed: PlacedJob) -> PricedBlocks:
     return PricedBlocks(blocks, lines)
 
 
-def price_unsharded(job: Job, *, every_stage: bool = False) -> Unsharded:
+def price_unsharded(job: Job, *, every_stage: bool = False, order_factor: float = 1.0) -> Unsharded:
     """Price what does not depend on how data parallelism shards: `zero_stage` and `shard_group` are not read.
 
     A search does so once for all shardings of the same placements and schedules; see `price`.
@@ -154,5 +157,5 @@ def price_unsharded(job: Job, *, every_stage: bool = False) -> Unsharded:
     priced = price_blocks(placed)
     if placed.cluster.mixed is not None:
         placed, priced = with_other_nodes(placed, priced, price_blocks(on_other_nodes(placed)))
-    step = critical_step(placed, *priced)
+    step = replace(critical_step(placed, *priced), order_factor=order_factor)
     return Unsharded(step, {of_step: of_step(step) for of_step in STEP if of_step not in SHARDED})

@@ -381,7 +381,8 @@ def _priced(run: OwnRun, names: Sequence[str], points: Array, what: Scaled) -> A
     used = {*factors_of(run.est.job)}
     values = {name: np.exp(points[:, index]) for index, name in enumerate(names) if name in used}
     job = replace(run.est.job, factors=Factors(values))
-    priced = PricedJob(job, price(job, every_stage=what == "memory"))
+    factor = run.est.priced.step.order_factor
+    priced = PricedJob(job, price(job, every_stage=what == "memory", order_factor=factor))
     figure = priced.step_time_s if what == "time" else seen_by_kind(priced.bill, run.memory_kind)
     return np.asarray(np.log(np.broadcast_to(figure, (len(points),))))
 

@@ -47,7 +47,8 @@ def _sampled_step_s(est: Estimate) -> NDArray[np.float64]:
     """Return the step time of a job of one layout at the samples that all jobs of a comparison share. [s]"""
     layout = est.job.layout
     rows = {knob: np.atleast_1d(getattr(layout, knob)) for knob in LAYOUT_KNOBS}
-    priced = price(replace(est.job, factors=sampled(est.job, rows, SAMPLES, 0)), every_stage=True)
+    job = replace(est.job, factors=sampled(est.job, rows, SAMPLES, 0))
+    priced = price(job, every_stage=True, order_factor=est.priced.step.order_factor)
     return np.broadcast_to(priced.bill.step_time_s(), (SAMPLES, 1))[:, 0]
 
 

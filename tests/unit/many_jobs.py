@@ -17,9 +17,10 @@ from costmodel.describe.jobs.job import Job, make_job
 from costmodel.describe.jobs.layout import layout_problems
 from costmodel.describe.recipe import list_recipes
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.estimates.pipeline_run import run_pipeline
+from costmodel.estimates.pipeline_run import CLOSE, billed_pipeline_s, run_pipeline, simulated_pipeline_s
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import fact, schedule_code, valid
+from costmodel.step.price import price
 from costmodel.what_if.changes import hardware_changes
 
 Array = NDArray[np.float64]
@@ -384,7 +385,10 @@ MOST_MICRO_BATCHES = 128
 
 
 def simulated(batch: Batch) -> Iterator[Checked]:
-    """What the bill charges for a pipeline is what its order takes step by step, within 3 % of 1F1B, 15 % of others."""
+    """What closed forms charge for a pipeline is what its order takes task by task, within 5 % of 1F1B, 15 % of others.
+
+    An estimate of one layout is within 1 % of it.
+    """
     several = np.flatnonzero(
         (batch.job.layout.pp > 1)
         & (batch.job.micro_batches >= batch.job.layout.pp)
@@ -392,23 +396,24 @@ def simulated(batch: Batch) -> Iterator[Checked]:
     )
     for at in batch.rng.permutation(several)[:SIMULATED_PER_BATCH]:
         layout = {name: np.asarray(value)[at].item() for name, value in batch.layouts.items()}
-        est = estimate_job(make_job(**batch.question, **layout, check=False), every_stage=True)
-        charged_s, took_s = pipeline_times(est)
+        job = make_job(**batch.question, **layout, check=False)
+        by_form, charged, soon = pipeline_shares(job)
         asked = np.arange(len(batch)) == at
         name = list(SCHEDULES)[int(layout["schedule"])]
-        excess = max(abs(charged_s / took_s - 1.0) - (0.03 if name == "1f1b" else 0.15), 0.0)
-        yield Checked(asked, np.where(asked, excess, 0.0), f"{name} {charged_s / took_s - 1.0:+.1%}")
+        excess = max(abs(by_form) - (0.05 if name == "1f1b" else 0.15), 0.0)
+        excess += max(abs(charged) - 1.0001 * CLOSE, 0.0) if soon else 0.0
+        yield Checked(asked, np.where(asked, excess, 0.0), f"{name} {by_form:+.1%}, charged {charged:+.1%}")
 
 
-def pipeline_times(est: Estimate) -> tuple[float, float]:
-    """Return what the bill charges for the pipeline of one layout, and what its simulation takes. [s]"""
+def pipeline_shares(job: Job) -> tuple[float, float, bool]:
+    """Return by what share closed forms and an estimate differ from a pipeline's simulation, and whether that is soon done."""
+    est, form = estimate_job(job), price(job, every_stage=True)
     run = run_pipeline(est)
     assert run.is_whole
-    ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
-    after_s = run.after_s + sum(float(line.exposed_seconds) for line in ends)
-    waits = est.job.recipe.overlap.post_validation
+    waits = job.recipe.overlap.post_validation
     took_s = run.timeline.step_s() if waits else run.timeline.makespan_s()
-    return float(est.step_time_s) - after_s, took_s
+    by_form, charged = (billed_pipeline_s(bill) / took_s - 1.0 for bill in (form.bill, est.bill))
+    return by_form, charged, simulated_pipeline_s(form) is not None
 
 
 def _all(batch: Batch, excess: Array, what: str, asked: Flags | None = None) -> Checked:

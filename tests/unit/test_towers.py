@@ -11,8 +11,9 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.models.huggingface import read_hf_config
 from costmodel.describe.models.sizes import _rows, tower_of
-from costmodel.estimates.pipeline_run import simulated_step_s
+from costmodel.estimates.pipeline_run import billed_pipeline_s, simulated_pipeline_s
 from costmodel.step.anatomy.params import params_by_component
+from costmodel.step.price import price
 
 PUBLISHED = read_mapping(Path(__file__).with_name("towers.yaml"), example="tiny: {}")
 TEXT = {"num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 512, "vocab_size": 1000}
@@ -127,7 +128,8 @@ def test_a_pipeline_with_a_tower_takes_what_its_simulation_takes():
         *({"pp": 2, "vp": 2}, {"pp": 2, "vp": 2, "schedule": "zb-v"}),
     ):
         est = cm.estimate(**job, **more)
-        assert simulated_step_s(est) == pytest.approx(float(est.step_time_s), rel=0.02), more
+        billed_s = billed_pipeline_s(price(est.job, every_stage=True).bill)
+        assert simulated_pipeline_s(est.priced) == pytest.approx(billed_s, rel=0.03), more
 
 
 def test_a_tower_can_have_a_stage_of_its_own():

@@ -22,7 +22,7 @@ def pipeline_times(est):
     run = run_pipeline(est)
     assert run.is_whole
     ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
-    charged_s = float(est.step_time_s) - float(sum_exposed([*lines_after(est), *ends]))
+    charged_s = float(est.step_time_s) - float(sum_exposed([*lines_after(est.bill), *ends]))
     return charged_s, run.timeline.makespan_s()
 
 

@@ -6,7 +6,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
 from costmodel.describe.hardware.prices import price_note
-from costmodel.estimates.pipeline_run import durations, simulated_step_s
+from costmodel.estimates.pipeline_run import billed_pipeline_s, durations, simulated_pipeline_s
 from costmodel.estimates.record import source_record
 from costmodel.whole_run.run import run_of, step_power_w
 
@@ -179,5 +179,5 @@ def test_the_simulated_pipeline_has_stages_of_two_paces(schedule):
         own[3].sum() for own in durations(alone.priced)
     )
     assert both == pytest.approx(passes(last)[3] / passes(alone)[3], rel=0.02)
-    assert simulated_step_s(last) == pytest.approx(float(last.step_time_s), rel=0.05)
-    assert simulated_step_s(last) > 1.3 * simulated_step_s(alone)
+    assert simulated_pipeline_s(last.priced) == pytest.approx(billed_pipeline_s(last.bill), rel=0.05)
+    assert simulated_pipeline_s(last.priced) > 1.3 * simulated_pipeline_s(alone.priced)
