@@ -100,9 +100,9 @@ def _simulated(priced: Priced, micro_batches: int) -> PipelineRun:
 
 
 def price_in_order(job: Job, *, every_stage: bool) -> Priced:
-    """Price a job; the pipeline of a single layout takes what its tasks do one by one where its closed form is far from that."""
+    """Price a job; the pipeline of a single layout, all its stages known, takes what its tasks do one by one."""
     priced = price(job, every_stage=every_stage)
-    if job.layout.shape or priced.bill.step_time_s().ndim:
+    if not every_stage or job.layout.shape or priced.bill.step_time_s().ndim:
         return priced
     factor = order_factor(priced)
     return priced if factor == 1.0 else price(job, every_stage=every_stage, order_factor=factor)
