@@ -34,8 +34,8 @@ STREAMS = ("compute", *COMMUNICATING)
 MOST_TASKS = 40_000
 """Tasks of all ranks together beyond which fewer micro-batches are simulated."""
 
-CLOSE = 0.01
-"""How far the closed form of a pipeline may be from its simulation before an estimate follows that. [-]"""
+_SAME = 1e-9
+"""Share by which two sums in different order may differ. [-]"""
 _SOON_FILLED = 1024
 """Micro-batches on all ranks up to which filled gaps are found in a tenth of a second. [-]"""
 
@@ -111,8 +111,8 @@ def price_in_order(job: Job, *, every_stage: bool) -> Priced:
 def order_factor(priced: Priced) -> float:
     """Return by how much a single layout's pipeline, its tasks run one by one, takes longer than its closed form. [-]
 
-    1 where the two are less than `CLOSE` apart, without a pipeline, and where no simulation is soon done: a two-way schedule
-    on nodes of two kinds, and weight gradients that fill gaps of many micro-batches.
+    1 without a pipeline, and where no simulation is soon done: a two-way schedule on nodes of two kinds, and weight
+    gradients that fill gaps of many micro-batches.
     """
     placed = priced.placed
     mixed_ways = placed.cluster.mixed is not None and fold_of(priced) == Fold.BIDIRECTIONAL
@@ -122,15 +122,14 @@ def order_factor(priced: Priced) -> float:
     if took_s is None:
         return 1.0
     billed_s = billed_pipeline_s(priced.bill)
-    goal_s = min(max(billed_s, took_s * (1.0 - CLOSE)), took_s * (1.0 + CLOSE))
-    if goal_s == billed_s:
+    if abs(took_s / billed_s - 1.0) < _SAME:
         return 1.0
     (bubble,) = (line for line in priced.bill.time_lines if line.name == "pp.bubble")
     passes = priced.step.stage.passes
     stage_s = sum(
         float(passes[name]) for name in ("forward_s", "backward_input_s", "backward_weight_s")
     ) * float(placed.micro_batches)
-    return 1.0 + (goal_s - billed_s) / (stage_s + float(bubble.exposed_seconds))
+    return 1.0 + (took_s - billed_s) / (stage_s + float(bubble.exposed_seconds))
 
 
 def simulated_pipeline_s(priced: Priced) -> float | None:

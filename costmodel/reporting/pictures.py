@@ -17,7 +17,6 @@ from costmodel.estimates.roofline import OperatorRow, Roofline, axis_rows, opera
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.physics.network.mesh import usable_domain_size
 from costmodel.physics.pipeline.schedules import schedule_at
-from costmodel.planning.preference import step_with_simulation_s
 from costmodel.reporting.charts import (
     COLOURS,
     DASHES,
@@ -169,10 +168,7 @@ def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
     shape = {**_ranks(p, "pipeline rank [-]"), "height": max(0.26 * p, 1.1)}
     drawn = "whole step" if run.is_whole else f"first {run.simulated} of {run.micro_batches:,} micro-batches"
     whole: Any = {"x_range": (0.0, end_s + after_s)} | shape
-    # As the plan ranks it: a figure of some micro-batches ends sooner.
-    took_s = step_with_simulation_s(est)
-    simulated = f", {format_seconds(took_s, 4)} with the pipeline simulated" if np.isfinite(took_s) else ""
-    whole["x"] = f"time [s]; {drawn}; step time {step}{simulated}"
+    whole["x"] = f"time [s]; {drawn}; step time {step}"
     look: dict[str, Any] = {"width": 0.9, "edge": 0.0}
     ranks = np.arange(p)
     ends = [Bars(label="idle", fill="bubble", at=ranks, lengths=[end_s] * p, hover="idle", **look)]
