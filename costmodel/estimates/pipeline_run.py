@@ -34,8 +34,8 @@ STREAMS = ("compute", *COMMUNICATING)
 MOST_TASKS = 40_000
 """Tasks of all ranks together beyond which fewer micro-batches are simulated."""
 
-_SAME = 1e-9
-"""Share by which two sums in different order may differ. [-]"""
+CLOSE = 0.005
+"""How far from its simulation an estimate's pipeline may be: as far as two layouts of a plan that count as equal. [-]"""
 _SOON_FILLED = 1024
 """Micro-batches on all ranks up to which filled gaps are found in a tenth of a second. [-]"""
 
@@ -100,7 +100,7 @@ def _simulated(priced: Priced, micro_batches: int) -> PipelineRun:
 
 
 def price_in_order(job: Job, *, every_stage: bool) -> Priced:
-    """Price a job; the pipeline of a single layout, all its stages known, takes what its tasks do one by one."""
+    """Price a job; the pipeline of a single layout, all its stages known, takes about what its tasks do one by one."""
     priced = price(job, every_stage=every_stage)
     if not every_stage or job.layout.shape or priced.bill.step_time_s().ndim:
         return priced
@@ -109,7 +109,7 @@ def price_in_order(job: Job, *, every_stage: bool) -> Priced:
 
 
 def order_factor(priced: Priced) -> float:
-    """Return by how much a single layout's pipeline, its tasks run one by one, takes longer than its closed form. [-]
+    """Return by how much a single layout's pipeline takes longer than its closed form, to be `CLOSE` to its simulation. [-]
 
     1 without a pipeline, and where no simulation is soon done: a two-way schedule on nodes of two kinds, and weight
     gradients that fill gaps of many micro-batches.
@@ -122,14 +122,15 @@ def order_factor(priced: Priced) -> float:
     if took_s is None:
         return 1.0
     billed_s = billed_pipeline_s(priced.bill)
-    if abs(took_s / billed_s - 1.0) < _SAME:
+    goal_s = min(max(billed_s, took_s * (1.0 - CLOSE)), took_s * (1.0 + CLOSE))
+    if goal_s == billed_s:
         return 1.0
     (bubble,) = (line for line in priced.bill.time_lines if line.name == "pp.bubble")
     passes = priced.step.stage.passes
     stage_s = sum(
         float(passes[name]) for name in ("forward_s", "backward_input_s", "backward_weight_s")
     ) * float(placed.micro_batches)
-    return 1.0 + (took_s - billed_s) / (stage_s + float(bubble.exposed_seconds))
+    return 1.0 + (goal_s - billed_s) / (stage_s + float(bubble.exposed_seconds))
 
 
 def simulated_pipeline_s(priced: Priced) -> float | None:

@@ -17,7 +17,7 @@ from costmodel.describe.jobs.job import Job, make_job
 from costmodel.describe.jobs.layout import layout_problems
 from costmodel.describe.recipe import list_recipes
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.estimates.pipeline_run import billed_pipeline_s, run_pipeline, simulated_pipeline_s
+from costmodel.estimates.pipeline_run import CLOSE, billed_pipeline_s, run_pipeline, simulated_pipeline_s
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import fact, schedule_code, valid
 from costmodel.step.price import price
@@ -387,7 +387,7 @@ MOST_MICRO_BATCHES = 128
 def simulated(batch: Batch) -> Iterator[Checked]:
     """What closed forms charge for a pipeline is what its order takes task by task, within 5 % of 1F1B, 15 % of others.
 
-    An estimate of one layout takes that, but for what a bubble below nothing would be.
+    An estimate of one layout is half a per cent from it at most.
     """
     several = np.flatnonzero(
         (batch.job.layout.pp > 1)
@@ -401,7 +401,7 @@ def simulated(batch: Batch) -> Iterator[Checked]:
         asked = np.arange(len(batch)) == at
         name = list(SCHEDULES)[int(layout["schedule"])]
         excess = max(abs(by_form) - (0.05 if name == "1f1b" else 0.15), 0.0)
-        excess += max(abs(charged) - 0.01, 0.0) if soon else 0.0
+        excess += max(abs(charged) - 1.2 * CLOSE, 0.0) if soon else 0.0
         yield Checked(asked, np.where(asked, excess, 0.0), f"{name} {by_form:+.1%}, charged {charged:+.1%}")
 
 

@@ -7,6 +7,7 @@ from test_split_backward import pipeline_times
 import costmodel as cm
 from costmodel.base.errors import LayoutError
 from costmodel.describe.odds import odds
+from costmodel.estimates.pipeline_run import billed_pipeline_s, simulated_pipeline_s
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks
 from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code, task_orders
@@ -348,13 +349,14 @@ def test_a_bill_of_unlike_chunks_is_their_simulation(model, pp, vp, more, split)
         assert charged_s == pytest.approx(took_s, rel=0.05)
 
 
-def test_chunks_that_were_written_out_are_simulated_besides_and_the_difference_is_told():
+def test_chunks_that_were_written_out_take_what_their_simulation_takes():
+    """Chunks of one and seven layers: the closed form is 9 % too slow; of chunks that are alike it is exact."""
     job = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 4, "seq_len": 4096, "global_batch": 32}
-    told = "interleaved run step by step takes"
     far = cm.estimate(**job, layout="pp4 vp2", pipeline_layout="Et*1|t*7|t*1|t*7|t*7|t*1|t*7|t*1L")
-    assert any(told in line for line in far.warnings)
+    assert billed_pipeline_s(far.bill) == pytest.approx(simulated_pipeline_s(far.priced), rel=0.006)
+    assert far.priced.step.order_factor < 0.95
     near = cm.estimate(**job, layout="pp4 vp2", pipeline_layout="Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4L")
-    assert not any(told in line for line in near.warnings)
+    assert near.priced.step.order_factor == pytest.approx(1.0, abs=0.01)
 
 
 def test_an_optimizer_that_would_do_is_one_that_the_framework_has():
