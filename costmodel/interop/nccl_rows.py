@@ -92,34 +92,8 @@ def read_row(number: int, words: Sequence[str], columns: Sequence[str]) -> Row |
 
 def bus_factor(primitive: str, ranks: float) -> float:
     """Return busbw over algbw."""
-    if primitive == "all_reduce":
-        return 2.0 * (ranks - 1.0) / ranks
-    return (ranks - 1.0) / ranks if primitive in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
-
-
-def ranks_by_ratio(primitive: str, rows: Sequence[Row]) -> int | None:
-    """Return the number of ranks that the largest bandwidths tell, none if they do not."""
-    best = max(rows, key=lambda row: row.algbw)
-    passes = 2.0 if primitive == "all_reduce" else 1.0
-    if primitive in ("broadcast", "reduce", "send_recv") or best.algbw < 1.0:
-        return None
-    gap = passes - best.busbw / best.algbw
-    if gap <= 0:
-        return None
-    ranks = passes / gap
-    doubt = ranks * ranks * 0.006 / best.algbw / passes
-    return round(ranks) if doubt < 0.3 and abs(ranks - round(ranks)) < 0.3 and ranks > 1.5 else None
-
-
-def guess_primitive(rows: Sequence[Row], ranks: int) -> str:
-    """Tell the collective by its ratio of bandwidths and its reduction, empty if two are possible."""
-    best = max(rows, key=lambda row: row.algbw)
-    if best.algbw < 1.0 or best.redop in ("", "none"):
-        return ""
-    ratio = best.busbw / best.algbw
-    if ratio > 1.02:
-        return "all_reduce"
-    return "reduce_scatter" if ratio < 0.995 and ranks != 2 else ""
+    passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+    return passes[primitive] * (1.0 - 1.0 / ranks) if primitive in passes else 1.0
 
 
 def lines_of_json(text: str) -> list[str] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,16 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.nccl_rows import (
-    NUMBER,
-    Row,
-    bus_factor,
-    guess_primitive,
-    lines_of_json,
-    looks_like_row,
-    ranks_by_ratio,
-    read_row,
-)
+from costmodel.interop.nccl_rows import NUMBER, Row, bus_factor, lines_of_json, looks_like_row, read_row
 from costmodel.interop.text_file import read_text, shown, uncoloured
 
 Array = NDArray[np.float64]
@@ -50,11 +41,15 @@ _PRINTED = re.compile(
 )
 """Where what the tests print begins in a line; before it stands what a launcher adds (rank, host, time, pod)."""
 _HOST_PREFIX = re.compile(r"\s*([A-Za-z][\w.-]*)(?::|\s*\|)\s")
-_RANK_LINE = re.compile(
-    r"^#\s*Rank\s+(\d+)(?:\s+Group\s+\d+)?\s+Pid\s+\d+ on\s+(\S+)\s+device\s+(\d+)\s+\[\w[\w:.]*\]\s*(.*)$"
+_DEVICE = re.compile(
+    r"#\s*Rank\s+(\d+)(?:\s+Group\s+\d+)?\s+Pid\s+\d+ on\s+(\S+)\s+device\s+(\d+)\s+\[\w[\w:.]*\]\s*(.*)$"
 )
+_START = re.compile(r"# nThread|.*Collective test starting:\s*(\S+?)_perf")
+_HEAD = re.compile(r"#\s+size\s+count\b")
+_END = re.compile(r"#\s*(?:Out of bounds|Avg bus)")
+_UNITS = re.compile(r"#\s*\(\w+\)\s+\(elements\)")
 _TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
-_SAME_NAME = {
+_OTHER_NAMES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
@@ -62,14 +57,11 @@ _SAME_NAME = {
     "all2all": "alltoall",
     "send_recv": "sendrecv",
 }
-_STARTING = re.compile(r"Collective test starting:\s*(\S+?)_perf")
-_PROGRAM = re.compile(r"\b(\w+)_perf\b")
+_PROGRAM = re.compile(rf"\b({'|'.join((*PROGRAMS, *_UNPRICED))})_perf\b")
 _FORCED = re.compile(r"NCCL_ALGO[=\s]+(?:set by environment to\s+)?\"?(\w+)")
-_VERSION = re.compile(r"(?:nccl-library=(\d+)|(?:NCCL|RCCL) version[ :]+(\S+))")
-_FAILED = re.compile(r"Test (?:NCCL|CUDA|HIP|RCCL) failure|NCCL WARN|Segmentation fault|Aborted \(core", re.I)
 _FORCED_NAMES = {"ring": "ring", "tree": "tree", "nvls": "nvls", "nvlstree": "nvls-tree"}
-
-
+_VERSION = re.compile(r"(?:nccl-library=|(?:NCCL|RCCL) version[ :]+)(\S+)")
+_FAILED = re.compile(r"Test (?:NCCL|CUDA|HIP|RCCL) failure|NCCL WARN|Segmentation fault|Aborted \(core", re.I)
 MOST_RANKS = 10_000_000
 """More than a list of devices can mean."""
 
@@ -115,9 +107,9 @@ class LogSweep(NamedTuple):
 class Log(NamedTuple):
     """Everything that logs hold: sweeps, what is wrong, and what is worth knowing."""
 
-    sweeps: tuple[LogSweep, ...]
-    problems: tuple[LogProblem, ...]
-    notes: tuple[LogProblem, ...]
+    sweeps: tuple[LogSweep, ...] = ()
+    problems: tuple[LogProblem, ...] = ()
+    notes: tuple[LogProblem, ...] = ()
 
 
 def _joined(logs: Sequence[Log]) -> Log:
@@ -125,26 +117,10 @@ def _joined(logs: Sequence[Log]) -> Log:
     return Log(*(tuple(item for part in parts for item in part) for parts in zip(*logs, strict=True)))
 
 
-@dataclass
-class _Table:
-    """A table while it is read."""
-
-    line: int = 0
-    program: str = ""
-    algorithm: str = "auto"
-    version: str = ""
-    hosts: dict[int, str] = field(default_factory=dict)
-    devices: dict[int, int] = field(default_factory=dict)
-    gpu: str = ""
-    columns: list[str] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    bad_rows: int = 0
-
-
 def read_logs(paths: Iterable[str | Path], *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
     """Read several logs; see `read_log`."""
     logs = [read_log(path, collective=collective, ranks=ranks, nodes=nodes) for path in paths]
-    return _joined([*logs, Log((), (), ())])
+    return _joined([*logs, Log()])
 
 
 def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
@@ -152,13 +128,12 @@ def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: i
 
     The collective that ran, GPUs and hosts are given where neither the log nor its name says.
     """
-    file = Path(path).name
     try:
         text = read_text(path).text
     except CostModelError as error:
         message = str(error).removeprefix(f"{shown(str(path))}: ")
-        return Log((), (LogProblem(str(path), 0, message),), ())
-    return read_log_text(text, file, collective=collective, ranks=ranks, nodes=nodes)
+        return Log(problems=(LogProblem(str(path), 0, message),))
+    return read_log_text(text, Path(path).name, collective=collective, ranks=ranks, nodes=nodes)
 
 
 def read_log_text(text: str, file: str, *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
@@ -167,15 +142,15 @@ def read_log_text(text: str, file: str, *, collective: str = "", ranks: int = 0,
     if text.lstrip().startswith("{"):
         lines = lines_of_json(text)
         if lines is None:
-            return Log((), (LogProblem(file, 0, "is JSON, but not what nccl-tests write with -J"),), ())
+            return Log(problems=(LogProblem(file, 0, "is JSON, but not what nccl-tests write with -J"),))
         streams = {"": list(enumerate(lines, start=1))}
     logs = []
     for name, numbered in streams.items():
-        if name and not any(_tells(line) for _, line in numbered):
+        if name and not any(looks_like_row(line.split()) or _HEAD.match(line) for _, line in numbered):
             continue
         reader = _Reader(file, collective, ranks, nodes)
         for number, line in numbered:
-            reader.take(number, line)
+            reader.take(number, _TIMESTAMP.sub("", line.strip()))
         logs.append(reader.finish())
     return _joined([log for log in logs if log.sweeps] or logs[:1])
 
@@ -195,14 +170,30 @@ def _streams(text: str) -> dict[str, list[tuple[int, str]]]:
         found.setdefault(host[1] if host else "", []).append((number, rest))
     if len(found) == 2:
         # One host's lines, and lines without a host that belong to the same run.
-        both = sorted(line for lines in found.values() for line in lines)
-        return {"": both}
+        return {"": sorted(line for lines in found.values() for line in lines)}
     return found
 
 
-def _tells(line: str) -> bool:
-    """Whether a line is a row of a table or its head."""
-    return looks_like_row(line.split()) or bool(re.match(r"^\s*#\s+size\s+count\b", line))
+@dataclass
+class _Run:
+    """What a test has printed of itself: its program, and host and number on it of each rank's device."""
+
+    program: str = ""
+    algorithm: str = "auto"
+    version: str = ""
+    devices: dict[int, tuple[str, int]] = field(default_factory=dict)
+    gpu: str = ""
+
+    @property
+    def listed(self) -> int:
+        """Ranks of the list of devices, also of one that its author abridged."""
+        return max(self.devices, default=-1) + 1
+
+    def hosts(self, ranks: int) -> int:
+        """Return the hosts: those listed or, of an abridged list, ranks over devices of one."""
+        each = max((device for _, device in self.devices.values()), default=0) + 1
+        abridged = 0 < len(self.devices) < ranks
+        return ranks // each if abridged and ranks % each == 0 else len({h for h, _ in self.devices.values()})
 
 
 class _Reader:
@@ -210,207 +201,170 @@ class _Reader:
 
     def __init__(self, file: str, collective: str, ranks: int, nodes: int) -> None:
         self.file, self.collective, self.ranks, self.nodes = file, collective, ranks, nodes
-        self.sweeps: list[LogSweep] = []
-        self.problems: list[LogProblem] = []
-        self.notes: list[LogProblem] = []
-        self.table = _Table()
-        self.tables = 0
+        self.log = list[LogSweep](), list[LogProblem](), list[LogProblem]()
+        self.run = _Run()
+        self.line, self.columns, self.rows, self.is_bad = 0, list[str](), list[Row](), False
+        """The table that is read: where it starts, its head, its rows, and whether one of them was wrong."""
+        self.any_table = False
 
     def wrong(self, line: int, text: str) -> None:
         """Keep a problem."""
-        self.problems.append(LogProblem(self.file, line, text))
+        self.log[1].append(LogProblem(self.file, line, text))
 
     def note(self, line: int, text: str) -> None:
         """Keep what is worth knowing."""
-        self.notes.append(LogProblem(self.file, line, text))
+        self.log[2].append(LogProblem(self.file, line, text))
 
-    def take(self, number: int, raw: str) -> None:
+    def take(self, number: int, line: str) -> None:
         """Read one line."""
-        line = _TIMESTAMP.sub("", raw.strip())
         if _FAILED.search(line):
             self.wrong(number, f"the test failed: {line[:80]}")
             return
         if forced := _FORCED.search(line):
-            self.table.algorithm = _FORCED_NAMES.get(forced[1].lower(), "auto")
+            self.run.algorithm = _FORCED_NAMES.get(forced[1].lower(), "auto")
         if version := _VERSION.search(line):
-            self.table.version = version[1] or version[2]
+            self.run.version = version[1]
+        words = line.split()
+        is_number = bool(words) and bool(NUMBER.match(words[0])) and ":" not in words[0]
         if line.startswith("#"):
             self.comment(number, line)
-            return
-        words = line.split()
-        if len(words) >= 2 and NUMBER.match(words[0]) and ":" not in words[0]:
-            if self.table.columns or looks_like_row(words):
-                self.row(number, words)
-        elif len(words) == 1 and self.table.columns and NUMBER.match(words[0]):
+        elif is_number and (self.columns or looks_like_row(words)):
             self.row(number, words)
-        elif not self.table.rows:
-            self.program(line)
-
-    def program(self, line: str) -> None:
-        """Note the test program that a command line names."""
-        for word in _PROGRAM.findall(line):
-            if word in PROGRAMS or word in _UNPRICED:
-                self.table.program = word
+        elif not is_number and not self.rows:
+            self.run.program = [self.run.program, *_PROGRAM.findall(line)][-1]
 
     def comment(self, number: int, line: str) -> None:
         """Read a ``#`` line: the start of a run, a device, the head of a table, or noise."""
-        started = _STARTING.search(line)
-        device = _RANK_LINE.match(line)
-        if line.replace(":", "").startswith("# nThread") or started:
-            if self.table.rows or self.table.columns:
+        started, device = _START.match(line), _DEVICE.match(line)
+        if started:
+            if self.rows or self.columns:
                 self.close()
-            if started:
-                self.table.program = started[1]
-        elif device:
-            if self.table.rows:
+            self.run.program = started[1] or self.run.program
+        elif device or _END.match(line):
+            if self.rows:
                 self.close()
-            self.table.hosts[min(int(device[1][:12]), MOST_RANKS)] = device[2]
-            self.table.devices[int(device[1])] = int(device[3])
-            self.table.gpu = device[4].strip()
-        elif re.match(r"^#\s+size\s+count\b", line):
-            if self.table.rows:
+            if device:
+                self.run.devices[min(int(device[1][:12]), MOST_RANKS)] = device[2], int(device[3])
+                self.run.gpu = device[4].strip()
+        elif _HEAD.match(line):
+            if self.rows:
                 self.close(keep=True)
-            self.table.columns = line.lstrip("# ").split()
-            self.table.line = number
-        elif re.match(r"^#\s*(?:Out of bounds|Avg bus)", line):
-            if self.table.rows:
-                self.close()
-        elif re.match(r"^#\s*\(\w+\)\s+\(elements\)", line):
-            units = re.findall(r"\(([^)]*)\)", line)
-            odd = [unit for unit in units if unit not in ("B", "elements", "us", "GB/s")]
-            if odd:
-                self.wrong(number, f"expected the units (B), (elements), (us) and (GB/s); got ({odd[0]})")
-        elif not self.table.rows:
-            self.program(line)
+            self.columns, self.line = line.lstrip("# ").split(), number
+        elif _UNITS.match(line):
+            units = set(re.findall(r"\(([^)]*)\)", line)) - {"B", "elements", "us", "GB/s"}
+            if units:
+                self.wrong(number, f"expected the units (B), (elements), (us) and (GB/s); got ({min(units)})")
+        elif not self.rows:
+            self.run.program = [self.run.program, *_PROGRAM.findall(line)][-1]
 
     def row(self, number: int, words: list[str]) -> None:
         """Read one line of a table."""
-        table = self.table
-        table.line = table.line or number
-        row = read_row(number, words, table.columns)
-        problem = row if isinstance(row, str) else _place_problem(row, table.rows)
+        self.line = self.line or number
+        row = read_row(number, words, self.columns)
+        problem = row if isinstance(row, str) else ""
+        if isinstance(row, Row):
+            last = self.rows[-1].size if self.rows else 0
+            if row.wrong > 1e-2:  # old versions print the largest error instead of a count
+                problem = f"the test counted wrong results (#wrong = {row.wrong:g}): its times mean nothing"
+            elif 0 < row.size <= last:
+                problem = (
+                    f"size {row.size:.0f} follows {last:.0f}: expected sizes that go up; two logs mixed?"
+                )
+            elif not row.size:
+                self.note(number, "size 0 (fewer bytes than ranks), left out")
+            else:
+                self.rows.append(row)
         if problem:
-            table.bad_rows += 1
+            self.is_bad = True
             self.wrong(number, problem)
-        elif isinstance(row, Row) and row.size:
-            table.rows.append(row)
-        else:
-            self.note(number, "size 0 (fewer bytes than ranks), left out")
 
     def close(self, *, keep: bool = False) -> None:
         """End a table and turn it into a sweep; `keep` what its run said about devices."""
-        table = self.table
-        self.table = replace(table, line=0, columns=[], rows=[], bad_rows=0)
-        if not keep:
-            self.table = replace(self.table, hosts={}, devices={}, gpu="")
-        self.tables += 1
-        if not table.rows:
-            if not table.bad_rows:
-                self.wrong(table.line, "the table has no rows: was the run cut off?")
+        run, line, rows, is_bad = self.run, self.line, self.rows, self.is_bad
+        self.run = run if keep else _Run(run.program, run.algorithm, run.version)
+        self.line, self.columns, self.rows, self.is_bad, self.any_table = 0, [], [], False, True
+        if not rows:
+            if not is_bad:
+                self.wrong(line, "the table has no rows: was the run cut off?")
             return
-        primitive = self.primitive_of(table)
-        if not primitive:
+        primitive = self.primitive_of(run, line, rows)
+        ranks = self.ranks_of(run, line, rows, primitive) if primitive else 0
+        if not ranks:
             return
-        if count := self.ranks_of(table, primitive):
-            rows = table.rows
-            sweep = LogSweep(
-                self.file,
-                table.line,
-                primitive,
-                table.algorithm,
-                count,
-                self.nodes or _hosts_of(table, count),
-                table.gpu,
-                table.version,
-                np.array([row.size for row in rows]),
-                np.array([row.time_us for row in rows]) * 1e-6,
-                np.array([row.in_place_us for row in rows]) * 1e-6,
-            )
-            self.sweeps.append(sweep)
+        columns = np.array([(row.size, row.time_us * 1e-6, row.in_place_us * 1e-6) for row in rows]).T
+        facts = (run.algorithm, ranks, self.nodes or run.hosts(ranks), run.gpu, run.version)
+        self.log[0].append(LogSweep(self.file, line, primitive, *facts, *columns))
 
-    def primitive_of(self, table: _Table) -> str:
+    def primitive_of(self, run: _Run, line: int, rows: Sequence[Row]) -> str:
         """Return the collective of a table: as given, as the log says, as its name says, by its columns."""
         stem = Path(self.file).stem.lower().replace("-", "_")
-        for alias, name in _SAME_NAME.items():
+        for alias, name in _OTHER_NAMES.items():
             stem = stem.replace(alias, name)
         by_name = [name for name in PROGRAMS if re.search(rf"(?:^|_|\d){name}(?:_|$|\d|\.)", stem)]
         if "reduce" in by_name and len(by_name) > 1:
             by_name.remove("reduce")
         if self.collective:
             return self.collective
-        if table.program in PROGRAMS:
-            return PROGRAMS[table.program]
-        if table.program:
-            self.wrong(table.line, f"{table.program}_perf is not a collective that can be fitted")
+        if run.program and run.program not in PROGRAMS:
+            self.wrong(line, f"{run.program}_perf is not a collective that can be fitted")
             return ""
-        if len(by_name) == 1:
-            return PROGRAMS[by_name[0]]
-        found = guess_primitive(table.rows, self.ranks or _listed(table))
-        if not found:
-            self.wrong(
-                table.line,
-                "which collective this is cannot be told; name it by --collective or in the file's name",
-            )
-        return found
+        if run.program or len(by_name) == 1:
+            return PROGRAMS[run.program or by_name[0]]
+        best = max(rows, key=lambda row: row.algbw)
+        ratio = best.busbw / best.algbw if best.algbw >= 1.0 and best.redop not in ("", "none") else 1.0
+        if ratio > 1.02:
+            return "all_reduce"
+        # Of two ranks an all-reduce has the ratio of a broadcast.
+        if ratio < 0.995 and (self.ranks or run.listed) != 2:
+            return "reduce_scatter"
+        self.wrong(
+            line, "which collective this is cannot be told; name it by --collective or in the file's name"
+        )
+        return ""
 
-    def ranks_of(self, table: _Table, primitive: str) -> int:
-        """Return the ranks of a table, checked against the ratio of its two bandwidths."""
-        listed = self.ranks or _listed(table)
-        if not self.ranks and len(table.hosts) < listed:
-            abridged = f"the list of devices is abridged ({len(table.hosts)} of {listed})"
-            self.note(table.line, f"{abridged}; ranks are the highest and one")
-        line, last = table.rows[0].line, max(table.rows, key=lambda row: row.algbw)
-        told = ranks_by_ratio(primitive, table.rows)
+    def ranks_of(self, run: _Run, line: int, rows: Sequence[Row], primitive: str) -> int:
+        """Return the ranks of a table, checked against the ratio of its two bandwidths; 0 where they are not known."""
+        listed, best = self.ranks or run.listed, max(rows, key=lambda row: row.algbw)
+        ratio = best.busbw / best.algbw if best.algbw else 0.0
+        if not self.ranks and len(run.devices) < listed:
+            abridged = f"the list of devices is abridged ({len(run.devices)} of {listed})"
+            self.note(line, f"{abridged}; ranks are the highest and one")
+        # Ranks by the ratio: 1 − 1/n of one pass or two, as far as two decimals tell n.
+        passes = bus_factor(primitive, np.inf)
+        gap = passes - ratio
+        by_ratio = (
+            passes / gap if best.algbw >= 1.0 and gap > 0 and bus_factor(primitive, 2) < passes else 0.0
+        )
+        is_whole = abs(by_ratio - round(by_ratio)) < 0.3 and by_ratio > 1.5
+        if not is_whole or by_ratio**2 * 0.006 / best.algbw / passes >= 0.3:
+            by_ratio = 0.0
         if not listed:
-            if told is None:
+            if not by_ratio:
                 self.wrong(
-                    line, "the number of GPUs cannot be told without the list of devices; give --ranks"
+                    rows[0].line,
+                    "the number of GPUs cannot be told without the list of devices; give --ranks",
                 )
-            return told or 0
+            return round(by_ratio)
         if listed == 1:
-            self.wrong(line, "one GPU has nobody to talk to; expected a run of two or more")
+            self.wrong(rows[0].line, "one GPU has nobody to talk to; expected a run of two or more")
             return 0
         wanted = bus_factor(primitive, listed)
-        if last.algbw <= 1.0 or abs(last.busbw / last.algbw - wanted) <= 0.01 * wanted + 0.02 / last.algbw:
+        if best.algbw <= 1.0 or abs(ratio - wanted) <= 0.01 * wanted + 0.02 / best.algbw:
             return listed
-        hint = f", as {told} ranks have" if told else ""
+        hint = f", as {round(by_ratio)} ranks have" if by_ratio else ""
         self.wrong(
-            last.line,
-            f"busbw is {last.busbw / last.algbw:.4g} times algbw{hint}; {listed} ranks of {primitive} "
-            f"have {wanted:.4g}",
+            best.line,
+            f"busbw is {ratio:.4g} times algbw{hint}; {listed} ranks of {primitive} have {wanted:.4g}",
         )
         return 0
 
     def finish(self) -> Log:
         """End the file."""
-        if self.table.rows or self.table.columns or self.table.bad_rows:
+        if self.rows or self.columns or self.is_bad:
             self.close()
-        if not self.tables and not self.problems:
+        if not self.any_table and not self.log[1]:
             self.wrong(
                 0, "holds no table of nccl-tests; expected lines of size, count, type, …, time, algbw, busbw"
             )
-        return Log(tuple(self.sweeps), tuple(self.problems), tuple(self.notes))
-
-
-def _listed(table: _Table) -> int:
-    """Return the ranks that a list of devices tells, also one that its author abridged."""
-    return max(table.hosts, default=-1) + 1
-
-
-def _hosts_of(table: _Table, ranks: int) -> int:
-    """Return the hosts of a run: those listed or, of an abridged list, ranks over devices of one."""
-    seen = len(set(table.hosts.values()))
-    each = max(table.devices.values(), default=0) + 1
-    abridged = 0 < len(table.hosts) < ranks
-    return ranks // each if abridged and ranks % each == 0 else seen
-
-
-def _place_problem(row: Row, before: Sequence[Row]) -> str:
-    """Say what is wrong with a row among the rows before it."""
-    if row.wrong > 1e-2:  # old versions print the largest error instead of a count
-        return f"the test counted wrong results (#wrong = {row.wrong:g}): its times mean nothing"
-    if before and 0 < row.size <= before[-1].size:
-        return (
-            f"size {row.size:.0f} follows {before[-1].size:.0f}: expected sizes that go up; two logs mixed?"
-        )
-    return ""
+        sweeps, problems, notes = self.log
+        return Log(tuple(sweeps), tuple(problems), tuple(notes))
