@@ -192,9 +192,9 @@ def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
     forward = forward_lines(est)
     found: list[Phase] = []
 
-    def add(name: str, lines: Iterable[TimeLine], *more: TimeLine) -> None:
+    def add(name: str, lines: Iterable[TimeLine], *more: TimeLine, times: int = job.optimizer_steps) -> None:
         label = name.replace(" ", "_").replace("-", "_")
-        steps = repeated(lines, np.asarray(float(job.optimizer_steps)))
+        steps = repeated(lines, np.asarray(float(times)))
         found.append(Phase(name, "training", (*_named(label, steps), *more)))
 
     if job.reward_s or job.reward_model:
@@ -216,8 +216,8 @@ def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
         add("teacher log-probs", forward_lines(training_step(job, job.teacher)))
     if job.algorithm == "ppo":
         add("values", forward)
-        add("train critic", est.bill.time_lines)
-    add("train", est.bill.time_lines)
+        add("train critic", est.bill.time_lines, times=job.updates)
+    add("train", est.bill.time_lines, times=job.updates)
     return found
 
 

@@ -280,9 +280,7 @@ def _warnings(found: RLEstimate) -> list[str]:
             f"The generating half does not fit: {format_bytes(found.memory['generation_weights'])} of weights leave no room for "
             f"one answer in {job.served.memory_fraction:.0%} of the GPU; split it over more GPUs (generation_layout)."
         )
-    one = (
-        f"one of {job.optimizer_steps:,} optimizer steps" if job.optimizer_steps > 1 else "the optimizer step"
-    )
+    one = f"one of {job.updates:,} optimizer steps" if job.updates > 1 else "the optimizer step"
     each_s = f"{format_seconds(found.training.step_time_s)} of the step's {format_seconds(step_s, 4)}"
     warnings += [f"Training, {one} ({each_s}): {warning}" for warning in found.training.warnings]
     if found.training.fits and not found.fits and (not job.generates or found.places >= 1.0):

@@ -45,6 +45,8 @@ class RLJob:
     prompt_len: float
     rollout_factor: float
     optimizer_steps: int
+    ppo_epochs: int
+    """Passes of training over the answers. [-]"""
     packs: bool
     capacity: float
     """Tokens of a packed sequence, or of the longest one where nothing is packed. [-]"""
@@ -81,6 +83,11 @@ class RLJob:
     def answers(self) -> int:
         """Answers of a step that are trained on. [-]"""
         return self.prompts * self.samples
+
+    @property
+    def updates(self) -> int:
+        """Optimizer steps of all passes. [-]"""
+        return self.optimizer_steps * self.ppo_epochs
 
     @property
     def replicas(self) -> float:
@@ -182,6 +189,7 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         prompt_len=prompt_len,
         rollout_factor=one("rollout_factor"),
         optimizer_steps=optimizer_steps,
+        ppo_epochs=one("ppo_epochs"),
         packs=one("batching") == "packing",
         capacity=capacity,
         reference=one("reference", algorithm in _COMPARES),

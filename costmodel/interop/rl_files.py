@@ -212,12 +212,9 @@ def _verl_batch(config: Values, draft: Draft) -> None:
         samples_per_prompt=config["samples"],
         prompts=prompts,
         optimizer_steps=max(-(-prompts // mini), 1),
+        ppo_epochs=config["epochs"],
         rollout_factor=config["generated_prompts"] / prompts if filtered else None,
     )
-    if config["epochs"] > 1:
-        draft.warnings.append(
-            f"ppo_epochs {config['epochs']:g}: one pass over the answers is priced; each further one takes the phase train again"
-        )
 
 
 def _verl_training(

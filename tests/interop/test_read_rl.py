@@ -66,17 +66,6 @@ def test_defaults_are_followed_and_halves_stand_apart(tmp_path):
         job_of(tmp_path, APART)
 
 
-def test_further_passes_over_the_answers_make_no_smaller_batches(tmp_path):
-    once = job_of(tmp_path, VERL, "once.sh")
-    more = job_of(
-        tmp_path, VERL.rstrip().removesuffix("$@") + "actor_rollout_ref.actor.ppo_epochs=3 $@\n", "more.sh"
-    )
-    assert more.job["optimizer_steps"] == once.job["optimizer_steps"]
-    assert {*more.warnings} - {*once.warnings} == {
-        "ppo_epochs 3: one pass over the answers is priced; each further one takes the phase train again"
-    }
-
-
 def test_the_commands_price_such_a_file_and_say_what_they_assume(tmp_path, capsys):
     path, script, ours = tmp_path / "grpo.yaml", tmp_path / "run.sh", tmp_path / "rl.yaml"
     path.write_text(NEMO)

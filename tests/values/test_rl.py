@@ -284,6 +284,17 @@ def test_algorithms_pay_for_their_passes():
     assert 6 < teacher["teacher log-probs"] / grpo["old log-probs"] < 11
 
 
+def test_each_pass_over_the_answers_trains_with_all_optimizer_steps_again():
+    """Three passes: the policy and the critic train three times as long on the same batches; all else is as it was."""
+    ppo = {**SMALL, "algorithm": "ppo"}
+    one, three = cm.estimate_rl(**ppo), cm.estimate_rl(**ppo, ppo_epochs=3)
+    trained = {name: 3.0 if name.startswith("train") else 1.0 for name in seconds(one)}
+    assert list(trained.values()).count(3.0) == 2
+    assert seconds(three) == pytest.approx({name: trained[name] * s for name, s in seconds(one).items()})
+    assert three.training.job.global_batch == one.training.job.global_batch
+    assert any(text.startswith("Training, one of 12 optimizer steps (") for text in three.warnings)
+
+
 def test_halves_apart_overlap_and_a_longer_lag_is_never_slower():
     steps = [cm.estimate_rl(**{**APART, "lag": lag}) for lag in (0, 0.25, 1, 2, 4, 8)]
     times = [found.step_time_s for found in steps]

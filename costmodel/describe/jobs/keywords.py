@@ -154,6 +154,7 @@ class RLKeywords(JobKeywords, total=False):
     response_file: str | None
     rollout_factor: Number
     optimizer_steps: Number
+    ppo_epochs: Number
     batching: str | None
     reference: bool | str | None
     old_logprobs: bool | str | None
