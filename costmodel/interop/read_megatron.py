@@ -88,7 +88,10 @@ def _overrides_of(launch: Launch) -> list[str]:
     """Return the words of a command where it starts a recipe of Megatron-Bridge with overrides, else none."""
     words = _split_all(launch.words)
     keys = [word.lstrip("+").partition("=")[0] for word in words if "=" in word]
-    return words if "--recipe" in words and any(key.startswith(_BRIDGE) for key in keys) else []
+    named = words[words.index("--recipe") + 1 :][:1] if "--recipe" in words else []
+    return (
+        words if named and (_RECIPE.search(named[0]) or any(key.startswith(_BRIDGE) for key in keys)) else []
+    )
 
 
 def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -> Imported:
@@ -108,7 +111,11 @@ def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -
             raise FrameworkConfigError(f"{key}: its value is not in the script: {missing_in(value)}")
         values[key.lstrip("+")] = without_marks(value)
     bridge = MEGATRON.more["bridge"]
-    model = given.get("model") or known_model(plain, plain.replace("_", "-"))
+    said = (
+        row for name, row in bridge["recipes"].items() if re.fullmatch(name, named.removesuffix("_config"))
+    )
+    values = {**{key: value for row in said for key, value in row.items()}, **values}
+    model = given.get("model") or known_model(bridge["models"].get(plain, plain), plain.replace("_", "-"))
     model = load_model(model) if isinstance(model, str) else model
     if model is None:
         raise FrameworkConfigError(
@@ -127,9 +134,6 @@ def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -
         if bundle is None:
             raise FrameworkConfigError(f"--recipe: the precision of {named!r} is not known; give --precision")
         values["mixed_precision"] = bundle
-    for pattern, says in bridge["recipes"].items():
-        if matches(pattern, plain):
-            values = {**says, **values}
     stated = bridge["stated"].split()
     if model.num_experts:
         stated.append("ep")
