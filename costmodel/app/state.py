@@ -63,7 +63,7 @@ class State:
         return replace(self, jobs=(self.jobs[0], job) if self.second else (job, self.jobs[1]))
 
 
-FIRST = "model=llama3-8b&cluster=dgx-h100-ndr&gpus=8&tp=4&global_batch=64&seq_len=8k"
+FIRST = "model=llama3-8b&cluster=dgx-h100-ndr&gpus=8&cp=2&pp=2&global_batch=64&seq_len=8k"
 """What the page shows where the address says nothing."""
 
 

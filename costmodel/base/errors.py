@@ -95,7 +95,10 @@ _LONGEST_LINE = 300
 def one_line(message: str) -> str:
     r"""Return a message as one line of at most 300 characters, without what would steer a terminal."""
     line = " ".join("".join(c if c.isprintable() else " " for c in message[: 4 * _LONGEST_LINE]).split())
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 2]} …"
+    if len(line) <= _LONGEST_LINE:
+        return line
+    cut = line[: _LONGEST_LINE - 2]
+    return f"{cut.rpartition(' ')[0] if line[len(cut)] != ' ' and ' ' in cut[-60:] else cut} …"
 
 
 def listed_names(names: Sequence[str]) -> str:

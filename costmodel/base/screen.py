@@ -6,6 +6,7 @@ its own, the columns under one another.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -40,15 +41,18 @@ COMMAND = "  costmodel "
 _ALARMS = r"DOES NOT FIT|does not fit|too much|no layout fits|only \d+% likely to fit|< 1% likely to fit"
 
 
-def drawn(grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = None) -> str:
+def drawn(
+    grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = None, styled: bool = True
+) -> str:
     """Return tables and the sentences below them as text.
 
-    `width` are the cells of a line of the terminal, in which the text is styled; without one they are as many as
+    `width` are the cells of a line, of a terminal if the text is to be `styled`; without one they are as many as
     numbers need. [-]
     """
     text = StringIO()
-    if width is None:
-        console = Console(file=text, width=PIPE_WIDTH, force_terminal=False, color_system=None)
+    if width is None or not styled:
+        cells = PIPE_WIDTH if width is None else width
+        console = Console(file=text, width=cells, force_terminal=False, color_system=None)
     else:
         console = Console(file=text, width=max(width, _NARROWEST), force_terminal=True)
     for index, grid in enumerate(grids):
@@ -58,20 +62,40 @@ def drawn(grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = 
     if grids and remarks:
         console.print()
     for remark in remarks:
-        # A command is one line, whatever the terminal: wrapped by us it could not be copied.
-        console.print(_text(remark), soft_wrap=remark.startswith(COMMAND))
+        is_command = remark.startswith(COMMAND)
+        lines = _command_lines(remark, console.width) if is_command else [remark]
+        for line in lines:
+            console.print(_text(line), soft_wrap=is_command)
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
+def _command_lines(remark: str, width: int) -> list[str]:
+    """Break a command before flags, as a shell reads it, where it is longer than a line."""
+    first, *parts = re.split(r" (?=-)(?=(?:[^']*'[^']*')*[^']*$)", remark)
+    lines = [first]
+    for part in parts:
+        if len(lines[-1]) + len(part) + 3 <= width:
+            lines[-1] += f" {part}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"    {part}")
+    return lines
+
+
 def drawn_short(
-    grids: Sequence[Grid], remarks: Sequence[str], *, width: int | None = None, most: int | None = None
+    grids: Sequence[Grid],
+    remarks: Sequence[str],
+    *,
+    width: int | None = None,
+    most: int | None = None,
+    styled: bool = True,
 ) -> str:
     """Return tables and sentences as text, in at most so many lines of a terminal.
 
     The longest tables lose their last rows, and the last tables go; rows come back, the first table's first, while there
     is room. Tables without titles, which have the answer, and those of three rows stay whole.
     """
-    text = drawn(grids, remarks, width=width)
+    text = drawn(grids, remarks, width=width, styled=styled)
     if width is None or most is None:
         return text
     counts = [len(grid.rows) if any(column.title for column in grid.columns) else 0 for grid in grids]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -248,9 +249,19 @@ def command_with(name: str, given: Mapping[str, Any], fields: Iterable[Field], *
 
     >>> command_with("plan", {"job": "job.yaml", "gpus": "8", "layout": "tp2"}, [FIELD["gpus"]], "--details")
     'costmodel plan job.yaml -n 8 --details'
+    >>> machine = {"model": "llama3-8b", "cluster": "h100", "gpus": "8"}
+    >>> command_with("run", machine, [FIELD["model"], FIELD["cluster"], FIELD["gpus"]])
+    'costmodel run llama3-8b 8xh100'
     """
     job = given.get("job") or []
     words = ["costmodel", name, *([job] if isinstance(job, str) else job)]
+    if not job and _PLAIN.fullmatch(str(given.get("model"))) and not is_file_name(str(given["model"])):
+        words.append(given["model"])
+        given = {**given, "model": None}
+    counted = f"{given.get('gpus')}x{given.get('cluster')}"
+    if len(words) == 3 and _MACHINE.fullmatch(counted) and not is_file_name(str(given["cluster"])):
+        words.append(counted)
+        given = {**given, "gpus": None, "cluster": None}
     flags = {field.name: field.short or field.flags[0] for field in fields} | _SURROUNDINGS
     for name, flag in flags.items():
         value = given.get(name)
@@ -262,6 +273,9 @@ def command_with(name: str, given: Mapping[str, Any], fields: Iterable[Field], *
     return shlex.join([*words, *more])
 
 
+_PLAIN = re.compile(r"(?!None$)[A-Za-z][\w.-]*")
+_MACHINE = re.compile(r"[0-9]+x(?!None$)[A-Za-z][\w.-]*")
+"""Models and machines that a command names without a flag."""
 _SURROUNDINGS = {"profiles": "--profiles", "kind": "--from", "vocab_size": "--vocab-size", "env": "--env"}
 
 

@@ -28,6 +28,7 @@ _SMALL_SHARE = 0.002
 def explain(
     given: Mapping[str, Any],
     line: str,
+    top: int | None,
     tree: bool,
     every_line: bool,
 ) -> Result:
@@ -51,7 +52,7 @@ def explain(
         command_with("explain", given, JOB_FIELDS, "--line", largest.name),
         command_with("explain", given, JOB_FIELDS, "--tree"),
     )
-    return shortened(result_of(lines), lines, *following)
+    return shortened(result_of(lines), lines, *following, count=top or 10)
 
 
 @command(

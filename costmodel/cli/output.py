@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -132,20 +133,22 @@ class Target(NamedTuple):
         result = found if isinstance(found, Result) else result_of(found, **options)
         if self.csv is not None:
             self.write(self.csv, _text(result, Format.csv))
-        width = _terminal_width() if self.out is None else None
+        terminal = _terminal_width() if self.out is None else None
+        width = terminal or (_piped_width() if self.out is None else None)
         from costmodel.base.answer import Summary
 
         is_short = self.format is Format.table and self.out is None and not self.details
         short = result.summary() if is_short and result.summary is not None else None
         is_listing = type(found).__name__ == "Listing"
-        if short is None and is_short and self.is_short and width is not None and not is_listing:
+        if short is None and is_short and self.is_short and terminal is not None and not is_listing:
             short = Summary(result.grids(), result.remarks)
         if short is not None:
             from costmodel.base.screen import drawn_short
 
-            self.put(drawn_short(*short, width=width, most=_MOST_LINES if self.is_short else None))
+            most = _MOST_LINES if self.is_short and terminal is not None else None
+            self.put(drawn_short(*short, width=width, most=most, styled=terminal is not None))
         else:
-            self.put(_text(result, self.format, width=width))
+            self.put(_text(result, self.format, width=width, styled=terminal is not None))
         if self.format is Format.csv:
             for remark in result.remarks:
                 self.note(remark)
@@ -211,7 +214,7 @@ def checked_file(name: str, force: bool) -> Path | None:
     return path
 
 
-def _text(result: Result, format: Format, width: int | None = None) -> str:
+def _text(result: Result, format: Format, width: int | None = None, *, styled: bool = False) -> str:
     if format is Format.json:
         from costmodel.base.answer import to_json
 
@@ -222,7 +225,7 @@ def _text(result: Result, format: Format, width: int | None = None) -> str:
         return to_csv(result.table())
     from costmodel.base.screen import drawn
 
-    return drawn(result.grids(), result.remarks, width=width)
+    return drawn(result.grids(), result.remarks, width=width, styled=styled)
 
 
 def _terminal_width() -> int | None:
@@ -232,6 +235,12 @@ def _terminal_width() -> int | None:
     from shutil import get_terminal_size
 
     return get_terminal_size().columns
+
+
+def _piped_width() -> int | None:
+    """Return the cells of a line that ``COLUMNS`` allows where no terminal shows the result."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) >= _LEAST_COLUMNS else None
 
 
 def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Callable[[Answer], None]:

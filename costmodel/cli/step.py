@@ -185,7 +185,7 @@ def mesh(
 @command(
     """
     costmodel generate llama3-70b 8xH100 --prompt 128 --response 3000 --batch 256
-    costmodel generate deepseek-v3-671b 16xH200 --precision fp8 --engine sglang -l "tp8 ep16 dp2"
+    costmodel generate deepseek-v3-671b 16xH200 --precision fp8 --engine sglang
     costmodel generate qwen3-235b-a22b 8xB200 --precision fp8 --format json
     """,
     fields=GENERATE_FIELDS,
@@ -202,5 +202,11 @@ def generate(target: Target, given: Mapping[str, Any]) -> None:
     job: dict[str, Any] = merged_job({**given, "layout": None}) | {"layout": given.get("layout")}
     taken: Any = {name: job.get(name) for name in names(GENERATE_FIELDS)}
     found = cm.generate(**taken)
-    every_line = command_with("generate", given, GENERATE_FIELDS, "--format", "json")
-    target.show(shortened(result_of(found), found, every_line))
+    following = []
+    if given.get("layout"):
+        following.append(command_with("generate", {**given, "layout": None}, GENERATE_FIELDS))
+    elif 0 < found.running < found.largest_batch:
+        largest = {**given, "batch": f"{found.largest_batch:.0f}", "max_running": None}
+        following.append(command_with("generate", largest, GENERATE_FIELDS))
+    following.append(command_with("generate", given, GENERATE_FIELDS, "--format", "json"))
+    target.show(shortened(result_of(found), found, *following))

@@ -152,11 +152,12 @@ class Explanation(tuple[ExplainedLine, ...], Answer):
 
 
 def explain(est: PricedJob, name: str = "") -> Explanation:
-    """Open up the line `name`, or all lines whose names begin so; see `Estimate.explain`."""
+    """Open up the line `name`, or all lines whose names begin so, with their axis or without; see `Estimate.explain`."""
     est.require_single("explain")
     rows = [row for row in bill_rows(est) if row["bill"] != "host"]
     chosen = [row for row in rows if row["name"] == name]
     chosen = chosen or [row for row in rows if row["name"].startswith(name)]
+    chosen = chosen or [row for row in rows if row["name"].partition(".")[2].startswith(name)]
     if not chosen:
         hint = choices_hint(name, [row["name"] for row in rows])
         raise CostModelError(f"line: {name!r} is not on this bill; {hint}")

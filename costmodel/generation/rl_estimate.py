@@ -104,6 +104,12 @@ class RLEstimate(Answer):
         )
 
     @property
+    def answer_latency_s(self) -> float | None:
+        """From the start of the longest answer to its end; None where halves take turns. [s]."""
+        terms = self.period.terms
+        return float(np.max(terms["latency_s"])) if "latency_s" in terms else None
+
+    @property
     def waiting_s(self) -> float:
         """Seconds in which the GPUs that train wait for answers; none where the same GPUs generate. [s]"""
         return 0.0 if self.job.colocated else max(self.step_time_s - self.seconds_of("training"), 0.0)

@@ -301,6 +301,12 @@ def run(
     found = solve.run(changes=changes, **fields)
     if fields.get("gpus") is None and names_no_degree(fields):
         _require_room(found.est)
+    named_rates = {"reliability", "failures_per_node_day", "failures_per_gpu_day"} & {
+        *fields,
+        *(changes or {}),
+    }
+    assumed |= set() if named_rates else {"reliability"}
+    assumed |= {"spare_nodes"} if not found.pays_spares and found.spare_nodes else set()
     found.est.assumed, found.est.notes, found.est.is_planned = assumed, notes, is_planned
     return found
 

@@ -114,6 +114,7 @@ class RLPlan(Answer):
                 "step_time_s": found.step_time_s,
                 "training_s": found.seconds_of("training"),
                 "generation_s": found.seconds_of("generation"),
+                "latency_s": found.answer_latency_s,
                 "waiting_s": found.waiting_s,
                 "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
                 "usd_per_step": found.usd_per_step,

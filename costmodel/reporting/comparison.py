@@ -26,6 +26,8 @@ _SMALL_SHARE = 0.005
 _SAME = 1e-9
 _ROWS = 8
 """Jobs of a summary, and lines that move most. [-]"""
+_JOBS_OF_LINES = 4
+"""Jobs whose lines stand side by side in a summary; of more the first's and the fastest's. [-]"""
 
 
 def compare_remarks(comparison: Comparison) -> list[str]:
@@ -99,16 +101,19 @@ def compare_summary(comparison: Comparison) -> Summary:
     note = f"the {len(ests) - len(listed)} slowest: --details" if len(listed) < len(ests) else ""
     jobs = table_of("jobs", listed, own, title=refused + _differences(comparison)[best - 1], note=note)
     lines = [*comparison.largest("time", best)[:5], *comparison.largest("memory", best)[:2]]
+    beside = listed if len(listed) <= _JOBS_OF_LINES else [0, best]
+    apart = len(beside) == 2  # of more jobs the values have the room
     rows = [
         [
             line.name,
-            *(_plain(line.bill, line.values[job]) for job in (0, best)),
-            _signed(line.bill, line.difference(best)),
+            *(_plain(line.bill, line.values[job]) for job in beside),
+            *([_signed(line.bill, line.difference(best))] if apart else []),
         ]
         for line in lines
     ]
-    labels = (f"{comparison.labels[job]} >" for job in (0, best))
-    moved = [Grid("", columns("Line", *labels, "Difference >"), rows)] if rows else []
+    labels = (f"{comparison.labels[job]} >" for job in beside)
+    titles = columns("Line", *labels, *(["Difference >"] if apart else []))
+    moved = [Grid("", titles, rows)] if rows else []
     return Summary([jobs, *moved], first_warning(_warnings(comparison)))
 
 

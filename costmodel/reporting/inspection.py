@@ -35,17 +35,17 @@ def explain_grids(lines: Explanation) -> list[Grid]:
     return grids
 
 
-def explain_summary(lines: Explanation) -> Summary | None:
-    """Return the ten largest lines of time and the largest of memory; None for few lines, which are opened."""
+def explain_summary(lines: Explanation, *, count: int = 10) -> Summary | None:
+    """Return the largest lines of time and of memory; None for few lines, which are opened."""
     time, memory = (
         sorted((line for line in lines if line.bill == bill), key=lambda line: -line.total)
         for bill in ("time", "memory")
     )
     if len(time) + len(memory) <= 10:
         return None
-    step_s, shown = sum(line.total for line in time), time[:10]
+    step_s, shown = sum(line.total for line in time), time[:count]
     title = (
-        f"A step of {format_seconds(step_s, 4)} in {len(time)} lines; the ten largest are "
+        f"A step of {format_seconds(step_s, 4)} in {len(time)} lines; the {len(shown)} largest are "
         f"{sum(line.total for line in shown) / step_s:.0%} of it"
     )
     largest = ", ".join(f"{line.name} {format_bytes(line.total)}" for line in memory[:LINES])

@@ -67,7 +67,7 @@ def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
         # Ranks of an axis meet on faster links than its slowest too.
         mixed = [row for row in rows if row.link and max((1, *row.members[: names.index(row.link)])) > 1]
         note = _SENT if mixed else ""
-    title = "Mesh (innermost first; link rate per GPU and direction)"
+    title = "Mesh (innermost first; peak link rate per GPU and direction)"
     return Grid(title, columns(*titles), cells, note=note)
 
 

@@ -78,7 +78,7 @@ def job_rows(est: Estimate, assumed: Collection[str] | None = None) -> list[tupl
     balanced = ", layers balanced over stages" if by_work else ""
     return [
         ("layout", layout_text(job.layout) + balanced + star["layout"]),
-        ("job", setting + (" (*assumed)" if assumed else "")),
+        ("job", setting + (" (*assumed)" if "*" in setting + star["layout"] else "")),
     ]
 
 

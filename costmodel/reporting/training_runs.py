@@ -76,13 +76,17 @@ def _cost_text(run: TrainingRun) -> str:
 
 def _failures_text(run: TrainingRun) -> str:
     """Say how often a run is interrupted, expected or not."""
+    star = {name: "*" if name in run.est.assumed else "" for name in ("reliability", "spare_nodes")}
     often = "none"
     if run.failures_per_s:
         hours = run.mean_time_between_failures_s / 3600
-        often = say("{interruptions:events} unexpected, one in {hours:,.1f} h", run, hours=hours)
-    return often + (
-        say(", {planned_stops:events} planned", run) if run.reliability.planned_stops_per_day else ""
-    )
+        text = "{interruptions:events} unexpected, one in {hours:,.1f} h at the rates of {reliability.name}{star}"
+        often = say(text, run, hours=hours, star=star["reliability"])
+    if run.reliability.planned_stops_per_day:
+        often += say(", {planned_stops:events} planned", run)
+    if run.spare_nodes:
+        often += say(", {spare_nodes:plural hot spare}{star}", run, star=star["spare_nodes"])
+    return often + (" (*assumed)" if any(star.values()) else "")
 
 
 def run_remarks(run: TrainingRun) -> list[str]:
@@ -343,15 +347,15 @@ def budget_grids(found: Budget) -> list[Grid]:
         own["Together >"] = lambda choice: (
             "–" if choice.serve_usd is None else f"${choice.serve_usd + choice.train_usd:,.0f}"
         )
-    grids = [_budget_head(found), table_of("budget", found.choices, own)]
+    rules = table_of("budget", found.choices, own)
     if found.served_tokens:
         reached = "'Cheapest with serving' reaches the same law's compute-optimal loss."
-        grids[1] = grids[1]._replace(note=f"{grids[1].note} {reached}")
-    if found.solved:
-        dash = {"Tokens >": lambda choice: say("{tokens:count}", choice) or "–"}
-        title = f"{format_count(found.answers)} problems"
-        grids.append(table_of("solved", found.solved, dash, title=title))
-    return grids
+        rules = rules._replace(note=f"{rules.note} {reached}")
+    if not found.solved:
+        return [_budget_head(found), rules]
+    dash = {"Tokens >": lambda choice: say("{tokens:count}", choice) or "–"}
+    solved = table_of("solved", found.solved, dash, title=f"{format_count(found.answers)} problems")
+    return [solved, _budget_head(found), rules]
 
 
 _ASSUMED = ("cluster", "mfu", "precision", "effective_time")

@@ -35,6 +35,7 @@ FILES = {
 """A file of each kind; the batch of some follows from the GPUs, some say none."""
 SHARED = Path(__file__).parents[3] / "shared" / "interop" / "files"
 REAL = (
+    "megatron/THUDM--scripts__models__glm4.5-355B-A32B.sh",
     "megatron/Ascend--mcore__seed_oss__pretrain_seed_oss_36b_ptd_2k_A3.sh",
     "torchtitan/2024-12-train_configs__llama3_70b.toml",
     "hf/Mistral-7B-Instruct-v0.2.json",
@@ -158,8 +159,9 @@ COMMANDS = (
 
 
 def printed(text):
-    """Return the commands of a shown answer, whole though a terminal breaks them."""
-    return re.findall(r"^\s*(costmodel \S.*)$", re.sub(r"\x1b\[[0-9;]*m", "", text), flags=re.MULTILINE)
+    """Return the commands of a shown answer as a shell reads them: a line that ends in a backslash goes on."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text).replace("\\\n", "")
+    return re.findall(r"^\s*(costmodel \S.*)$", text, flags=re.MULTILINE)
 
 
 def test_every_printed_command_runs_as_printed(files, capsys, monkeypatch):
@@ -178,3 +180,17 @@ def test_every_printed_command_runs_as_printed(files, capsys, monkeypatch):
         capsys.readouterr()
         ran += len(found)
     assert ran > 15
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="other people's files are not here")
+def test_commands_printed_for_a_real_file_run(capsys, monkeypatch):
+    """One of them is a part of a script that Megatron-LM would refuse without the flags of the rest."""
+    monkeypatch.setattr("costmodel.cli.output._terminal_width", lambda: 80)
+    for file in REAL:
+        assert main(["estimate", str(SHARED / file), "256xH100"]) == 0
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= 80 + 2 * len(str(SHARED / file))
+        shown = printed(text)
+        assert len(shown) == 2
+        for one in shown:
+            assert main([*shlex.split(one)[1:], "-q"]) == 0, (one, capsys.readouterr().err)

@@ -10,6 +10,7 @@ from typing import Any
 from costmodel.base.errors import CostModelError, shown
 
 _COUNTED = re.compile(r"(?P<gpus>[0-9]{1,3}(,[0-9]{3})+|[0-9]+[kK]?)(\s*[x×*]\s*(?P<cluster>\S.*))?")
+_COUNTED_TWICE = re.compile(r"\w[x×*][0-9]+$")
 _NEARLY_COUNTED = re.compile(r"-?\d|[A-Za-z]\w*[x×*]\d+$")
 _FILES = (
     *(".yaml", ".yml", ".json", ".toml", ".py", ".log"),
@@ -27,6 +28,10 @@ def jobs_and_machines(words: Iterable[str]) -> tuple[list[str], dict[str, dict[s
     for word in filter(None, words):
         counted = _COUNTED.fullmatch(word.strip())
         if counted and not Path(word).exists():
+            if _COUNTED_TWICE.search(counted["cluster"] or ""):
+                raise CostModelError(
+                    f"machine: expected GPUs such as 256xH100, got {shown(word)}, two counts"
+                )
             found = {"gpus": counted["gpus"].replace(",", ""), "cluster": counted["cluster"]}
             machines[word] = {name: value for name, value in found.items() if value}
         else:
