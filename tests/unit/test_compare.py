@@ -5,7 +5,7 @@ from famous_jobs import LLAMA3_405B, famous
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.base.units import format_bytes
+from costmodel.base.units import format_bytes, format_seconds
 from costmodel.reporting.comparison import compare_remarks
 from costmodel.what_if.compare import compare, varied_jobs
 from costmodel.whole_run.run import step_power_w
@@ -118,6 +118,14 @@ def test_how_surely_a_job_is_faster():
     back = cm.compare(fast, slow).odds[1]
     assert back[0] < 0.05
     assert back[1] > 1.0
+
+
+def test_a_line_has_its_value_in_every_job_that_is_compared():
+    job = {"model": "llama3-8b", "gpus": 8, "tp": 2, "global_batch": 32, "seq_len": 4096}
+    three = {kind: cm.estimate(**job, cluster=kind) for kind in ("h100", "h200", "a100")}
+    rows = cm.compare(*three.values(), labels=list(three)).brief().grids[1].rows
+    for name, *texts in rows[:5]:
+        assert texts == [format_seconds(est.explain(name)[0].total) for est in three.values()]
 
 
 def test_bills_of_other_stages_are_said_to_be():

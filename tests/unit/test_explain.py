@@ -105,6 +105,7 @@ def test_units_follow_the_names():
 def test_one_line_several_lines_or_none():
     est = famous("llama3-405b")
     assert [line.name for line in est.explain("pp.send_recv")] == ["pp.send_recv"]
+    assert est.explain("mlp.fc1") == est.explain("compute.mlp.fc1")  # without the axis too
     several = est.explain("tp.")
     assert len(several) > 3
     assert {line.axis for line in several} == {"tp"}

@@ -105,6 +105,18 @@ def test_command(capsys):
     assert capsys.readouterr().out.startswith("figure,unit,expected,p10,p50,p90\n")
     assert main(["run", *FLAGS]) == 2
     assert "tokens missing" in capsys.readouterr().err
+    stars = [
+        ("", "llama3*"),
+        ("--reliability=llama3", "llama3,"),
+        ("--failures-per-node-day=0.01", "llama3,"),
+    ]
+    for flag, rates in stars:
+        assert main(["run", *FLAGS, "--tokens=1e12", *filter(None, [flag])]) == 0
+        shown = capsys.readouterr().out
+        assert f"at the rates of {rates}" in shown
+        assert "hot spares* (*assumed)" in shown
+    assert main(["run", *FLAGS, "--tokens=1e12", "--reliability=llama3", "--spare-nodes=3"]) == 0
+    assert "3 hot spares\n" in capsys.readouterr().out
 
 
 def test_epochs_of_a_data_set_are_tokens_of_a_run():

@@ -430,6 +430,7 @@ def test_what_sets_the_step_of_halves_apart_is_shown_with_its_seconds():
     from costmodel.reporting.generation import plan_grids, plan_remarks, rl_grids
 
     waits = cm.plan_rl(**{**OPEN, "generation_gpus": 4, "lag": 2})
+    assert waits.columns()["latency_s"] == [float(one.period.terms["latency_s"]) for one in waits.found]
     note, remarks = rl_grids(waits.best)[1].note, " ".join(plan_remarks(waits))
     terms = {name: format_seconds(float(np.max(value))) for name, value in waits.best.period.terms.items()}
     for text in (note, remarks):
