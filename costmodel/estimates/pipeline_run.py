@@ -20,7 +20,14 @@ from costmodel.describe.jobs.job import Job
 from costmodel.physics.pipeline import schedules
 from costmodel.physics.pipeline.engine import Timeline, simulate
 from costmodel.physics.pipeline.orders import Orders
-from costmodel.physics.pipeline.stages import Fold, Split, StagePlan, chunks_on_ranks, plan_stages
+from costmodel.physics.pipeline.stages import (
+    Fold,
+    Split,
+    StagePlan,
+    chunks_on_ranks,
+    plan_stages,
+    vee_by_speed,
+)
 from costmodel.step.price import Priced, price
 from costmodel.step.unlike_nodes import pace_of_ranks
 
@@ -221,7 +228,11 @@ def stages_in_order(priced: Priced) -> StagePlan:
     """
     placed, fold, p = priced.placed, fold_of(priced), float(priced.placed.layout.pp)
     if fold:
-        return _cut(priced, p * fold, placed.split)
+        split = placed.split
+        if split.by_speed:
+            chunks_in_vee = vee_by_speed(placed.model.num_layers, int(p), split)
+            split = Split(mtp_layers=split.mtp_layers, chunks=chunks_in_vee)
+        return _cut(priced, p * fold, split)
     if not interleaves(priced):
         return placed.stages
     chunks, mtp = int(placed.layout.vp), placed.model.mtp_layers

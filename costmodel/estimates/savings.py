@@ -22,7 +22,7 @@ from costmodel.describe.jobs.layout import Layout
 from costmodel.estimates.pipeline_run import price_in_order
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at, schedule_code
-from costmodel.step.placed_job import chunks_of
+from costmodel.step.price import chunks_of
 
 _DOUBLED = ("tp", "pp", "cp", "ep")
 # A switch of the recipe, its values that hold more than need be, and the one that holds less.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from costmodel.base.units import format_bytes, format_seconds, format_si
+from costmodel.base.words import plural
 from costmodel.bill.lines import COMMUNICATING, broadcast_sum
 from costmodel.describe.hardware.kernels import FALLBACK_DTYPES
 from costmodel.describe.odds import RISK
@@ -18,6 +19,7 @@ from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.physics.run.stragglers import MOST_PIECE_VARIATION
 from costmodel.step.overhead import synchronisations
 from costmodel.step.price import price
+from costmodel.step.unlike_nodes import has_whole_replicas
 
 BUBBLE_SHARE = 0.10
 COMMUNICATION_SHARE = 0.20
@@ -65,10 +67,19 @@ def _other_nodes(est: PricedJob) -> Iterator[str]:
         return
     share = float(other_share)
     waits = f"they wait {1.0 - share:.0%} of each micro-batch" if share < 1.0 else "the others wait for them"
-    by_speed = ", which a batch divided by speed shortens" if mixed.batch_by_speed else ""
+    apart = has_whole_replicas(est.job)
+    if mixed.batch_by_speed and apart:
+        divided = "replicas have parts of the batch by speed"
+    elif est.priced.placed.split.by_speed:
+        divided = "stages have layers by speed"
+    else:
+        both = f"a replica has nodes of both kinds, so that the batch is in equal parts, and {waits}"
+        divided = both if mixed.batch_by_speed else f"where replicas or stages get as much, {waits}"
+        if float(est.job.layout.pp) > 1:
+            divided += "; stages get layers by speed with pipeline_layout balanced"
     yield (
-        f"{mixed.nodes} nodes of {mixed.accelerator.name} take {share:.2f} of the time of the others for the same work: "
-        f"where replicas or stages get as much, {waits}{by_speed}; stages can get layers by speed (pipeline_layout)"
+        f"{plural(mixed.nodes, 'node')} of {mixed.accelerator.name} take {share:.2f} of the time of the others for the "
+        f"same work: {divided}"
     )
 
 

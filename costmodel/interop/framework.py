@@ -13,6 +13,7 @@ import numpy as np
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.files import is_there
+from costmodel.base.words import plural
 from costmodel.describe.frameworks import Framework, trainers_of
 from costmodel.describe.jobs.fields import FIELD, REQUIRED
 from costmodel.describe.jobs.layout_text import job_numbers
@@ -20,6 +21,7 @@ from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.recipe import Recipe, list_recipes, load_recipe, resolved_for
 from costmodel.physics.pipeline.schedules import schedule_at
+from costmodel.step.unlike_nodes import has_whole_replicas
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
@@ -151,6 +153,10 @@ def left_of(framework: Framework, job: Job) -> list[str]:
         if job.tokens and kind == "training":
             names = ", ".join(name for name in names.split(", ") if name not in _LENGTHS)
         left.append(f"{kind}: {names}")
+    if job.cluster.mixed is not None:
+        left.append(
+            f"order of nodes: {plural(job.cluster.mixed.nodes, 'node')} of {job.cluster.mixed.accelerator.name} last"
+        )
     return left
 
 
@@ -230,6 +236,16 @@ def require_launched(job: Job, framework: Framework) -> None:
     if job.images.per_sample:
         raise FrameworkConfigError(
             f"emit: {framework.title}: the tower of {job.model.name} is not written; leave out images_per_sample"
+        )
+    mixed = job.cluster.mixed
+    if (
+        mixed is not None
+        and mixed.batch_by_speed
+        and np.all(job.layout.dp > 1)
+        and np.all(has_whole_replicas(job))
+    ):
+        raise FrameworkConfigError(
+            f"emit: {framework.title} gives all replicas equal parts of the batch; leave :batch out of hw mixed"
         )
     for what, name, there in (
         ("schedule", schedule_at(job.layout.schedule).name, framework.schedules),

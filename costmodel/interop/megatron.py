@@ -26,7 +26,8 @@ from costmodel.interop.megatron_model import model_arguments
 from costmodel.physics.network.mesh import DEFAULT_ORDER
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at
-from costmodel.step.placed_job import chunks_of, place_job
+from costmodel.step.placed_job import place_job
+from costmodel.step.price import chunks_of
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job

@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.words import plural
 from costmodel.describe.jobs.fields import DEGREES, FIELD, KNOBS, LAYOUT_FIELDS
 from costmodel.describe.jobs.job import Job, require_possible
 from costmodel.describe.jobs.layout import make_layout, parse_layout
@@ -19,6 +20,7 @@ from costmodel.describe.odds import RISK
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.warnings import accumulation
 from costmodel.interop.assertions.tables import ASSERTIONS
+from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.planning.best import Columns
 from costmodel.planning.found import Found
 from costmodel.planning.no_layout import (
@@ -35,6 +37,8 @@ from costmodel.planning.no_layout import (
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question, layout_of, space_of
 from costmodel.planning.space import table_of
+from costmodel.step.price import chunks_of
+from costmodel.step.unlike_nodes import has_whole_replicas
 
 _NEAR_TIE = 0.005
 _WORTH_A_ROW = 0.0005
@@ -60,6 +64,7 @@ def advice(plan: Found) -> list[str]:
     choices = (
         yours_text(plan),
         simplest(plan),
+        by_speed(plan),
         *(_axis_text(plan, axis) for axis in _AXES),
         _data(plan),
         _recompute(plan),
@@ -115,6 +120,36 @@ def simplest(plan: Found) -> str:
         f"The simplest within {TIE_SHARE:.1%} of the fastest, {plan.pick_score / score - 1.0:.2%} slower than "
         f"{difference_text(plan.fastest.job, plan.best.job)}."
     )
+
+
+def by_speed(plan: Found) -> str:
+    """Say how the work is divided over nodes of two kinds, and what the same layout takes with equal parts."""
+    best, mixed = plan.best, plan.best.job.cluster.mixed
+    if mixed is None:
+        return ""
+    placed, name, parts = best.priced.placed, mixed.accelerator.name, []
+    if placed.split.by_speed:
+        chunks = chunks_text(chunks_of(best.job))
+        parts.append(f"stages have layers by speed{f' ({chunks})' if chunks else ''}")
+    if mixed.batch_by_speed and has_whole_replicas(best.job):
+        parts.append(f"the slower replicas have {float(placed.micro_batches):,.0f} micro-batches a step")
+    if not parts:
+        return f"No part of the work is divided by the speed of the {plural(mixed.nodes, 'node')} of {name}."
+    jobs = tuple(_with_parts(job, batch=False, layers=False) for job in plan.question.jobs)
+    weight, score = plan.question.weight(best.job), _best_score(plan, replace(plan.question, jobs=jobs))
+    return (
+        f"{plural(mixed.nodes, 'node')} of {name}: {' and '.join(parts)}; the best with equal parts takes "
+        f"{format_seconds(score / weight, 4)} a step ({score / plan.pick_score - 1.0:+.1%})."
+    )
+
+
+def _with_parts(job: Job, *, batch: bool, layers: bool) -> Job:
+    """Return a job with parts of the work by speed or equal ones; as it is where all nodes are alike."""
+    mixed = job.cluster.mixed
+    if mixed is None:
+        return job
+    parts = mixed._replace(batch_by_speed=batch, layers_by_speed=layers)
+    return replace(job, cluster=replace(job.cluster, mixed=parts))
 
 
 def _share(est: Estimate, *axes: str, category: str | None = None) -> str:
@@ -225,6 +260,10 @@ def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
     if np.isfinite(question.max_memory_bytes):
         unlimited = replace(question, max_memory_bytes=np.inf)
         gains.append((f"max-memory {format_bytes(question.max_memory_bytes)}", unlimited))
+    unlike = [job.cluster.mixed for job in question.jobs if job.cluster.mixed is not None]
+    if unlike and not unlike[0].batch_by_speed:
+        divided = tuple(_with_parts(job, batch=True, layers=True) for job in question.jobs)
+        gains.append(("equal batches of all replicas (hw mixed=...:batch)", replace(question, jobs=divided)))
     saved = [(name, 1.0 - _best_score(plan, relaxed) / score) for name, relaxed in gains]
     if headroom_share := question.headroom_share(plan.best.job):
         limit = (

@@ -330,12 +330,15 @@ def _schedule_rules(
 def _even_chunks(job: Job, pp: Array, vp: Array) -> Mask:
     """Where all chunks of a rank hold as many layers: ranks that interleave wait for each other's larger ones.
 
-    Embedding and head may take the places of layers, up to all of a chunk each.
+    Embedding and head may take the places of layers, up to all of a chunk each. On nodes of two kinds ranks have layers
+    by their speed, which is known once they are priced.
     """
     layers, memory = job.model.num_layers, job.recipe.memory
     if not job.balanced_stages:
         places = layers + int(memory.embedding_as_layer) + int(memory.head_as_layer)
         return np.asarray((vp == 1) | ((np.ceil(places / pp) % vp == 0) & (pp * vp <= places)))
+    if job.cluster.mixed is not None and job.cluster.mixed.layers_by_speed:
+        return np.asarray((vp == 1) | (pp * vp <= layers))
     schedule = np.asarray(float(schedule_code("interleaved")))
     split = stage_split(replace(job, layout=replace(job.layout, pp=pp, vp=vp, schedule=schedule)))
     places = layers + np.asarray(split.embedding) + np.asarray(split.head)

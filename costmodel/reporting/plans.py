@@ -17,7 +17,7 @@ from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, layout
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.pipeline_run import floors_of_ports
 from costmodel.estimates.samples import QUANTILES
-from costmodel.planning.advice import simplest, yours_text
+from costmodel.planning.advice import by_speed, simplest, yours_text
 from costmodel.planning.machines import TRILLION, Machine
 from costmodel.planning.plan import Plan
 from costmodel.planning.preference import TIE_SHARE
@@ -83,7 +83,7 @@ def _single_summary(plan: Plan) -> Summary:
     best, choices = plan.best, plan.columns(1)["choices"][0]
     layout, *job = job_rows(best, plan.assumed)
     rows = [layout, ("set", choices), *job, ("time", breakdown_text(best)), ("tokens", spent_text(best))]
-    remarks = [yours_text(plan), simplest(plan)]
+    remarks = [yours_text(plan), simplest(plan), by_speed(plan)]
     if bound_by_port(best):
         remarks.append("Bound by the NIC: a port is busy for the whole step.")
     shown = Grid(answer_text(best), columns("", ""), [row for row in rows if row[1]])

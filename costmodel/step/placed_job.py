@@ -33,7 +33,6 @@ from costmodel.physics.network.fabric import GroupCost
 from costmodel.physics.network.mesh import Group, Mesh, split_group
 from costmodel.physics.network.messages import Messages
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.chunks import Chunk
 from costmodel.physics.pipeline.stages import (
     ChunkWaits,
     Split,
@@ -41,7 +40,6 @@ from costmodel.physics.pipeline.stages import (
     WaitCycles,
     balanced_split,
     chunk_shares,
-    chunks_on_ranks,
     plan_chunk_waits,
     plan_stages,
     plan_wait_cycles,
@@ -493,14 +491,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
     model, layout = job.model, job.layout
     kinds = tuple(model.layer_kinds())
     split = stage_split(job)
-    stages = plan_stages(
-        model.kind_of_layer,
-        len(kinds),
-        layout.pp,
-        split,
-        fold=without_constant_axes(schedules.fact("fold", layout.schedule)),
-        every_stage=every_stage,
-    )
+    stages = stages_of(job, split, every_stage=every_stage)
     tokens = np.asarray(layout.micro_batch * job.seq_len / layout.cp)
     tokens_sp = np.asarray(np.where(layout.sequence_parallel > 0, tokens / layout.tp, tokens))
     imbalance = _expert_imbalance(job, tokens_sp)
@@ -588,6 +579,18 @@ def measured_load(of_experts: Sequence[float], experts: int, ranks: Array) -> Ar
     return np.asarray(np.asarray(busiest)[where].reshape(np.shape(ranks)))
 
 
+def stages_of(job: Job, split: Split, *, every_stage: bool = False) -> StagePlan:
+    """Return the contents of the stages of a job that are priced; see `plan_stages`."""
+    return plan_stages(
+        job.model.kind_of_layer,
+        len(job.model.layer_kinds()),
+        job.layout.pp,
+        split,
+        fold=without_constant_axes(schedules.fact("fold", job.layout.schedule)),
+        every_stage=every_stage,
+    )
+
+
 def stage_split(job: Job) -> Split:
     """Return how layers are split over pipeline stages: as `pipeline_layout` lists them, or by the recipe's rule."""
     model, memory, layout = job.model, job.recipe.memory, job.layout
@@ -602,19 +605,6 @@ def stage_split(job: Job) -> Split:
     layer = 4 * model.num_heads * model.head_dim + (3 if model.gated_mlp else 2) * model.ffn_size
     head = model.vocab_size / layer if memory.head_by_work else memory.head_as_layer
     return Split(float(memory.embedding_as_layer), float(head), model.mtp_layers, job.pipeline_layout)
-
-
-def chunks_of(job: Job) -> tuple[Chunk, ...]:
-    """Return the layers of each pipeline chunk where the job sets or balances them, else nothing.
-
-    Nor of V-shaped and bidirectional schedules, whose chunks lie on other ranks than `pipeline_layout` can say.
-    """
-    if job.pipeline_layout or not job.balanced_stages or any_nonzero(job.layout.pp < 2):
-        return job.pipeline_layout
-    if schedules.fact("fold", job.layout.schedule).any():
-        return ()
-    placed = place_job(job, every_stage=True)
-    return chunks_on_ranks(placed.stages, int(job.layout.vp), job.model.mtp_layers, placed.split)
 
 
 def head_in_layers(job: Job) -> float:

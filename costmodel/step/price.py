@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from costmodel.bill.lines import Array, Bill, Line, TimeLine
+from costmodel.bill.lines import Array, Bill, Line, TimeLine, any_nonzero
+from costmodel.describe.factors import Factors
 from costmodel.describe.jobs.job import Job
+from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.chunks import Chunk
+from costmodel.physics.pipeline.stages import chunks_on_ranks
 from costmodel.step import (
     communication,
     compression,
@@ -137,6 +141,22 @@ def price(job: Job, *, every_stage: bool = False, order_factor: float = 1.0) -> 
     return unsharded.sharded(layout.zero_stage, layout.shard_group)
 
 
+def chunks_of(job: Job) -> tuple[Chunk, ...]:
+    """Return the layers of each pipeline chunk where the job sets or balances them, else nothing.
+
+    Nor of V-shaped and bidirectional schedules, whose chunks lie on other ranks than `pipeline_layout` can say.
+    """
+    if job.pipeline_layout or not job.balanced_stages or any_nonzero(job.layout.pp < 2):
+        return job.pipeline_layout
+    if schedules.fact("fold", job.layout.schedule).any():
+        return ()
+    is_mixed = job.cluster.mixed is not None
+    placed = (
+        price_unsharded(job, every_stage=True).step.placed if is_mixed else place_job(job, every_stage=True)
+    )
+    return chunks_on_ranks(placed.stages, int(job.layout.vp), job.model.mtp_layers, placed.split)
+
+
 def price_blocks(placed: PlacedJob) -> PricedBlocks:
     """Price the blocks of a placed job, each with its lines for one micro-batch."""
     blocks = compute.build_blocks(placed)
@@ -156,6 +176,12 @@ def price_unsharded(job: Job, *, every_stage: bool = False, order_factor: float 
     placed = place_job(job, every_stage=every_stage)
     priced = price_blocks(placed)
     if placed.cluster.mixed is not None:
-        placed, priced = with_other_nodes(placed, priced, price_blocks(on_other_nodes(placed)))
+        others = price_blocks(on_other_nodes(placed))
+        expected = priced, others
+        if placed.factors:
+            # What is uncertain moves no layer: they are divided before anybody knows.
+            plain = replace(placed, factors=Factors())
+            expected = price_blocks(plain), price_blocks(on_other_nodes(plain))
+        placed, priced = with_other_nodes(placed, priced, others, expected, every_stage=every_stage)
     step = replace(critical_step(placed, *priced), order_factor=order_factor)
     return Unsharded(step, {of_step: of_step(step) for of_step in STEP if of_step not in SHARDED})

@@ -24,10 +24,13 @@ from costmodel.bill.lines import (
     memory_line,
 )
 from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.jobs.job import Job
 from costmodel.describe.recipe import resolved_for
+from costmodel.physics.pipeline import schedules
+from costmodel.physics.pipeline.stages import Fold, OnOthers
 from costmodel.step.communication import exposed_sum
 from costmodel.step.critical_stage import Step
-from costmodel.step.placed_job import Block, PlacedJob
+from costmodel.step.placed_job import Block, PlacedJob, stages_of
 
 
 class PricedBlocks(NamedTuple):
@@ -36,11 +39,16 @@ class PricedBlocks(NamedTuple):
     blocks: list[Block]
     lines: list[list[TimeLine]]
 
-    @property
-    def seconds(self) -> Array:
-        """Exposed time of all of them. [s]"""
+    def seconds(self, *roles: str) -> Array:
+        """Exposed time of all of them, or of those of some roles. [s]"""
         each = zip(self.blocks, self.lines, strict=True)
-        return broadcast_sum([np.asarray(block.runs_in_model * exposed_sum(lines)) for block, lines in each])
+        return broadcast_sum(
+            [
+                np.asarray(block.runs_in_model * exposed_sum(lines))
+                for block, lines in each
+                if block.role in roles or not roles
+            ]
+        )
 
 
 def on_other_nodes(placed: PlacedJob) -> PlacedJob:
@@ -58,53 +66,106 @@ def on_other_nodes(placed: PlacedJob) -> PlacedJob:
 
 
 def with_other_nodes(
-    placed: PlacedJob, own: PricedBlocks, others: PricedBlocks
+    placed: PlacedJob,
+    own: PricedBlocks,
+    others: PricedBlocks,
+    expected: tuple[PricedBlocks, PricedBlocks],
+    *,
+    every_stage: bool,
 ) -> tuple[PlacedJob, PricedBlocks]:
-    """Return the job and its blocks, run as often as their stages take in times of the cluster's own accelerator."""
+    """Return the job and its blocks, run as often as their stages take in times of the cluster's own accelerator.
+
+    Layers and batch are divided by what blocks are `expected` to take on both.
+    """
+    placed = _with_layers_by_speed(placed, *expected, every_stage=every_stage)
+    placed = _with_batch_by_speed(placed, np.asarray(expected[1].seconds() / expected[0].seconds()))
+    own = PricedBlocks(_on_stages(own.blocks, placed), own.lines)
     stages = _stages(placed)
     made = []
     for block, lines, other in zip(own.blocks, own.lines, others.lines, strict=True):
         share = np.asarray(exposed_sum(other) / np.maximum(exposed_sum(lines), 1e-30))
-        runs = np.asarray(block.runs_on_stage * stages.pace(share))
-        more = runs.sum(axis=-1) / np.maximum(block.runs_on_stage.sum(axis=-1), 1e-30)
+        runs = np.asarray(block.runs_on_stage * stages.pace(share[..., None]))
+        in_own, in_all = (np.sum(each * placed.stages.alike, axis=-1) for each in (block.runs_on_stage, runs))
+        more = in_all / np.maximum(in_own, 1e-30)
         made.append(
             replace(block, runs_on_stage=runs, runs_in_model=block.runs_in_model * more, other_share=share)
         )
-    placed = replace(placed, other_share=np.asarray(others.seconds / own.seconds))
-    return _with_batch_by_speed(placed), PricedBlocks(made, own.lines)
+    share = np.asarray(others.seconds() / own.seconds())
+    return replace(placed, other_share=share), PricedBlocks(made, own.lines)
 
 
-class _Stages(NamedTuple):
-    """Which stages (last dimension) lie on the other nodes alone, and which have nodes of both kinds."""
+def _with_layers_by_speed(
+    placed: PlacedJob, own: PricedBlocks, others: PricedBlocks, *, every_stage: bool
+) -> PlacedJob:
+    """Return the job with the pace of its stages, and layers by it where nobody lists them and the rule balances stages."""
+    model, mixed, schedule = placed.model, placed.cluster.mixed, placed.layout.schedule
+    apart = _apart(placed) & (placed.layout.pp > 1)
+    layers = model.num_layers + model.mtp_layers
+    own_s, other_s = (each.seconds("layer") / layers for each in (own, others))
+    # A hundredth of a layer moves none, and a search has few paces.
+    pace, first, last = (
+        np.round(each, 2)
+        for each in (
+            other_s / own_s,
+            own.seconds("embedding", "tower") / own_s,
+            others.seconds("head", "mtp") / other_s + model.mtp_layers,
+        )
+    )
+    split = replace(
+        placed.split,
+        others=np.where(apart, placed.layout.pp - _own_ranks(placed), 0.0),
+        pace=np.where(apart, pace, 1.0),
+    )
+    assert mixed is not None
+    if placed.balanced_stages and mixed.layers_by_speed:
+        unlike = (np.asarray(split.others) > 0) & (schedules.fact("fold", schedule) != Fold.BIDIRECTIONAL)
+        split = replace(
+            split,
+            embedding=np.where(unlike, first, split.embedding),
+            head=np.where(unlike, last, split.head),
+            by_speed=bool(unlike.any()),
+        )
+    return replace(placed, split=split, stages=stages_of(placed, split, every_stage=every_stage))
 
-    whole: NDArray[np.bool_]
-    part: NDArray[np.bool_]
 
-    def pace(self, share: Array) -> Array:
-        """Return the time of stages over that on the cluster's own nodes, where the others' is `share` of it. [-]"""
-        others = share[..., None]
-        return np.where(self.whole, others, np.where(self.part, np.maximum(others, 1.0), 1.0))
+def _on_stages(blocks: list[Block], placed: PlacedJob) -> list[Block]:
+    """Return blocks as often as the stages of a job hold them."""
+    made, stages, mtp_layers = [], placed.stages, placed.model.mtp_layers
+    layers = iter((*stages.layers, stages.has_embedding, stages.has_head, stages.mtp))
+    for block in blocks:
+        towers = block.role == "tower"
+        count = stages.has_embedding * block.runs_in_model if towers else next(layers)
+        runs = count * (1.0 + mtp_layers) if block.role == "head" else count
+        made.append(replace(block, num_on_stage=np.asarray(count), runs_on_stage=np.asarray(runs)))
+    return made
 
 
-def _stages(placed: PlacedJob, ranks: Array | None = None) -> _Stages:
-    """Return the kinds of the priced stages, or of these pipeline ranks."""
-    layout, own = placed.layout, _own_gpus(placed)[..., None]
+def _apart(placed: PlacedJob) -> NDArray[np.bool_]:
+    """Where stages are outermost, so that each lies on nodes of its own."""
     behind = placed.axis_order[placed.axis_order.index("pp") + 1 :]
-    outermost = np.prod([np.asarray(getattr(layout, axis)) for axis in behind], axis=0) == 1.0
-    gpus = (layout.gpus / layout.pp)[..., None]
+    return np.asarray(np.prod([np.asarray(getattr(placed.layout, axis)) for axis in behind], axis=0) == 1.0)
+
+
+def _own_ranks(placed: PlacedJob) -> Array:
+    """Return the pipeline ranks on the cluster's own nodes, where stages are outermost. [-]"""
+    return np.asarray(_own_gpus(placed) * placed.layout.pp / placed.layout.gpus)
+
+
+def _stages(placed: PlacedJob, ranks: Array | None = None) -> OnOthers:
+    """Return on which nodes the priced stages are, or these pipeline ranks."""
     first = last = ranks
     if first is None or last is None:
         first = placed.stages.index
         # Of stages alike, of which one is priced, the last one may be on the other nodes.
-        last = np.maximum(first, layout.pp[..., None] - 1.0 - placed.stages.behind)
-    apart = np.asarray(outermost)[..., None]
-    whole = apart & (first * gpus >= own)
-    return _Stages(whole, ~whole & (~apart | ((last + 1.0) * gpus > own)))
+        last = np.maximum(first, placed.layout.pp[..., None] - 1.0 - placed.stages.behind)
+    found, apart = OnOthers.ranks(first, last, _own_ranks(placed)[..., None]), _apart(placed)[..., None]
+    return OnOthers(apart & found.whole, ~apart | found.part)
 
 
 def pace_of_ranks(placed: PlacedJob, block: Block, ranks: Array) -> Array:
     """Return the time of a block on pipeline ranks over that on the cluster's own nodes. [-]"""
-    return np.asarray(1.0) if block.other_share is None else _stages(placed, ranks).pace(block.other_share)
+    share = block.other_share
+    return np.asarray(1.0) if share is None else _stages(placed, ranks).pace(share[..., None])
 
 
 def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
@@ -165,20 +226,23 @@ def _own_gpus(placed: PlacedJob) -> Array:
     return np.asarray(own)
 
 
-def _with_batch_by_speed(placed: PlacedJob) -> PlacedJob:
+def _with_batch_by_speed(placed: PlacedJob, share: Array) -> PlacedJob:
     """Return the job with the batch of the slower replicas where it is divided by speed, in whole micro-batches."""
-    mixed, layout, share = placed.cluster.mixed, placed.layout, placed.other_share
+    mixed, layout = placed.cluster.mixed, placed.layout
     assert mixed is not None
-    assert share is not None
     if not mixed.batch_by_speed:
         return placed
-    if placed.axis_order[-1] != "dp" and np.any(layout.pp > 1):
-        raise CostModelError(
-            "hw: mixed: a batch divided by speed needs replicas on nodes of one kind: pp 1, or axis_order 'tp cp pp dp'"
-        )
     own, replica = _own_gpus(placed), layout.gpus / layout.dp
     fast = np.floor(np.where(share < 1.0, layout.gpus - own, own) / replica)
-    gain, count = np.maximum(share, 1.0 / share), np.asarray(layout.dp * placed.micro_batches)
+    # An interleaved schedule runs as many micro-batches at once as it has stages.
+    group = np.where(layout.vp > 1, layout.pp, 1.0)
+    gain, count = np.maximum(share, 1.0 / share), np.asarray(layout.dp * placed.micro_batches / group)
     slow = np.ceil(count / (layout.dp - fast + fast * gain))
     slow = slow + ((layout.dp - fast) * slow + fast * np.floor(slow * gain) < count)
+    slow = np.minimum(np.where(has_whole_replicas(placed), slow * group, np.inf), placed.micro_batches)
     return replace(placed, global_batch=np.asarray(slow * layout.dp * layout.micro_batch))
+
+
+def has_whole_replicas(job: Job) -> NDArray[np.bool_]:
+    """Where replicas lie on nodes of their own, so that some can be on nodes of one kind."""
+    return np.asarray((job.axis_order[-1] == "dp") | (job.layout.pp == 1))

@@ -16,7 +16,7 @@ from costmodel.interop.framework import FrameworkConfigError
 from costmodel.interop.nemo import import_nemo
 from costmodel.interop.text_file import TextFile
 from costmodel.interop.trainers import read_accelerate, read_trainer
-from costmodel.step.placed_job import chunks_of
+from costmodel.step.price import chunks_of
 
 SUFFIX = {"megatron": ".sh", "torchtitan": ".py", "deepspeed": ".json", "nemo": ".txt"}
 H100, A100 = "dgx-h100-ndr", "dgx-a100-hdr"

@@ -1,13 +1,22 @@
 """Nodes of two kinds in one job, worked out from jobs on each kind alone."""
 
+from dataclasses import replace
+from itertools import combinations_with_replacement
+
+import numpy as np
 import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
 from costmodel.describe.hardware.prices import price_note
+from costmodel.describe.models.model_files import load_model
 from costmodel.estimates.pipeline_run import billed_pipeline_s, durations, simulated_pipeline_s
 from costmodel.estimates.record import source_record
+from costmodel.interop.emit import emit
+from costmodel.physics.pipeline.chunks import Chunk, chunks_text
+from costmodel.step.placed_job import head_in_layers
+from costmodel.step.price import chunks_of, price
 from costmodel.whole_run.run import run_of, step_power_w
 
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 64, "tp": 8, "global_batch": 128, "seq_len": 8192}
@@ -54,8 +63,17 @@ def test_a_batch_dealt_by_speed_by_hand():
     assert float(counts[1].seconds) == pytest.approx(float(counts[0].seconds) * slow / 16, rel=1e-9)
     assert float(alone.step_time_s) < float(divided.step_time_s) < float(even.step_time_s)
     assert divided.tokens_per_step == even.tokens_per_step
-    with pytest.raises(CostModelError, match="a batch divided by speed needs replicas on nodes of one kind"):
-        step(pp=2, hw={"mixed": "2:a100:batch"})
+    # Replicas on nodes of both kinds have equal parts, and it is said.
+    equal = step(pp=2, hw={"mixed": "2:a100:batch"})
+    assert float(equal.priced.placed.micro_batches) == 32
+    assert "the batch is in equal parts" in equal.warnings[0]
+    # Interleaved stages run as many micro-batches at a time as there are ranks.
+    chunks = {"pp": 2, "vp": 2, "schedule": "interleaved", "axis_order": "tp cp pp dp"}
+    for batch in (96, 104, 112, 120):
+        some = step(**chunks, global_batch=batch, hw={"mixed": "2:a100:batch"})
+        assert float(some.priced.placed.micro_batches) % 2 == 0
+    with pytest.raises(CostModelError, match="equal parts of the batch; leave :batch out of hw mixed"):
+        emit(divided, "megatron")
     # A replica of two nodes that has one of each is no faster than its slower one.
     pairs = {"pp": 2, "axis_order": "tp cp pp dp"}
     counts = [
@@ -84,9 +102,109 @@ def test_stages_on_other_nodes_take_their_share_and_layers_can_be_dealt_by_speed
     divided = step(pp=4, hw={"mixed": "2:a100"}, pipeline_layout="Et*9|t*9|t*9|t*5L")
     assert float(divided.step_time_s) < float(last.step_time_s)
     assert max(passes(divided)) < passes(last)[3]
+    by_speed = step(pp=4, hw={"mixed": "2:a100"}, pipeline_layout="balanced")
+    assert chunks_text(chunks_of(by_speed.job)) == "Et*10|(t*10|)*2t*2L"
     # With stages innermost every stage has nodes of both kinds.
     spread = step(pp=4, axis_order="tp cp pp dp", hw={"mixed": "2:a100"})
     assert passes(spread)[1] > 1.5 * passes(alone)[1]
+
+
+def shallow(layers, **more):
+    """The job with so many layers, a node a stage or two."""
+    model = load_model("llama3-8b").model_copy(update={"num_layers": layers})
+    return {"model": model, "global_batch": 64, **more}
+
+
+def test_two_stages_by_hand():
+    """A stage on each kind of node: of all divisions the one whose slower stage is fastest, one layer at a time."""
+    job = shallow(8, gpus=16, pp=2, hw={"mixed": "1:a100"})
+    even, found = step(**job), step(**job, pipeline_layout="balanced")
+    pace, head = float(even.priced.placed.other_share), head_in_layers(even.job)
+    slowest = {n: max(8 - n, pace * (n + head)) for n in range(9)}
+    chosen = min(slowest, key=slowest.get)
+    assert found.priced.placed.stages.layers[0].tolist() == [8 - chosen, chosen]
+    assert chosen < 4
+    # 1F1B: the first stage, here the slower, runs a forward pass while the other has its first micro-batch, and a
+    # backward pass while that has its last one: it waits for the rest of both.
+    busy, m = passes(found), float(found.priced.placed.micro_batches)
+    lines = [
+        line for line in found.bill.time_lines if line.phase in ("forward", "backward", "backward_weight")
+    ]
+    works_s = sum(float(line.exposed_seconds) for line in lines if line.axis in ("compute", "tp"))
+    bubble_s = sum(float(line.exposed_seconds) for line in found.bill.time_lines if line.category == "bubble")
+    assert works_s == pytest.approx(m * max(busy), rel=1e-9)
+    assert bubble_s == pytest.approx(2 * busy[1] - busy[0], rel=1e-9)
+
+
+def divisions(layers, stages):
+    """Every way to divide layers over stages in order, as pipeline layouts."""
+    for cuts in combinations_with_replacement(range(layers + 1), stages - 1):
+        counts = np.diff([0, *cuts, layers]).tolist()
+        yield tuple(Chunk(int(at == 0), n, 0, int(at == stages - 1)) for at, n in enumerate(counts))
+
+
+@pytest.mark.parametrize(("pp", "hw"), [(2, "1:a100"), (4, "1:a100"), (4, "2:a100"), (4, "3:b200")])
+def test_no_other_division_of_layers_is_much_faster(pp, hw):
+    """All divisions of ten layers by brute force: the one by speed takes at most 1 % longer than the best of them."""
+    first = step(**shallow(10, gpus=32, pp=pp, hw={"mixed": hw}))
+    found = price(replace(first.job, balanced_stages=True)).bill.step_time_s()
+    each = [
+        price(replace(first.job, pipeline_layout=chunks)).bill.step_time_s() for chunks in divisions(10, pp)
+    ]
+    assert float(found) <= 1.01 * float(min(each))
+    assert float(found) < 0.9 * float(first.step_time_s)
+
+
+def test_many_layouts_at_once_are_priced_as_each_alone():
+    job = step(pp=4, hw={"mixed": "3:a100"}, pipeline_layout="balanced").job
+    numbers = {"pp": [4.0, 8.0, 2.0, 1.0], "vp": [2.0, 1.0, 1.0, 1.0], "schedule": [4.0, 1.0, 1.0, 0.0]}
+    many = replace(job.layout, **{name: np.array(each) for name, each in numbers.items()})
+    steps = price(replace(job, layout=many)).bill.step_time_s()
+    for at, together in enumerate(steps):
+        layout = replace(many, **{name: np.asarray(each[at]) for name, each in numbers.items()})
+        assert price(replace(job, layout=layout)).bill.step_time_s() == pytest.approx(together, rel=1e-12)
+
+
+def test_a_plan_divides_layers_by_speed_and_says_what_that_saves():
+    found = cm.plan(
+        **{**JOB, "global_batch": 64},
+        cp=1,
+        micro_batch=1,
+        recipe="megatron-core",
+        hw={"mixed": "2:a100"},
+        choose=False,
+    )
+    (said,) = (one for one in found.advice() if "layers by speed" in one)
+    assert "the best with equal parts takes" in said
+    equal = cm.plan(
+        **{**JOB, "global_batch": 64},
+        cp=1,
+        micro_batch=1,
+        recipe="megatron-core",
+        hw={"mixed": "2:a100"},
+        choose=False,
+        pipeline_layout="even",
+    )
+    assert float(found.best.step_time_s) < 0.9 * float(equal.best.step_time_s)
+    # The file that launches it lists the layers, and leaves the order of the nodes to the person.
+    text = emit(found.best, "megatron")
+    assert chunks_text(chunks_of(found.best.job)) in text
+    assert "2 nodes of a100-sxm-80gb last" in text
+    # Chunks as fast as each other need not have as many layers, which ranks that are alike would wait for.
+    uneven = {
+        **JOB,
+        "global_batch": 64,
+        "pp": 4,
+        "vp": 7,
+        "cp": 1,
+        "recipe": "megatron-core",
+        "choose": False,
+    }
+    assert cm.plan(**uneven, hw={"mixed": "2:a100"}).num_fit
+    with pytest.raises(CostModelError, match="layers not divisible"):
+        cm.plan(**uneven)
+    # What is uncertain moves no layer.
+    assert found.best.sample(16).step_time_s.shape == (16,)
 
 
 def test_all_have_the_memory_of_the_smaller_and_what_cannot_be_is_one_line():
@@ -181,3 +299,6 @@ def test_the_simulated_pipeline_has_stages_of_two_paces(schedule):
     assert both == pytest.approx(passes(last)[3] / passes(alone)[3], rel=0.02)
     assert simulated_pipeline_s(last.priced) == pytest.approx(billed_pipeline_s(last.bill), rel=0.05)
     assert simulated_pipeline_s(last.priced) > 1.3 * simulated_pipeline_s(alone.priced)
+    by_speed = step(**job, hw={"mixed": "2:a100"}, pipeline_layout="balanced")
+    assert simulated_pipeline_s(by_speed.priced) == pytest.approx(billed_pipeline_s(by_speed.bill), rel=0.01)
+    assert simulated_pipeline_s(by_speed.priced) < 0.7 * simulated_pipeline_s(last.priced)

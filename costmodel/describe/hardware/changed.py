@@ -121,7 +121,13 @@ def _mixed(cluster: Cluster, text: str) -> Cluster:
     return replace(
         cluster,
         accelerator=replace(own, **least),
-        mixed=OtherNodes(int(nodes), other, bool(divided), other.memory_bytes - own.memory_bytes, prices),
+        mixed=OtherNodes(
+            int(nodes),
+            other,
+            bool(divided),
+            other.memory_bytes - own.memory_bytes,
+            prices_usd_per_gpu_hour=prices,
+        ),
         changed=_recorded(cluster, "mixed", text),
     )
 

@@ -151,6 +151,7 @@ class OtherNodes(NamedTuple):
     accelerator: Accelerator
     batch_by_speed: bool  # Whether replicas on them get another part of the batch, so that no replica waits
     more_memory_bytes: float  # Memory of its GPUs less that of the cluster's own. [B]
+    layers_by_speed: bool = True  # Whether balanced stages on them get other layers, so that no stage waits
     prices_usd_per_gpu_hour: tuple[float | None, float | None] = NO_PRICES
     """List prices of the cluster's own nodes and of these, None where there is none or one was given. [USD/h]"""
 

@@ -36,6 +36,8 @@ class StagePlan:
     """Number of the stage, 0 … pp-1."""
     behind: Array
     """Stages after the last one with the same contents."""
+    alike: Array
+    """Stages with the same contents on the same kind of node."""
     layers: tuple[Array, ...]
     """Layers on the stage, one array per layer kind, MTP layers included."""
     has_embedding: Array
@@ -63,10 +65,59 @@ class Split:
     mtp_layers: int = 0
     """MTP layers: additional layers of the last kind, on the head's stage unless `chunks` place them."""
     chunks: tuple[Chunk, ...] = ()
-    """Contents of each chunk, in the order of the model; empty where layers are split evenly."""
+    """Contents of each chunk, in the order of the model; empty where a rule splits the layers."""
+    others: ArrayLike = 0.0
+    """Last ranks of the pipeline that lie on the job's other nodes, by layout; a fraction is a rank on both kinds."""
+    pace: ArrayLike = 1.0
+    """Time of a layer on those nodes over that on the cluster's own, by layout."""
+    by_speed: bool = False
+    """Whether ranks get layers by their pace, so that the slowest is as fast as can be."""
+
+    def by_layout(self) -> tuple[ArrayLike, ...]:
+        """Return the numbers of a `_Rule`."""
+        return self.embedding, self.head, self.others, self.pace
 
 
 _EVEN = Split()
+
+
+class _Rule(NamedTuple):
+    """The numbers of the split of one layout; see `Split`."""
+
+    embedding: float
+    head: float
+    others: float = 0.0
+    pace: float = 1.0
+
+    def pace_of_ranks(self, ranks: int) -> Array:
+        """Return the time of a layer on each rank over that on the cluster's own nodes. [-]"""
+        number = np.arange(float(ranks))
+        return OnOthers.ranks(number, number, float(ranks) - self.others).pace(self.pace)
+
+    def pace_of_vee(self, ranks: int) -> Array:
+        """Return the same of each chunk where a rank has two in a V. [-]"""
+        pace = self.pace_of_ranks(ranks)
+        return np.concatenate([pace, pace[::-1]])
+
+
+class OnOthers(NamedTuple):
+    """Which ranks lie on the job's other nodes alone, and which have nodes of both kinds."""
+
+    whole: NDArray[np.bool_]
+    part: NDArray[np.bool_]
+
+    @classmethod
+    def ranks(cls, first: Array, last: Array, own: Array | float) -> OnOthers:
+        """Return it of ranks that are alike from `first` to `last`, where `own` ranks are on the cluster's own nodes."""
+        whole = np.asarray(first >= own)
+        return cls(whole, ~whole & (last + 1.0 > own))
+
+    def pace(self, share: ArrayLike) -> Array:
+        """Return the time of ranks over that on the cluster's own nodes, where the others' is `share` of it. [-]
+
+        A rank that has nodes of both kinds waits for the slower.
+        """
+        return np.where(self.whole, share, np.where(self.part, np.maximum(share, 1.0), 1.0))
 
 
 class _Stack(NamedTuple):
@@ -76,10 +127,11 @@ class _Stack(NamedTuple):
     num_kinds: int
     mtp_layers: int
     chunks: tuple[Chunk, ...]
+    by_speed: bool
 
 
 def _stack(kind_of_layer: Sequence[int], num_kinds: int, split: Split) -> _Stack:
-    return _Stack(tuple(map(int, kind_of_layer)), num_kinds, split.mtp_layers, split.chunks)
+    return _Stack(tuple(map(int, kind_of_layer)), num_kinds, split.mtp_layers, split.chunks, split.by_speed)
 
 
 def plan_stages(
@@ -111,32 +163,34 @@ def plan_stages(
     that is exact where kinds alternate, where the odd kind comes only first, or where `split.chunks` is given.
     """
     stack = _stack(kind_of_layer, num_kinds, split)
-    cases, which = _distinct(pp, fold, split.embedding, split.head)
-    index, behind, *layers, first, last, mtp = _by_layout(
-        [_stage_rows(stack, every_stage, *case) for case in cases], which
-    )
-    return StagePlan(index, behind, tuple(layers), has_embedding=first, has_head=last, mtp=mtp)
+    cases, which = _distinct(pp, fold, *split.by_layout())
+    found = [_stage_rows(stack, every_stage, of, way, _Rule(*rule)) for of, way, *rule in cases]
+    index, behind, _, *layers, first, last, mtp = _by_layout(found, which)
+    (alike,) = _by_layout([rows[2:3] for rows in found], which, repeats=False)
+    return StagePlan(index, behind, alike, tuple(layers), has_embedding=first, has_head=last, mtp=mtp)
 
 
 @lru_cache(maxsize=8192)
-def _stage_rows(
-    stack: _Stack, every_stage: bool, pp: float, fold: float, embedding: float, head: float
-) -> Array:
-    """Return index, stages after the last one of the same composition, and contents, of each stage (columns)."""
-    rows = _rank_rows(stack, int(pp), fold, embedding, head)
+def _stage_rows(stack: _Stack, every_stage: bool, pp: float, fold: float, rule: _Rule) -> Array:
+    """Return index, stages behind the last alike, stages alike, and contents, of each stage (columns)."""
+    rows = _rank_rows(stack, int(pp), fold, rule)
     first = last = np.arange(int(pp))
+    alike = np.ones(int(pp), dtype=np.int64)
     if not every_stage:
-        _, first = np.unique(rows, axis=1, return_index=True)
-        _, from_behind = np.unique(rows[:, ::-1], axis=1, return_index=True)
+        kinds = np.array([*rows, rule.pace_of_ranks(int(pp))])
+        _, first, alike = np.unique(kinds, axis=1, return_index=True, return_counts=True)
+        _, from_behind = np.unique(kinds[:, ::-1], axis=1, return_index=True)
         order = np.argsort(first)
-        first, last = first[order], (int(pp) - 1 - from_behind)[order]
-    return np.array([first, pp - 1.0 - last, *rows[:, first]])
+        first, last, alike = first[order], (int(pp) - 1 - from_behind)[order], alike[order]
+    return np.array([first, pp - 1.0 - last, alike, *rows[:, first]])
 
 
-def _rank_rows(stack: _Stack, ranks: int, fold: float, embedding: float, head: float) -> Array:
+def _rank_rows(stack: _Stack, ranks: int, fold: float, rule: _Rule) -> Array:
     """Return the contents of each rank (columns), in the rows of `_chunk_rows`. [-]"""
-    chunks = ranks * (2 if fold == Fold.V_SHAPED else 1)
-    return _folded(_chunk_rows(stack, chunks, embedding, head), ranks, fold)
+    pace = rule.pace_of_vee(ranks) if fold == Fold.V_SHAPED else rule.pace_of_ranks(ranks)
+    # A rank of a two-way schedule holds two stages, one of each end.
+    stack = stack._replace(by_speed=stack.by_speed and fold != Fold.BIDIRECTIONAL)
+    return _folded(_chunk_rows(stack, pace, rule), ranks, fold)
 
 
 def _folded(chunks: Array, ranks: int, fold: float) -> Array:
@@ -147,23 +201,49 @@ def _folded(chunks: Array, ranks: int, fold: float) -> Array:
     return np.asarray(0.5 * (folded + folded[..., ::-1]) if fold == Fold.BIDIRECTIONAL else folded)
 
 
-def _chunk_rows(stack: _Stack, count: int, embedding: float, head: float) -> Array:
+def _chunk_rows(stack: _Stack, pace: Array, rule: _Rule) -> Array:
     """Return layers by kind, embedding, head and MTP layers of each chunk: (kinds + 3, chunks). [-]
 
-    `count` chunks are as even as whole layers allow, unless `stack.chunks` lists them.
+    Chunks are as even as whole layers allow, or by the pace of each, unless `stack.chunks` lists them.
     """
+    count, layers = pace.size, len(stack.kinds)
     if stack.chunks:
         until = np.cumsum([0, *(chunk.layers for chunk in stack.chunks)])
         ends = np.array([[chunk.embedding, chunk.loss, chunk.mtp] for chunk in stack.chunks], dtype=float).T
     else:
-        until = _even_cuts(len(stack.kinds), count, embedding, head).astype(np.int64)
+        by_speed = stack.by_speed and rule.others > 0
+        cuts = (
+            _cuts_by_speed(layers, pace, rule.embedding, rule.head)
+            if by_speed
+            else _even_cuts(layers, count, rule.embedding, rule.head)
+        )
+        until = cuts.astype(np.int64)
         ends = np.zeros((3, count))
         ends[0, 0], ends[1, -1], ends[2, -1] = 1.0, 1.0, stack.mtp_layers
-    before = np.zeros((stack.num_kinds, len(stack.kinds) + 1))
+    before = np.zeros((stack.num_kinds, layers + 1))
     before[:, 1:] = np.cumsum(np.equal(np.arange(stack.num_kinds)[:, None], stack.kinds), axis=1)
-    layers = np.diff(before[:, until])
-    layers[stack.kinds[-1]] += ends[2]
-    return np.concatenate([layers, ends])
+    by_kind = np.diff(before[:, until])
+    by_kind[stack.kinds[-1]] += ends[2]
+    return np.concatenate([by_kind, ends])
+
+
+def _cuts_by_speed(layers: int, pace: Array, embedding: float, head: float) -> Array:
+    """Return the layers before each chunk and behind the last, so that the chunk that takes longest takes the least.
+
+    Each layer goes to the chunk that is done first with it: of layers alike no other split has a lower maximum.
+    Embedding and head take as long as so many layers of their chunks.
+
+    >>> _cuts_by_speed(32, np.array([1.0, 1.0, 1.0, 2.5]), 0.0, 1.0).astype(int).tolist()
+    [0, 10, 20, 30, 32]
+    """
+    done = np.arange(1.0, layers + 1.0) * pace[:, None]
+    done[0] += embedding * pace[0]
+    done[-1] += head * pace[-1]
+    # Of chunks that are done with it at the same time the faster one takes it.
+    first = np.lexsort([np.broadcast_to(pace[:, None], done.shape).ravel(), np.round(done.ravel(), 9)])[
+        :layers
+    ]
+    return np.concatenate([[0.0], np.cumsum(np.bincount(first // layers, minlength=pace.size))])
 
 
 def _even_cuts(layers: int, count: int, embedding: ArrayLike, head: ArrayLike) -> Array:
@@ -225,26 +305,31 @@ def plan_wait_cycles(
 ) -> WaitCycles:
     """Return the wait cycles where `pp` ranks hold two chunks each in a V; zeros with fewer than four ranks."""
     stack = _stack(kind_of_layer, num_kinds, split)
-    cases, which = _distinct(pp, split.embedding, split.head)
-    found = [_wait_cycle_rows(stack, *case) for case in cases]
+    cases, which = _distinct(pp, *split.by_layout())
+    found = [_wait_cycle_rows(stack, of, _Rule(*rule)) for of, *rule in cases]
     pairs, threes, turn = (_by_layout(rows, which) for rows in zip(*found, strict=True))
     of_turn = tuple(row[..., 0] for row in turn)
     return WaitCycles(tuple(pairs[:-1]), pairs[-1], tuple(threes[:-1]), threes[-1], of_turn)
 
 
 @lru_cache(maxsize=8192)
-def _wait_cycle_rows(stack: _Stack, pp: float, embedding: float, head: float) -> tuple[Array, Array, Array]:
-    """Return rows of pairs, of threes (layers by kind, and whether they turn) and of the turn of one layout."""
+def _wait_cycle_rows(stack: _Stack, pp: float, rule: _Rule) -> tuple[Array, Array, Array]:
+    """Return rows of pairs, of threes (layers by kind, and whether they turn) and of the turn of one layout.
+
+    A layer on the job's other nodes counts as often as it takes the time of one on the cluster's own.
+    """
     ranks, kinds = int(pp), stack.num_kinds
     if ranks < 4:
         return np.zeros((kinds + 1, 1)), np.zeros((kinds + 1, 1)), np.zeros((kinds, 1))
-    held = _rank_rows(stack, ranks, Fold.V_SHAPED, embedding, head)[:kinds]
+    pace = rule.pace_of_ranks(ranks)
+    held = _rank_rows(stack, ranks, Fold.V_SHAPED, rule)[:kinds] * pace
     rows = np.array([*held, np.arange(ranks) == ranks - 1])
     # The block of V-Min turns two ranks earlier where three divides the ranks.
     least = ranks - 1 - 2 * (ranks % 3 == 0)
     pairs = [rows[:, i] + rows[:, i + 1] for i in range(1, ranks - 1, 2)]
     threes = [rows[:, i] + rows[:, i - 1] + rows[:, i - 2] for i in range(least, 2, -3)]
-    turn = _chunk_rows(stack, 2 * ranks, embedding, head)[:kinds, -3:].sum(axis=1, keepdims=True)
+    chunks = _chunk_rows(stack, rule.pace_of_vee(ranks), rule)[:kinds, -3:]
+    turn = (chunks * pace[2::-1]).sum(axis=1, keepdims=True)
     return np.unique(pairs, axis=0).T, np.unique(threes, axis=0).T, turn
 
 
@@ -317,8 +402,18 @@ def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int, split: Split = _E
     the first and the last chunks.
     """
     layers_of_rank = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
-    return _listed_chunks(
-        layers_of_rank, vp, mtp_layers, float(np.asarray(split.embedding)), float(np.asarray(split.head))
+    embedding, head = (float(np.asarray(each)) for each in (split.embedding, split.head))
+    return _listed_chunks(layers_of_rank, vp, mtp_layers, embedding, head)
+
+
+def vee_by_speed(layers: int, ranks: int, split: Split) -> tuple[Chunk, ...]:
+    """Return the chunks of one V-shaped layout by the speed of its ranks, in the order of the model."""
+    rule = _Rule(*(float(np.asarray(each)) for each in split.by_layout()))
+    counts = np.diff(_cuts_by_speed(layers, rule.pace_of_vee(ranks), rule.embedding, rule.head))
+    last = counts.size - 1
+    return tuple(
+        Chunk(int(i == 0), int(count), split.mtp_layers * (i == last), int(i == last))
+        for i, count in enumerate(counts)
     )
 
 
@@ -326,7 +421,7 @@ def _listed_chunks(
     layers: Array, vp: int, mtp_layers: int, embedding: float, head: float
 ) -> tuple[Chunk, ...]:
     """Return the chunks of ranks with `layers` layers each, MTP layers apart."""
-    by_chunk, last = _divided_in_chunks(layers, vp, embedding, head), layers.size * vp - 1
+    by_chunk, last = _divided_in_chunks(layers, vp, *np.rint([embedding, head])), layers.size * vp - 1
     return tuple(
         Chunk(int(i == 0), int(count), mtp_layers * (i == last), int(i == last))
         for i, count in enumerate(by_chunk.ravel())
@@ -381,29 +476,31 @@ def plan_chunk_waits(
     in k. Of ranks with the same contents only the nearest to the last one, on either side, are considered.
     """
     stack = _stack(kind_of_layer, num_kinds, split)
-    cases, which = _distinct(pp, vp, split.embedding, split.head)
-    columns, first = zip(*(_chunk_wait_rows(stack, *case) for case in cases), strict=True)
+    cases, which = _distinct(pp, vp, *split.by_layout())
+    found = [_chunk_wait_rows(stack, of, chunks, _Rule(*rule)) for of, chunks, *rule in cases]
+    columns, first = zip(*found, strict=True)
     *more, share, rank, hops, next_group = _by_layout(columns, which, repeats=False)
     firsts = tuple(row[..., 0] for row in _by_layout(first, which))
     return ChunkWaits(tuple(more), share, rank, hops, next_group, firsts)
 
 
 @lru_cache(maxsize=8192)
-def _chunk_wait_rows(
-    stack: _Stack, pp: float, vp: float, embedding: float, head: float
-) -> tuple[Array, Array]:
-    """Return the waits of one layout (rows: more, share, rank, hops and next_group), and the mean first chunk."""
+def _chunk_wait_rows(stack: _Stack, pp: float, vp: float, rule: _Rule) -> tuple[Array, Array]:
+    """Return the waits of one layout (rows: more, share, rank, hops and next_group), and the mean first chunk.
+
+    A layer on the job's other nodes counts as often as it takes the time of one on the cluster's own.
+    """
     ranks, chunks = int(pp), int(vp)
-    rows = _chunk_rows(stack, ranks * chunks, embedding, head)
-    none = np.zeros((len(rows) + 4, 1))
+    none = np.zeros((stack.num_kinds + 7, 1))
     if ranks < 2 or chunks < 2:
         return none, none[4:]
-    if not stack.chunks:
-        of_ranks = _rank_rows(stack._replace(mtp_layers=0), ranks, Fold.LINEAR, embedding, head)
+    pace, listed = rule.pace_of_ranks(ranks), stack.chunks
+    if not listed:
+        of_ranks = _rank_rows(stack._replace(mtp_layers=0), ranks, Fold.LINEAR, rule)
         layers_of_rank = of_ranks[: stack.num_kinds].sum(axis=0)
-        listed = _listed_chunks(layers_of_rank, chunks, stack.mtp_layers, embedding, head)
-        rows = _chunk_rows(stack._replace(chunks=listed), 0, embedding, head)
-    held = rows.reshape(len(rows), chunks, ranks)
+        listed = _listed_chunks(layers_of_rank, chunks, stack.mtp_layers, rule.embedding, rule.head)
+    rows = _chunk_rows(stack._replace(chunks=listed), pace, rule)
+    held = rows.reshape(len(rows), chunks, ranks) * pace
     _, below = np.unique(held[..., -2::-1].reshape(-1, ranks - 1), axis=1, return_index=True)
     _, above = np.unique(held[..., :-1].reshape(-1, ranks - 1), axis=1, return_index=True)
     nearest = sorted({*(ranks - 2 - below).tolist(), *above.tolist()})
