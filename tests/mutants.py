@@ -157,6 +157,13 @@ def nearest(file: str, texts: dict[str, str]) -> list[str]:
     return list(dict.fromkeys((*found, *PRICES))) if len(found) < NEAREST else found
 
 
+def with_data(test: Path) -> str:
+    """Return the text of a test file and of the tables beside it that it names."""
+    text = test.read_text()
+    tables = (path for path in sorted(test.parent.glob("*.yaml")) if path.name in text)
+    return "\n".join([text, *(path.read_text() for path in tables)])
+
+
 def copied(to: Path) -> None:
     """Copy what git knows of the repository, and what it would add."""
     command = ["git", "ls-files", "-co", "--exclude-standard", *PARTS]
@@ -232,7 +239,7 @@ def main() -> int:
     tests = {
         str(path.relative_to(ROOT / "tests")): path for path in sorted((ROOT / "tests").rglob("test_*.py"))
     }
-    texts = {test: path.read_text() for test, path in tests.items() if not test.startswith(NEVER)}
+    texts = {test: with_data(path) for test, path in tests.items() if not test.startswith(NEVER)}
     for name in HEAVY:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:

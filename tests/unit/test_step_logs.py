@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.base.errors import DataError
 from costmodel.cli import main
-from costmodel.interop.step_log import collect
 from costmodel.interop.step_log.collect import LogFollower, StepCollector, read_step_log
 from costmodel.interop.step_log.formats import MEMORY_FORMATS
 from costmodel.interop.step_log.lines import LineSplitter
@@ -286,18 +285,6 @@ def test_the_standard_error_is_that_of_a_median():
 
     np.testing.assert_allclose(times.spread, 1.4826 * 0.02 / 2.0, rtol=1e-6)
     np.testing.assert_allclose(times.error, np.sqrt(np.pi / 2) * times.spread / 10.0, rtol=1e-12)
-
-
-def test_a_long_log_is_thinned_but_not_its_starts(monkeypatch):
-    monkeypatch.setattr(collect, "MOST_STEPS", 300)
-    lines = [megatron(n, 9.0 if n < 4 else 2.0 + 0.001 * (n % 7)) for n in range(1, 5001)]
-    times = heard("".join(lines))
-
-    assert times.log.steps == 5000
-    assert len(times.times_s) <= 301
-    assert times.log.number[:64].tolist() == list(range(1, 65))
-    assert times.left_out[0].lines == 3
-    np.testing.assert_allclose(times.step_time_s, 2.003, atol=0.0011)
 
 
 def test_what_is_no_log_is_one_line(tmp_path):

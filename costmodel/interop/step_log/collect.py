@@ -1,4 +1,4 @@
-"""What a training log has said so far: its steps in bounded memory, the peak memory, restarts and other ranks.
+"""What a training log holds so far: its steps, the peak memory, restarts and other ranks.
 
 A log may be of any size and may hold several runs one after the other: where the number of the step falls
 back, training was started again. Ranks that print the same step count once.
@@ -24,11 +24,6 @@ from costmodel.interop.step_log.formats import BYTES, EVENTS, FORMATS, MEMORY_FO
 from costmodel.interop.step_log.lines import CHUNK_BYTES, LineSplitter, chunks_of, open_log
 from costmodel.interop.text_file import shown, uncoloured
 
-MOST_STEPS = 100_000
-"""Lines of steps that are kept; of a longer log every second, fourth … one."""
-HEAD = 64
-"""Lines after a start that are always kept: the warm-up is among them."""
-_MOST_HEADS = 500
 _FINGERPRINT_BYTES = 64
 
 _MARKS = (
@@ -47,12 +42,12 @@ _HELD = ("number", "value", "at", "batch", "segment", "event")
 
 
 class StepLog(NamedTuple):
-    """The steps of a log of some format, an entry a line that was kept.
+    """The steps of a log of some format, an entry a line.
 
     Numbers and values of steps, the latter in the format's unit; the time on the log's own clock, nan where the line has
     none [s]; sequences, 0 where it does not say; starts so far, counted where the number of the step falls back; bits of
-    `EVENTS` since the line before, and `SKIPPED`. Then lines read, lines of steps among them, those that another rank or
-    a progress bar had printed before, the steps of the whole run (0: unknown), and the largest peaks of memory by what
+    `EVENTS` since the line before, and `SKIPPED`. Then lines read, those of steps that another rank or a progress bar had
+    printed before, the steps of the whole run (0: unknown), and the largest peaks of memory by what
     they count, max_allocated and max_reserved [B].
     """
 
@@ -65,10 +60,14 @@ class StepLog(NamedTuple):
     segment: NDArray[np.int64]
     event: NDArray[np.int64]
     lines: int
-    steps: int
     repeated: int
     last_step: int
     memory_bytes: dict[str, float]
+
+    @property
+    def steps(self) -> int:
+        """Lines of steps."""
+        return len(self.number)
 
 
 class _Series:
@@ -79,12 +78,11 @@ class _Series:
         self.kept: dict[str, array[int] | array[float]] = {
             name: array("d" if name in ("value", "at") else "q") for name in _HELD
         }
-        self.is_head = array("b")
-        self.steps = self.repeated = self.segment = self.since_start = self.last_step = 0
+        self.repeated = self.segment = self.last_step = 0
         self.last_number = -1
         self.sayer = ""
         self.pending = 0
-        self.stride = 1
+        """Bits of `EVENTS` since the last step."""
 
     def take(self, line: str, value: float, printed_step: int) -> None:
         """Keep a line of a step, unless it was printed before."""
@@ -95,21 +93,13 @@ class _Series:
                 self.repeated += 1
                 return
             self.segment += 1
-            self.since_start = 0
         self.last_number, self.sayer = number, sayer
-        self.steps += 1
-        self.since_start += 1
-        head = self.since_start <= HEAD and self.segment < _MOST_HEADS
-        if head or self.steps % self.stride == 0:
-            skipped = SKIPPED if _count(self.format.skipped, line) else 0
-            batch = _count(self.format.batch, line)
-            row = (number, value, _clock_s(line), batch, self.segment, self.pending | skipped)
-            for name, one in zip(_HELD, row, strict=True):
-                self.kept[name].append(one)  # type: ignore[arg-type]
-            self.is_head.append(head)
-            self.pending = 0
-            if len(self.is_head) > MOST_STEPS:
-                self._thin()
+        skipped = SKIPPED if _count(self.format.skipped, line) else 0
+        batch = _count(self.format.batch, line)
+        row = (number, value, _clock_s(line), batch, self.segment, self.pending | skipped)
+        for name, one in zip(_HELD, row, strict=True):
+            self.kept[name].append(one)  # type: ignore[arg-type]
+        self.pending = 0
 
     def _number(self, line: str, printed_step: int) -> int:
         pattern = self.format.number
@@ -120,15 +110,6 @@ class _Series:
         if len(groups) > 1 and groups[1] is not None:
             self.last_step = int(groups[1][:15])
         return int(next(group for group in groups if group is not None)[:15])
-
-    def _thin(self) -> None:
-        """Let go of every second line that is not near a start."""
-        heads = np.array(self.is_head, dtype=bool)
-        keep = heads | (np.cumsum(~heads) % 2 == 0)
-        for name, held in self.kept.items():
-            self.kept[name] = array(held.typecode, np.array(held)[keep].tolist())
-        self.is_head = array("b", heads[keep].astype(np.int8).tolist())
-        self.stride *= 2
 
 
 class StepCollector:
@@ -178,18 +159,15 @@ class StepCollector:
                 f"{self.name}: no line of {self.lines:,} tells how long a step took (read: {known})"
             )
         # Of formats with nearly as many lines as any, the one that is trusted most.
-        most = max(series.steps for series in self._series.values())
-        name = next(
-            f.name for f in FORMATS if f.name in self._series and 2 * self._series[f.name].steps >= most
-        )
-        series = self._series[name]
+        counts = {name: len(series.kept["number"]) for name, series in self._series.items()}
+        most = max(counts.values())
+        series = next(self._series[f.name] for f in FORMATS if 2 * counts.get(f.name, -1) >= most)
         held = {key: np.array(values) for key, values in series.kept.items()}
         return StepLog(
             self.name,
             series.format,
             **held,
             lines=self.lines,
-            steps=series.steps,
             repeated=series.repeated,
             last_step=series.last_step,
             memory_bytes={kind: size for kind, size in self._memory.items() if size > 0},
