@@ -44,9 +44,11 @@ from costmodel.planning.entry import generate as generate
 from costmodel.planning.entry import run as run
 from costmodel.planning.plan import Plan as Plan
 from costmodel.planning.plan import plan as plan
-from costmodel.planning.rl_plan import RLPlan as RLPlan
-from costmodel.planning.rl_plan import estimate_rl as estimate_rl
-from costmodel.planning.rl_plan import plan_rl as plan_rl
+from costmodel.planning.rl import RLPlan as RLPlan
+from costmodel.planning.rl import RLRun as RLRun
+from costmodel.planning.rl import estimate_rl as estimate_rl
+from costmodel.planning.rl import plan_rl as plan_rl
+from costmodel.planning.rl import run_rl as run_rl
 from costmodel.planning.sweep import Sweep as Sweep
 from costmodel.planning.sweep import sweep as sweep
 from costmodel.reporting.html.page import report as report
@@ -64,8 +66,6 @@ from costmodel.what_if.sensitivity import Sensitivity as Sensitivity
 from costmodel.what_if.sensitivity import sensitivity as sensitivity
 from costmodel.whole_run.budget import Budget as Budget
 from costmodel.whole_run.budget import budget as budget
-from costmodel.whole_run.rl_run import RLRun as RLRun
-from costmodel.whole_run.rl_run import run_rl as run_rl
 from costmodel.whole_run.run import TrainingRun as TrainingRun
 from costmodel.whole_run.watch import Watch as Watch
 from costmodel.whole_run.watch import Watcher as Watcher
@@ -79,7 +79,7 @@ from costmodel.describe.jobs.recipe_page import recipes_table as recipes_table
 from costmodel.estimates.model_facts import models_table as models_table
 from costmodel.estimates.profile_check import check_profile as check_profile
 from costmodel.planning.entry import alternative as alternative
-from costmodel.planning.rl_plan import better_rl as better_rl
+from costmodel.planning.rl import better_rl as better_rl
 from costmodel.planning.sweep import points_of as points_of
 from costmodel.planning.sweep import read_grid as read_grid
 from costmodel.what_if.compare import Runs as Runs

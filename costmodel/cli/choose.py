@@ -24,7 +24,7 @@ from costmodel.describe.jobs.fields import LENGTH_FIELDS, PLAN_FIELDS
 
 if TYPE_CHECKING:
     from costmodel.planning.plan import Plan
-    from costmodel.planning.rl_plan import RLPlan
+    from costmodel.planning.rl import RLPlan
 
 
 @command(

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.bill.lines import Axis, Bill, Category, TimeLine, sum_exposed, time_line
 from costmodel.bill.quantity import quantity
-from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
+from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.generation.deployment import Deployment, Split
 from costmodel.generation.memory import STATE_BYTES, layer_weights, weight_element_bytes
 from costmodel.physics.kernels.roofline import MatmulConstants, attention_time
@@ -130,21 +130,8 @@ def prefill_step(
 ) -> Bill:
     """Price the forward pass over prompts, in chunks: the time to the first token where nobody waits.
 
-    Parameters
-    ----------
-    served, split
-        As in `decode_step`.
-    prompts : array_like
-        Prompts that each attention group (of `tp` GPUs) takes together. [-]
-    prompt : array_like
-        Tokens of each. [-]
-    host : bool
-        With the host's time of the steps.
-
-    Returns
-    -------
-    Bill
-        Its sum is the time of all of them. [s]
+    Each attention group (of `tp` GPUs) takes so many `prompts` together, of `prompt` tokens each; `host` with the host's
+    time of the steps.
     """
     count, length = np.asarray(prompts, dtype=np.float64), np.asarray(prompt, dtype=np.float64)
     tokens = count * length
@@ -217,7 +204,7 @@ def _linear_lines(
     """Yield the products with weights: attention's, MLPs, experts, head; and what moves beside them."""
     model = served.model
     accelerator = served.cluster.accelerator
-    kernels = _kernels(served)
+    kernels = served.kernels
 
     def line(name: str, formula: str, dtype: str, constants: MatmulConstants, **terms: ArrayLike) -> TimeLine:
         terms |= {
@@ -277,17 +264,10 @@ def _linear_lines(
     )
 
 
-def _kernels(served: Deployment) -> KernelConstants:
-    """Return the constants of the kernels, which `deployment` has made sure of."""
-    kernels = served.cluster.accelerator.kernels
-    assert kernels is not None
-    return kernels
-
-
 def _hbm(served: Deployment) -> dict[str, float]:
     """Return the terms of traffic to memory by kernels that compute little."""
     return {
-        "memory_fraction": _kernels(served).memory.bandwidth_fraction,
+        "memory_fraction": served.kernels.memory.bandwidth_fraction,
         "hbm_bytes_per_s": served.cluster.accelerator.memory_bandwidth_bytes_per_s,
     }
 
@@ -338,7 +318,7 @@ def _cache_line(served: Deployment, split: Split, sequences: Array, context: Arr
 def _prefill_attention(served: Deployment, split: Split, prompts: Array, prompt: Array) -> Iterable[TimeLine]:
     """Yield attention over the prompts themselves, by kind of layer; MLA unpacks its latent for it."""
     accelerator = served.cluster.accelerator
-    known = _kernels(served).attention
+    known = served.kernels.attention
     model = served.model
     for number, kind in enumerate(model.layer_kinds()):
         if not kind.attends:

@@ -15,7 +15,7 @@ from costmodel.base.csv_text import read_records
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
 from costmodel.describe.hardware.slices import sliced
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.layout import parse_layout
@@ -153,14 +153,18 @@ class Deployment:
     chunk_tokens: float = 8192.0
     """Tokens of prompts that one step takes at most. [-]"""
 
+    @property
+    def kernels(self) -> KernelConstants:
+        """Constants of the kernels, which `deployment` has made sure of."""
+        assert self.cluster.accelerator.kernels is not None
+        return self.cluster.accelerator.kernels
+
     @cached_property
     def has_units(self) -> bool:
         """Whether the chip multiplies in the number format of the weights, by kernels whose constants are known."""
-        accelerator, dtype = self.cluster.accelerator, self.weights.matmul_dtype
-        kernels = accelerator.kernels
-        return PEAK_KEY[dtype] in accelerator.peak_flops_per_s and (
-            kernels is not None and dtype in kernels.matmul and dtype in kernels.grouped_matmul
-        )
+        dtype, kernels = self.weights.matmul_dtype, self.kernels
+        peaks = self.cluster.accelerator.peak_flops_per_s
+        return PEAK_KEY[dtype] in peaks and dtype in kernels.matmul and dtype in kernels.grouped_matmul
 
     def mesh(self, split: Split) -> Mesh:
         """Place the groups of a replica on the tiers, innermost first: tp, dp, pp."""

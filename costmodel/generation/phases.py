@@ -60,14 +60,7 @@ REFITS: dict[str, RefitMethod] = read_records(Path(__file__).with_name("refit.cs
 
 
 def packed_sequences(lengths: Lengths, capacity: float) -> float:
-    """Return the packed sequences that an answer takes on average, by first fit of the longest first. [-]
-
-    Examples
-    --------
-    >>> from costmodel.generation.rollout import measured_lengths
-    >>> packed_sequences(measured_lengths([600.0, 600.0]), 1000.0), packed_sequences(measured_lengths([500.0, 500.0]), 1000.0)
-    (1.0, 0.5)
-    """
+    """Return the packed sequences that an answer takes on average, by first fit of the longest first. [-]"""
     levels = (np.arange(_PACKED) + 0.5) / _PACKED
     rooms: list[float] = []
     for length in sorted(np.minimum(lengths.quantile(levels), capacity), reverse=True):

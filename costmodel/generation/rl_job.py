@@ -124,33 +124,25 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
     model, cluster = _loaded(one("model")), one("cluster")
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     gpus, generation_gpus, optimizer_steps = one("gpus"), one("generation_gpus"), one("optimizer_steps")
-    if generation_gpus >= gpus:
-        raise CostModelError(
-            f"generation_gpus: expected fewer than the {gpus:,} gpus, got {generation_gpus:,}"
-        )
-    if generation_gpus and algorithm == "dpo":
-        raise CostModelError("generation_gpus: dpo trains on answers that are there; leave it out")
     lag = one("lag", 1.0 if generation_gpus else 0.0)
-    if lag and not generation_gpus:
-        raise CostModelError("lag: GPUs that train and generate in turn have none; give generation_gpus")
     samples = one("samples_per_prompt", _ONE_ANSWER.get(algorithm))
     prompts = one("prompts")
-    if prompts * samples < optimizer_steps:
-        raise CostModelError(f"optimizer_steps: expected at most the {prompts * samples:,} answers of a step")
-    if prompts * samples % optimizer_steps:
-        raise CostModelError(
-            f"optimizer_steps: expected a divisor of the {prompts * samples:,} answers of a step, got {optimizer_steps:,}"
-        )
-    if algorithm == "dpo" and samples % 2:
-        raise CostModelError(
-            f"samples_per_prompt: dpo compares pairs; expected an even number of answers, got {samples:,}"
-        )
-    if generation_gpus and "optimizer_swap" in given and read("optimizer_swap", given["optimizer_swap"]):
-        raise CostModelError(
-            "optimizer_swap: GPUs that only train keep their optimizer; leave it out with generation_gpus"
-        )
-    if (algorithm == "distill") != ("teacher" in given):
-        raise CostModelError("teacher: goes with algorithm distill, which needs one")
+    answers, apart, dpo = prompts * samples, generation_gpus > 0, algorithm == "dpo"
+    all_generate, uneven, odd = generation_gpus >= gpus, answers % optimizer_steps, dpo and samples % 2
+    swaps = apart and "optimizer_swap" in given and one("optimizer_swap")
+    untaught = (algorithm == "distill") != ("teacher" in given)
+    refusals = {
+        f"generation_gpus: expected fewer than the {gpus:,} gpus, got {generation_gpus:,}": all_generate,
+        "generation_gpus: dpo trains on answers that are there; leave it out": apart and dpo,
+        "lag: GPUs that train and generate in turn have none; give generation_gpus": lag and not apart,
+        f"optimizer_steps: expected a divisor of the {answers:,} answers of a step, got {optimizer_steps:,}": uneven,
+        f"samples_per_prompt: dpo compares pairs; expected an even number of answers, got {samples:,}": odd,
+        "optimizer_swap: GPUs that only train keep their optimizer; leave it out with generation_gpus": swaps,
+        "teacher: goes with algorithm distill, which needs one": untaught,
+    }
+    for refusal, holds in refusals.items():
+        if holds:
+            raise CostModelError(refusal)
     serving = generation_gpus or gpus
     if "generation_layout" in given:
         layouts = [parse_split("generation_layout", given["generation_layout"], serving, model)]

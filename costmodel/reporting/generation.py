@@ -20,8 +20,7 @@ from costmodel.reporting.charts import Bars, Chart, Panel, rows_of
 if TYPE_CHECKING:
     from costmodel.generation.generate import Generation
     from costmodel.generation.rl_estimate import RLEstimate
-    from costmodel.planning.rl_plan import RLPlan
-    from costmodel.whole_run.rl_run import RLRun
+    from costmodel.planning.rl import RLPlan, RLRun
 
 _LINES = 6
 """Largest lines that a terminal shows; `--format json` has all, with their formulas."""

@@ -131,6 +131,18 @@ def test_of_the_experts_those_that_tokens_visit():
             assert lines["decode.experts"] == pytest.approx(expected, rel=1e-6)
 
 
+def test_what_moves_beside_weights_and_cache():
+    """4 layers pass 1,024 elements through attention and MLP; inside, 8 heads of 128 and 4,096 or, of 2 experts a token, 512."""
+    for kind, whole, inner in (
+        ("dense", 4 * 2 * 1024, 4 * (1024 + 4096)),
+        ("experts", 4 * (2 + 2) * 1024, 4 * (1024 + 2 * 512)),
+    ):
+        for tp in (1, 4):
+            lines = seconds(decode_step(served(kind), Split(tp=tp), 50, 100))
+            moved = 2 * 50 * (6 * whole + 6 * inner / tp)
+            assert lines["decode.activations"] == pytest.approx(moved / BYTES)
+
+
 def test_sums_over_tensor_ranks_and_their_size():
     """Attention and MLP of 4 layers: 8 sums of 2 KiB a sequence by 4 GPUs at 100 GB/s, after 3 us each."""
     engine = FREE._replace(all_reduce_s=3e-6)

@@ -408,7 +408,10 @@ def test_wrong_input_is_one_line_that_names_the_field():
         ({"algorithm": "distill"}, "teacher: goes with algorithm distill"),
         ({"algorithm": "reinforce"}, "algorithm: 'reinforce' is unknown"),
         ({"refit": "fax"}, "refit: 'fax' is unknown"),
-        ({"optimizer_steps": 4000}, "optimizer_steps: expected at most the 2,048 answers"),
+        (
+            {"optimizer_steps": 4000},
+            "optimizer_steps: expected a divisor of the 2,048 answers of a step, got 4,000",
+        ),
         ({"optimizer_steps": 7}, "optimizer_steps: expected a divisor of the 2,048 answers of a step, got 7"),
         ({"algorithm": "dpo", "samples_per_prompt": 1}, "samples_per_prompt: dpo compares pairs"),
         ({"algorithm": "dpo", "samples_per_prompt": 3, "optimizer_steps": 3}, "expected an even number"),

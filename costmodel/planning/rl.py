@@ -1,4 +1,4 @@
-"""The split of GPUs between training and generation: every one that fills whole nodes, with the engine's layouts."""
+"""Reinforcement learning as it is called: the price of a step, the split of its GPUs, and days and dollars of many steps."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from costmodel.base.answer import Answer, columns_of
-from costmodel.base.errors import CostModelError, NoLayoutError, NothingFitsError
+from costmodel.base.errors import CostModelError, NoLayoutError, NothingFitsError, shown
 from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.base.yaml_files import document_text
+from costmodel.bill.quantity import Figure
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.keywords import RLKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import RL_SECTION, names_no_degree, read_job_text
-from costmodel.describe.jobs.reading import keywords
+from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.jobs.short_form import changed_switches
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import switch_text
@@ -309,3 +310,106 @@ def plan_rl(
         kind = NothingFitsError if _TOO_LARGE in refusals else NoLayoutError
         raise kind(f"plan_rl: no split of {first.gpus:,} GPUs works; the last one: {refusals[-1]}")
     return RLPlan(tuple(sorted(found, key=lambda each: each.step_time_s)), len(refusals), request)
+
+
+@dataclass(frozen=True, repr=False)
+class RLRun(Answer):
+    """A campaign: so many steps, without what failures take."""
+
+    _device = "step.device_word"
+
+    step: RLEstimate
+    steps: int
+
+    def __repr__(self) -> str:
+        """Return steps and days in one line."""
+        return f"RLRun({self.steps:,} steps, {self.days:,.2f} days, {self.gpu_hours:,.0f} GPU-hours; {self.step!r})"
+
+    days = Figure("steps * step_s / 86400", "Days of all steps. [d]", step_s="step.step_time_s")
+    gpu_hours = Figure(
+        "days * 24 * gpus", "GPU-hours of all steps, waiting included. [h]", gpus="step.job.gpus"
+    )
+
+    @property
+    def dollars(self) -> float | None:
+        """Dollars of all steps, none where the cluster has no price. [USD]"""
+        each = self.step.usd_per_step
+        return None if each is None else self.steps * each
+
+    @property
+    def days_range(self) -> tuple[float, float]:
+        """Days of all steps at the ends of the step's range. [d]"""
+        low, high = (self.steps * step_s / 86400.0 for step_s in self.step.range_s)
+        return low, high
+
+    @property
+    def dollars_range(self) -> tuple[float, float] | None:
+        """Dollars at the ends of the step's range, none where the cluster has no price. [USD]"""
+        if self.dollars is None:
+            return None
+        low, high = (self.dollars * days / self.days for days in self.days_range)
+        return low, high
+
+    def _record(self) -> dict[str, Any]:
+        job = self.step.job
+        days_low, days_high = self.days_range
+        dollars_low, dollars_high = self.dollars_range or (None, None)
+        return {
+            "steps": self.steps,
+            "answers": self.steps * job.answers,
+            "generated_tokens": self.steps * job.answers * job.rollout_factor * job.lengths.mean,
+            "step_time_s": self.step.step_time_s,
+            "days": self.days,
+            "gpu_hours": self.gpu_hours,
+            "dollars": self.dollars,
+            "days_low": days_low,
+            "days_high": days_high,
+            "dollars_low": dollars_low,
+            "dollars_high": dollars_high,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures with those of the step."""
+        head = {"schema_version": SCHEMA_VERSION, "version": __version__}
+        return {**head, **self._record(), "step": self.step.to_dict()}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return one row."""
+        return columns_of([self._record()])
+
+
+@shows((*JOB_FIELDS, *RL_FIELDS))
+def run_rl(
+    model_or_job: str | Path | Model | int | None = None,
+    machine: str | Cluster | None = None,
+    /,
+    *,
+    steps: int | str | None = None,
+    **job: Unpack[RLKeywords],
+) -> RLRun:
+    """Price so many steps of reinforcement learning: days, GPU-hours and dollars.
+
+    Parameters
+    ----------
+    model_or_job, machine : optional
+        As for `costmodel.estimate`; a number is that of the steps.
+    steps : int
+        Of reinforcement learning. [-]
+    **job
+        Keywords of `costmodel.estimate_rl`.
+
+    Raises
+    ------
+    CostModelError
+        One line that names the field, the value and what is allowed.
+    """
+    if steps is None and isinstance(model_or_job, int):
+        steps, model_or_job = model_or_job, None
+    try:
+        count = read("prompts", steps)
+    except CostModelError:
+        raise CostModelError(
+            f"steps: expected a whole number from 1 to 100,000,000, got {shown(steps)}"
+        ) from None
+    fields = rl_fields(model_or_job, machine, job, who="run_rl")
+    return RLRun(estimate_rl_job(rl_job_of(fields, who="run_rl")), count)
