@@ -73,31 +73,12 @@ def decode_step(
     prompt: ArrayLike = 0.0,
     response: ArrayLike = np.inf,
 ) -> Bill:
-    """Price the step in which each sequence of a batch gets its next token.
+    """Price the step in which each sequence of a batch gets its next token: the sum of its lines is the inter-token latency.
 
-    Parameters
-    ----------
-    served : Deployment
-        Model, cluster, number format and engine.
-    split : Split
-        GPUs of a replica.
-    batch : array_like
-        Sequences that run together in a replica. [-]
-    context : array_like
-        Tokens of each so far, the prompt included, on average. [-]
-    prompt, response : array_like
-        Tokens of prompts and answers where sequences come and go: each step then bears the prefill of
-        ``batch / response`` prompts. Without them the batch only decodes. [-]
-
-    Returns
-    -------
-    Bill
-        Time lines whose sum is the inter-token latency. [s]
-
-    Notes
-    -----
-    A pipeline decodes `pp` micro-batches in turn: a token passes all stages, each at ``batch / pp`` sequences.
-    Experts are visited at random.
+    `batch` sequences run together in a replica, `context` tokens each so far, the prompt included, on average. With
+    tokens of prompts and answers sequences come and go, and a step bears the prefill of ``batch / response`` prompts;
+    without them the batch only decodes. A pipeline decodes `pp` micro-batches in turn: a token passes all stages, each
+    at ``batch / pp`` sequences. Experts are visited at random.
     """
     running = np.asarray(batch, dtype=np.float64)
     of_group = np.maximum(running / (split.pp * split.dp), np.minimum(running, 1.0))
