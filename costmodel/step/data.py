@@ -200,12 +200,14 @@ def _replicated_part_lines(
     """
     placed, overlap, name = step.placed, step.placed.recipe.overlap, f"dp.{part.name}"
     sharded = np.asarray(placed.shards_optimizer & ~placed.shards_parameters, dtype=np.float64)
-    whole_sum = np.asarray(1.0 * ~placed.shards_optimizer + sharded * overlap.zero_all_reduce)
+    is_rare = placed.policy.sync_every > 1
+    # Of a rare average ranks that share states still need the sum of every step, among themselves.
+    summed = sharded * (overlap.zero_all_reduce and is_rare)
     scattered = sharded * (not overlap.zero_all_reduce)
+    whole_sum = np.asarray(1.0 * ~placed.shards_optimizer + sharded - summed - scattered)
     each = without_constant_axes((placed.layout.zero_stage == 2) & overlap.reduce_each_micro_batch) > 0
     repeats = np.where(each, placed.micro_batches, 1.0)
     often = np.asarray(1.0 / placed.policy.sync_every)
-    is_rare = placed.policy.sync_every > 1
     rarely = _rare_window(step) if is_rare else backward
     bucket_elements = overlap.bucket_elements or _BUCKET_ELEMENTS
     bucket = bucket_elements / np.maximum(params, bucket_elements)
@@ -219,7 +221,8 @@ def _replicated_part_lines(
     fetched = Message(f"param_{gather}", gather, part.shard, params * gathered_bytes(placed))
     sums = compression.all_reduce_messages(step, params, part.whole, part.name)
     scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
-    several = scattered * (part.replica.ranks > 1)
+    inside = compression.all_reduce_messages(step, params, part.shard, part.name)
+    several = (scattered + summed) * (part.replica.ranks > 1)
     # In this order, as those before leave those after them less to hide behind.
     fragments = np.asarray(float(placed.policy.sync_fragments)) if is_rare else None
     traffic: list[tuple[Window, Phase, Message, Array, Array, Array | None]] = [
@@ -228,6 +231,7 @@ def _replicated_part_lines(
             for message in sums
         ),
         *((backward, "grad_sync", message, scattered, repeats, owners) for message in scatters),
+        *((backward, "grad_sync", message, summed, _ONE, buckets) for message in inside),
         (rarely, "grad_sync", between, several, often, fragments),
         (forward, "param_sync", fetched, sharded, _ONE, owners),
     ]
@@ -247,7 +251,7 @@ def _replicated_part_lines(
     ]
     on = np.asarray(1.0 * ~placed.shards_parameters)
     held = np.asarray(params / part.shard.ranks)
-    lines += _outer_lines(step, name, held, part, scattered * on)
+    lines += _outer_lines(step, name, held, part, (scattered + summed) * on)
     return lines + compression.kernel_lines(
         step,
         name,
@@ -255,7 +259,7 @@ def _replicated_part_lines(
         part.whole.ranks,
         part.name,
         share=on,
-        count=np.asarray(often * whole_sum + repeats * scattered),
+        count=np.asarray(often * whole_sum + summed + repeats * scattered),
     )
 
 

@@ -238,6 +238,23 @@ def test_rare_averages_in_eight_bits(job, rare, held):
     assert inner.items() <= each_us(plain).items()
 
 
+def test_a_whole_sum_of_a_shard_group_is_of_every_step():
+    """Owners of parts of the states step by the sum of their group, of four in a node; only the two groups average rarely."""
+    switches = {"sync_every": 10, "zero_all_reduce": True, "outer_compression": "int8"}
+    est = price(gpus=8, global_batch=32, shard_group=4, switches=switches)
+    whole, rare = "dp.dense.grad_all_reduce", "dp.dense.grad_replica_all_reduce"
+    assert {name: counts(est, "dp.")[name] for name in (whole, rare, GATHER)} == near(
+        {whole: 1, rare: 0.1, GATHER: 1}
+    )
+    assert each_us(est, whole)[whole] == near(ring_us(4 * N, 4, passes=2))
+    assert exposed_us(est, whole)[whole] < each_us(est, whole)[whole]
+    assert sent_bytes(est, rare)[rare] == near((1 + 4 / 256) * N / 4)
+    # Without averages that are rare it is one sum over all.
+    often = price(gpus=8, global_batch=32, shard_group=4, switches={"zero_all_reduce": True})
+    assert counts(often, "dp.") == {whole: 1.0, GATHER: 1.0}
+    assert sent_bytes(often, whole)[whole] == near(2 * 7 / 8 * 4 * N)
+
+
 LAYER = "dp.layer.dense."
 FSDP = {"dp_overlap": "every-layer"}
 
