@@ -249,6 +249,7 @@ def test_a_whole_sum_of_a_shard_group_is_of_every_step():
     assert each_us(est, whole)[whole] == near(ring_us(4 * N, 4, passes=2))
     assert exposed_us(est, whole)[whole] < each_us(est, whole)[whole]
     assert sent_bytes(est, rare)[rare] == near((1 + 4 / 256) * N / 4)
+    assert counts(est, "dp.dense.outer.compress") == near({"dp.dense.outer.compress": 0.1})
     # Without averages that are rare it is one sum over all.
     often = price(gpus=8, global_batch=32, shard_group=4, switches={"zero_all_reduce": True})
     assert counts(often, "dp.") == {whole: 1.0, GATHER: 1.0}
