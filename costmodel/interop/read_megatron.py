@@ -16,7 +16,7 @@ from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model, own_head
 from costmodel.interop.keys import Flags, matches
 from costmodel.interop.megatron_job import MEGATRON, gpus_of, read_flags
-from costmodel.interop.shell import Followed, Launch, follow, gpus_per_node, options_of
+from costmodel.interop.shell import Launch, Script, follow, gpus_per_node, options_of
 from costmodel.interop.shell_words import is_unknown, missing_in, without_marks
 from costmodel.interop.text_file import TextFile, read_text
 
@@ -94,7 +94,7 @@ def _overrides_of(launch: Launch) -> list[str]:
     )
 
 
-def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -> Imported:
+def _of_bridge(words: list[str], followed: Script, given: Mapping[str, Any]) -> Imported:
     """Read the overrides of a recipe, whose name says the model; what they leave out is the recipe's."""
     from costmodel.interop.nemo import import_nemo
 
@@ -163,7 +163,7 @@ def _of_bridge(words: list[str], followed: Followed, given: Mapping[str, Any]) -
     )
 
 
-def _require_sourced(words: Sequence[str], followed: Followed) -> None:
+def _require_sourced(words: Sequence[str], followed: Script) -> None:
     """Refuse words that may hold flags and are not set, where a file that may set them was not read."""
     for before, word in pairwise(words):
         if followed.unread and word.startswith("\ue000") and not without_marks(word) and before[:1] != "-":
@@ -174,7 +174,7 @@ def _require_sourced(words: Sequence[str], followed: Followed) -> None:
             )
 
 
-def followed_script(file: TextFile, given: Mapping[str, Any]) -> Followed:
+def followed_script(file: TextFile, given: Mapping[str, Any]) -> Script:
     """Follow a script with the variables and the folders that are given beside it."""
     allowed = given.get("allow_source") or ()
     return follow(
@@ -186,7 +186,7 @@ def followed_script(file: TextFile, given: Mapping[str, Any]) -> Followed:
     )
 
 
-def _command_of(followed: Followed) -> list[str]:
+def _command_of(followed: Script) -> list[str]:
     """Return the words of the training command, or of the variables that hold its flags."""
     trainings = [launch for launch in followed.launches if _telling(launch.words) >= 3]
     certain = [launch for launch in trainings if launch.certain] or trainings
@@ -280,7 +280,7 @@ def split_words(text: str) -> list[str]:
         return text.split()
 
 
-def _complete_gpus(flags: Flags, followed: Followed) -> None:
+def _complete_gpus(flags: Flags, followed: Script) -> None:
     """Fill in nodes and GPUs from Slurm's options where the launcher takes them from Slurm."""
     slurm = followed.slurm
     each = gpus_per_node(slurm)
@@ -325,7 +325,7 @@ def _take_defaults_of_forks(flags: Flags, words: Sequence[str]) -> None:
         flags.raw.setdefault(flag, [value])
 
 
-def _take_deepspeed(flags: Flags, followed: Followed, file: TextFile, draft: Draft, *, stated: bool) -> None:
+def _take_deepspeed(flags: Flags, followed: Script, file: TextFile, draft: Draft, *, stated: bool) -> None:
     """Take stage and offload from the DeepSpeed configuration that the script writes or that lies beside it."""
     from costmodel.interop.deepspeed import beside_flags
 
@@ -350,7 +350,7 @@ def _take_deepspeed(flags: Flags, followed: Followed, file: TextFile, draft: Dra
         draft.notes.append(f"DeepSpeed's configuration in the script: {settings}")
 
 
-def _deepspeed_config(flags: Flags, followed: Followed, file: TextFile) -> tuple[str, str | None]:
+def _deepspeed_config(flags: Flags, followed: Script, file: TextFile) -> tuple[str, str | None]:
     """Return the name of the DeepSpeed configuration, and its text where the script writes it or it lies beside."""
     flag = "--deepspeed-config"
     named = "" if flags.unresolved(flag) else flags.text(flag)

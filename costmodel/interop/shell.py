@@ -57,23 +57,6 @@ class Launch:
     certain: bool
 
 
-@dataclass
-class Followed:
-    """What following a script has found.
-
-    Every command in order, the variables as the script leaves them (arrays as lists), files that here documents
-    write, values of ``#SBATCH`` lines by option, what was not followed, and the files whose variables are not known:
-    those that are sourced and were not read, but for such as a virtual environment's, which set no flags.
-    """
-
-    launches: list[Launch]
-    values: Values
-    files: dict[str, str]
-    slurm: dict[str, str]
-    notes: list[str]
-    unread: list[str]
-
-
 def follow(
     text: str,
     *,
@@ -81,7 +64,7 @@ def follow(
     name: str = "script",
     environment: Mapping[str, str] | None = None,
     allowed: Sequence[str] = (),
-) -> Followed:
+) -> Script:
     """Follow a script of some `name`, with the variables of `environment` set when it starts.
 
     What it sources is read from `folder`, where it lies, and below, and from `allowed` folders.
@@ -91,13 +74,13 @@ def follow(
     # The job's own options come before those of jobs that it submits.
     slurm = dict(reversed(_slurm_options(text)))
     places = [] if folder is None else [folder, *map(Path, allowed)]
-    walker = _Walker({**_slurm_variables(slurm), **(environment or {})}, places, f"./{name}")
+    script = Script({**_slurm_variables(slurm), **(environment or {})}, places, f"./{name}")
+    script.slurm |= slurm
     try:
-        walker.nested(ANY_MARK.sub("", text), 1)
+        script.nested(ANY_MARK.sub("", text), 1)
     except RecursionError:
         raise CostModelError("the script is nested too deeply") from None
-    notes = list(dict.fromkeys(walker.notes))
-    return Followed(walker.launches, walker.values, walker.files, slurm | walker.slurm, notes, walker.unread)
+    return script
 
 
 # Options of Slurm
@@ -235,8 +218,8 @@ _COUNTED = re.compile(r"\(\(\s*([A-Za-z_]\w*)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
 
 
-class _Walker(Scope):
-    """Goes through the tokens of a script, keeping variables and what would be started.
+class Script(Scope):
+    """A script that is followed: its commands in order, its variables, and what was not followed.
 
     Every method that reads tokens takes whether they are `live`: those of a branch that is not taken are only passed.
     """
@@ -247,7 +230,9 @@ class _Walker(Scope):
         """Folders that files are sourced from, the script's own first."""
         self.launches: list[Launch] = []
         self.files: dict[str, str] = {}
+        """Files that here documents write."""
         self.slurm: dict[str, str] = {}
+        """Values of ``#SBATCH`` lines by option."""
         self.notes: list[str] = []
         self.sources: list[Path] = []
         self.output: list[str] | None = None
@@ -403,7 +388,11 @@ class _Walker(Scope):
             elif not any("/" in str(value) for value in values):
                 self.set(name, self.unknown(what))
         if flags:
-            self.notes.append(f"line {self.line}: {', '.join(flags)}: {what}, and not read")
+            self.note(f"line {self.line}: {', '.join(flags)}: {what}, and not read")
+
+    def note(self, text: str) -> None:
+        """Keep a sentence once."""
+        self.notes += [text] if text not in self.notes else []
 
     def choose(self, live: bool) -> Status:
         """Go through an ``if``: the first branch that is taken, and aside those before it that may be."""
@@ -646,14 +635,14 @@ class _Walker(Scope):
         file = self.neighbour(named[0]) if named else None
         if file is None:
             for name in named:
-                self.notes.append(f"source {without_marks(name) or name}: not read")
+                self.note(f"source {without_marks(name) or name}: not read")
                 if not _SETS_NO_FLAGS.search(name):
                     self.unread.append(without_marks(name) or "a file")
             return
         if file in self.sources:
             raise CostModelError(f"source: {file.name} reads itself in a circle")
         self.sources.append(file)
-        self.notes.append(f"source {file.name}: followed")
+        self.note(f"source {file.name}: followed")
         self.nested(ANY_MARK.sub("", read_text(file).text), 1)
         self.sources.pop()
 

@@ -254,10 +254,12 @@ class Scope:
             return not_followed
         if len(text) > 1000 or _OF_PYTHON.search(text):
             return not_followed
+        for name in re.findall(r"\b[A-Za-z_]\w*", text):
+            held = self.text(name)
+            if held is None or missing_in(held):
+                return unset(name) if held is None else held
         try:
             return str(self._number(ast.parse(" ".join(text.split()) or "0", mode="eval").body))
-        except _MarkError as error:
-            return str(error)
         except (ValueError, SyntaxError, ZeroDivisionError, KeyError, RecursionError, MemoryError):
             return not_followed
 
@@ -267,10 +269,7 @@ class Scope:
             case ast.Constant(value=int(value)) if not isinstance(value, bool):
                 result = value
             case ast.Name(id=name):
-                held = self.text(name)
-                if held is None or missing_in(held):
-                    raise _MarkError(unset(name) if held is None else held)
-                result = int(held.strip() or "0", 0)
+                result = int((self.text(name) or "").strip() or "0", 0)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 result = -self._number(operand)
             case ast.BinOp(left=left, op=sign, right=right):
@@ -282,10 +281,6 @@ class Scope:
         if abs(result) >= 2**63:
             raise ValueError("beyond the shell's whole numbers")
         return result
-
-
-class _MarkError(Exception):
-    """A variable in an expression whose value is missing, as its mark."""
 
 
 def _quotient(left: int, right: int) -> int:

@@ -237,7 +237,7 @@ class Watcher:
         CostModelError
             If what is new is no text, or the log is of another job.
         """
-        self._follower.look()
+        self._follower.poll()
         if not self._follower.collector.has_steps:
             return None
         times = measured_steps(self._follower.collector.found(), self._est)

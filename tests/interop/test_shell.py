@@ -72,7 +72,7 @@ def test_what_only_running_tells_is_named_with_its_line():
         "run $((1 / 0)) $((2 ** 99)) $((5 ^ 1)) $((9 // 2)) $((1 if 2 else 3)) $((16#10))": [
             *["it is the arithmetic 1 0, line 1", "it is the arithmetic 2 ** 99, line 1"],
             *["it is the arithmetic 5 ^ 1, line 1"],
-            *["it is the arithmetic 9 2, line 1", "it is the arithmetic 1 if 2 else 3, line 1"],
+            *["it is the arithmetic 9 2, line 1", "$if is not set"],
             "it is the arithmetic 16#10, line 1",
         ],
         "X=3; run $((X++)) $X": ["it is the arithmetic X++, line 1"] * 2,

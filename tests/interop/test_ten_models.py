@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 
 import pytest
-from texts import assert_same_bill, read_as, read_flags
+from texts import assert_same_bill
 
 import costmodel as cm
 from costmodel.describe.frameworks import FRAMEWORKS
@@ -13,9 +13,6 @@ from costmodel.describe.jobs.layout_text import job_numbers
 from costmodel.estimates.estimate import estimate_job
 from costmodel.interop.assertions.tables import broken
 from costmodel.interop.framework import FrameworkConfigError
-from costmodel.interop.nemo import import_nemo
-from costmodel.interop.text_file import TextFile
-from costmodel.interop.trainers import read_accelerate, read_trainer
 from costmodel.step.price import chunks_of
 
 SUFFIX = {"megatron": ".sh", "torchtitan": ".py", "deepspeed": ".json", "nemo": ".txt"}
@@ -38,31 +35,15 @@ TITAN_LACKS = ("llama2-7b", "qwen2.5-7b", "gpt3-175b", "mixtral-8x7b")
 TRAINERS_LACK = ("deepseek-v3-671b",)
 
 
-def read_back(framework, text, job):
-    """Read a configuration; what belongs to a script or a registry stands beside it."""
-    beside = {"model": job.model.name, "gpus": int(job.layout.gpus), "global_batch": int(job.global_batch)}
-    script = {**beside, "seq_len": int(job.seq_len), "micro_batch": int(job.layout.micro_batch)}
-    if framework == "megatron":
-        return read_flags(text)
-    if framework == "torchtitan":
-        return read_as("torchtitan", text)
-    if framework == "deepspeed":
-        return read_as("deepspeed", text)
-    if framework == "nemo":
-        return import_nemo(text)
-    if framework == "accelerate":
-        return read_accelerate(TextFile(text, "accelerate.yaml"), script)
-    return read_trainer(TextFile(text, "axolotl.yaml"), {})
-
-
 def same_job(ours, text, cluster, path):
-    """Read a configuration as a file, nothing beside it but the cluster, and hold every field to the job."""
+    """Read a configuration as a file, nothing beside it but the cluster, hold every field to the job, and return its price."""
     path.write_text(text, encoding="utf-8")
     back = cm.read(str(path))
     assert back.missing == ("cluster",)
     assert back.ignored == ()
     assert back.warnings == ()
-    theirs = cm.estimate(**back.estimate_keywords(cluster=cluster)).job
+    priced = cm.estimate(**back.estimate_keywords(cluster=cluster))
+    theirs = priced.job
     numbers, read_numbers = job_numbers(ours), job_numbers(theirs)
     lost = {
         name: (value, read_numbers[name]) for name, value in numbers.items() if value != read_numbers[name]
@@ -89,6 +70,7 @@ def same_job(ours, text, cluster, path):
         or own
         or yours["context_length"] == max(mine["context_length"], ours.seq_len)
     )
+    return priced
 
 
 def best(framework, model):
@@ -130,9 +112,8 @@ def test_best_plans_start_and_read_back_the_same(framework, model, tmp_path):
     if chunks := chunks_of(job):
         # What is written says each chunk; priced so, layers of several kinds lie where they will.
         job = replace(job, pipeline_layout=chunks, balanced_stages=False)
-    same_job(found.job, text, MODELS[model][0], tmp_path / f"job{SUFFIX.get(framework, '.yaml')}")
-    back = read_back(framework, text, job)
-    assert_same_bill(estimate_job(job), cm.estimate(**back.estimate_keywords(cluster=MODELS[model][0])))
+    back = same_job(found.job, text, MODELS[model][0], tmp_path / f"job{SUFFIX.get(framework, '.yaml')}")
+    assert_same_bill(estimate_job(job), back)
 
 
 CONFIG = {

@@ -321,28 +321,28 @@ def test_following_a_log_through_growth_rotation_and_truncation(tmp_path):
     follower = LogFollower(file)
     numbers = lambda: follower.collector.found().number.tolist()  # noqa: E731
 
-    assert follower.look()
+    assert follower.poll()
     assert numbers() == [1]
-    assert not follower.look()
+    assert not follower.poll()
     with file.open("a") as stream:  # the rest of a line that was cut
         stream.write(megatron(2, 2.0)[40:])
-    assert follower.look()
+    assert follower.poll()
     assert numbers() == [1, 2]
 
     with file.open("a") as stream:
         stream.write(megatron(3, 2.0))
     os.replace(file, tmp_path / "train.log.1")  # rotated before anybody looked
-    assert follower.look()
+    assert follower.poll()
     assert numbers() == [1, 2, 3]
     file.write_text(megatron(4, 2.0))
-    assert follower.look()
+    assert follower.poll()
     assert numbers() == [1, 2, 3, 4]
 
     file.write_text(megatron(5, 2.0) + megatron(6, 2.0) * 2)  # truncated, and longer than before
-    assert follower.look()
+    assert follower.poll()
     assert numbers() == [1, 2, 3, 4, 5, 6]
     file.write_text(megatron(7, 2.0))  # and shorter
-    assert follower.look()
+    assert follower.poll()
     assert numbers() == [1, 2, 3, 4, 5, 6, 7]
     follower.close()
 

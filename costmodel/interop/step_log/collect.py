@@ -238,7 +238,7 @@ class LogFollower:
         self._splitter = LineSplitter(self.collector.name)
         self._first = b""
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read what is new, and return whether there was anything."""
         before = self.collector.lines
         if self._is_cut():
