@@ -8,7 +8,13 @@ import costmodel as cm
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.interop.emit import emit
-from costmodel.interop.framework import FrameworkConfigError, left_of, steps_of, tokens_of
+from costmodel.interop.framework import (
+    FrameworkConfigError,
+    left_of,
+    require_same_model,
+    steps_of,
+    tokens_of,
+)
 
 CASES = read_mapping(Path(__file__).with_name("reader_cases.yaml"), example="read:")["emit_refused"]
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batch": 64, "seq_len": 4096}
@@ -19,6 +25,28 @@ def test_what_has_no_word_is_refused():
         with pytest.raises(FrameworkConfigError) as caught:
             emit(cm.estimate(**{**JOB, **changed}), framework)
         assert str(caught.value) == f"emit: {said}", (framework, changed)
+
+
+def test_a_model_is_the_same_but_for_what_nothing_depends_on():
+    """The width of a dense MLP is nobody's where every layer has experts; DeepSeek-V2-Lite has one dense layer."""
+    jobs = {
+        name: cm.estimate(**{**JOB, "model": name}).job
+        for name in ("llama3-8b", "mixtral-8x7b", "deepseek-v2-lite")
+    }
+    for name, changed, said in (
+        ("llama3-8b", {"name": "other", "context_length": 7}, ""),
+        ("llama3-8b", {"ffn_size": 64}, "ffn_size = 14336"),
+        ("llama3-8b", {"num_kv_heads": 4}, "num_kv_heads = 8"),
+        ("mixtral-8x7b", {"ffn_size": 64}, ""),
+        ("mixtral-8x7b", {"num_kv_heads": 4}, "num_kv_heads = 8"),
+        ("deepseek-v2-lite", {"ffn_size": 64}, "ffn_size = 10944"),
+    ):
+        model = jobs[name].model.model_copy(update=changed)
+        if not said:
+            require_same_model(jobs[name], model, "X")
+            continue
+        with pytest.raises(FrameworkConfigError, match=f"^emit: X has no setting for {said} of {name}$"):
+            require_same_model(jobs[name], model, "X")
 
 
 def test_an_unknown_framework():
