@@ -89,24 +89,6 @@ def test_written_and_read_back_to_the_same_bill(model, layout):
     assert float(back.memory_bytes_per_gpu) == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("--hybrid-layer-pattern M-X", "--hybrid-layer-pattern: 'X' is no layer; expected M * - E"),
-        ("--num-layers 2 --experimental-attention-variant dsa", "--dsa-indexer-n-heads is missing"),
-        (
-            "--num-layers 2 --experimental-attention-variant gated_delta_net --linear-attention-freq [1]",
-            "--linear-attention-freq",
-        ),
-    ],
-)
-def test_wrong_flags_are_one_line(flags, said):
-    with pytest.raises(CostModelError) as caught:
-        model_of(flags)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def hybrid(mlp_pattern="ndnd", **more):
     sizes = {"kind": "mamba-2", "heads": 8, "head_dim": 64, "groups": 2, "state": 64, "conv_kernel": 4}
     fields = {"name": "h", "num_layers": 4, "hidden_size": 256, "num_heads": 4, "vocab_size": 1024}

@@ -78,14 +78,15 @@ def test_prefixes_of_launchers(tmp_path):
         assert [facts(sweep) for sweep in sweeps(tmp_path, lines)] == [("all_reduce", 16, 2, 4)], prefix
 
 
-@pytest.mark.parametrize(
-    ("ranks", "listed", "nodes"),
-    [(16, [0, 7, 8, 15], 2), (72, [71], 9), (96, [0, 1, 95], 12), (16, None, 2), (12, [0, 7, 8, 11], 2)],
-)
-def test_a_list_that_its_author_abridged(tmp_path, ranks, listed, nodes):
-    found = sweeps(tmp_path, log(ranks, listed=listed))
-
-    assert facts(found[0]) == ("all_reduce", ranks, nodes, 4)
+def test_a_list_that_its_author_abridged(tmp_path):
+    for ranks, listed, nodes in (
+        (16, [0, 7, 8, 15], 2),
+        (72, [71], 9),
+        (96, [0, 1, 95], 12),
+        (16, None, 2),
+        (12, [0, 7, 8, 11], 2),
+    ):
+        assert facts(sweeps(tmp_path, log(ranks, listed=listed))[0]) == ("all_reduce", ranks, nodes, 4)
 
 
 def test_a_blank_reduction(tmp_path):
@@ -98,20 +99,26 @@ def test_a_blank_reduction(tmp_path):
     assert facts(sweeps(tmp_path, lines)[0]) == ("all_to_all", 8, 1, 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "primitive", "factor"),
-    [
-        ("allgather.log", "all_gather", 1.0),
-        ("all-gather_8.txt", "all_gather", 1.0),
-        ("nccl_reducescatter.log", "reduce_scatter", 1.0),
-        ("allreduce-h100.log", "all_reduce", 2.0),
-        ("all2all.log", "all_to_all", 1.0),
-    ],
-)
-def test_the_file_names_the_collective(tmp_path, name, primitive, factor):
-    lines = log(8, program="", factor=factor, redop="none" if factor == 1.0 else "sum")
+def test_the_file_names_the_collective(tmp_path):
+    once, twice = log(8, program="", factor=1.0, redop="none"), log(8, program="")
+    assert sweeps(tmp_path, twice, "allreduce-h100.log")[0]["primitive"] == "all_reduce"
+    for name, primitive in (
+        ("allgather.log", "all_gather"),
+        ("all-gather_8.txt", "all_gather"),
+        ("nccl_reducescatter.log", "reduce_scatter"),
+        ("all2all.log", "all_to_all"),
+    ):
+        assert sweeps(tmp_path, once, name)[0]["primitive"] == primitive
 
-    assert sweeps(tmp_path, lines, name)[0]["primitive"] == primitive
+
+def test_columns_alone_tell_the_collective_where_two_are_not_possible(tmp_path):
+    """7/8 of eight ranks with a sum is a reduce-scatter; 30/16 tell sixteen ranks, 10/6 six; 1/2 of two could be either."""
+    for ranks, factor, known in (
+        (8, 1.0, ("reduce_scatter", 8)),
+        (16, 2.0, ("all_reduce", 16)),
+        (6, 2.0, ("all_reduce", 6)),
+    ):
+        assert facts(sweeps(tmp_path, [COLUMNS, *rows(ranks, factor=factor)])[0])[:2] == known
 
 
 def test_tests_that_ran_beside_each_other(tmp_path):
