@@ -112,7 +112,7 @@ def test_the_file_names_the_collective(tmp_path):
 
 
 def test_columns_alone_tell_the_collective_where_two_are_not_possible(tmp_path):
-    """7/8 of eight ranks with a sum is a reduce-scatter; 30/16 tell sixteen ranks, 10/6 six; 1/2 of two could be either."""
+    """7/8 of eight ranks with a sum is a reduce-scatter; 30/16 are sixteen ranks, 10/6 six; 1/2 of two could be either."""
     for ranks, factor, known in (
         (8, 1.0, ("reduce_scatter", 8)),
         (16, 2.0, ("all_reduce", 16)),

@@ -266,6 +266,10 @@ def test_the_way_of_printing_that_times_whole_steps_is_taken():
     times = heard(both)
     assert times.log.format.name == "megatron-lm"
     np.testing.assert_allclose(times.step_time_s, 2.504, rtol=1e-12)
+    # Half as many lines are enough, fewer are not.
+    for others, name in ((4, "megatron-lm"), (5, "megatron-bridge")):
+        text = "".join(megatron(n, 2.504) for n in (1, 2)) + (LINES["megatron-bridge"] + "\n") * others
+        assert heard(text).log.format.name == name
 
 
 def test_steps_without_a_number_of_their_own_take_the_one_that_was_said():
