@@ -19,10 +19,7 @@ _HANDED_OVER = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 def refuse_endless(path: object, error: type[CostModelError] = CostModelError) -> None:
-    """Refuse, by a `CostModelError` of the type `error`, a name whose reading might never end: a pipe, a socket, a device.
-
-    What cannot be looked at is left to whoever opens it.
-    """
+    """Refuse, by a `CostModelError` of the type `error`, a name whose reading might never end: a pipe, a socket, a device."""
     if not isinstance(path, str | Path) or str(path).startswith(_HANDED_OVER):
         return
     try:
@@ -42,11 +39,7 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file so that nobody ever sees a part of it, whatever happens meanwhile; a link is followed.
-
-    The content, text in UTF-8, goes to a file beside it, is on the disk before it gets the name, and takes the place of
-    what had the name in one step; a full disk or a kill leaves what was there before, and is a `CostModelError`.
-    """
+    """Write a file so that nobody ever sees a part of it, whatever happens meanwhile; a link is followed."""
     try:
         real = Path(path).resolve()
     except (OSError, RuntimeError, ValueError):
@@ -84,10 +77,7 @@ def close_files() -> None:
 
 
 def refuse_path(name: object, what: str, error: type[CostModelError] = CostModelError) -> None:
-    """Refuse, by a `CostModelError` of the type `error`, to follow a path given for `what` where files are closed.
-
-    The message is the same whether there is such a file or not.
-    """
+    """Refuse, by a `CostModelError` of the type `error`, to follow a path given for `what` where files are closed."""
     if _closed:
         raise error(
             f"{what}: {shown(str(name))} would be a file of this machine, which is not read here; hand over its content"

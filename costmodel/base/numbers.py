@@ -5,10 +5,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def distinct(values: ArrayLike) -> list[float]:
-    """Return the different numbers of an array, the smallest first.
-
-    As `np.unique`, which imports masked arrays for it: a thirtieth of what a short command takes.
-    """
+    """Return the different numbers of an array, the smallest first; `np.unique` would import masked arrays for it."""
     return sorted(set(np.asarray(values, dtype=np.float64).ravel().tolist()))
 
 

@@ -10,10 +10,7 @@ DISTRIBUTION = "llm-costmodel"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an optional extra to where this very package runs.
-
-    In a checkout it names the checkout, because what the package index has is another version.
-    """
+    """Return the command that adds an optional extra to where this package runs; in a checkout it names the checkout."""
     checkout = Path(__file__).resolve().parents[2]
     here = (checkout / "pyproject.toml").is_file()
     target = f"-e '{checkout}[{extra}]'" if here else f"'{DISTRIBUTION}[{extra}]'"

@@ -37,11 +37,7 @@ def read_mapping(
     error: type[CostModelError] = CostModelError,
     name: str = "",
 ) -> dict[str, Any]:
-    """Return the keys and values that a YAML file holds.
-
-    Messages call it `name`, or its path, and show a line that such a file may have, `example`. A file that cannot be read, is
-    not YAML or holds no mapping is a `CostModelError` of the type `error`.
-    """
+    """Return the keys and values that a YAML file holds; refusals call it `name`, or its path, and show a line like `example`."""
     called = name or str(path)
     refuse_endless(path, error)
     try:
@@ -112,10 +108,7 @@ _OPEN = (0, 0)
 
 
 def _written_out(node: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return how many nodes one holds, all aliases written out, and how deep; note it for every node below.
-
-    Aliases and merges (``<<``) cost nothing as nodes, and may take for ever as values.
-    """
+    """Return how many nodes one holds, all aliases and merges written out, and how deep; note it for every node below."""
     known = sizes.get(id(node))
     if known is not None:
         if known is _OPEN:
@@ -233,11 +226,7 @@ def document_text(content: Mapping[str, Any], comments: Mapping[str, str] | None
 
 
 def node(value: Any, *, inline: bool = False) -> Any:
-    """Return a value as a part of a document, in one line if `inline`.
-
-    Whole numbers lose their point and others are written in six digits; lists of numbers, and
-    mappings with `value` or by number, stand in one line as in the shipped profiles.
-    """
+    """Return a value as a part of a document, in one line if `inline`; numbers in six digits, as shipped profiles."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     if isinstance(value, Mapping):

@@ -45,10 +45,7 @@ class FitOdds(NamedTuple):
 
 
 class KnownOdds(NamedTuple):
-    """Odds of fitting by recipe; and by knob the spread (of a logarithm) of what layouts with different values of it err apart.
-
-    ``run`` is what two runs of one layout differ by, which no choice of a layout settles.
-    """
+    """Odds of fitting by recipe; by knob the spread (of a logarithm) that layouts err apart by, ``run`` for repeats."""
 
     fits: Mapping[str, FitOdds]
     layouts: Mapping[str, float]

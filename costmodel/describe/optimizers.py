@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from costmodel.base.csv_text import read_records
+from costmodel.base.csv_text import read_records, read_rows
 from costmodel.base.errors import RecipeError, choices_hint
 
 
@@ -91,84 +91,26 @@ class Optimizer:
         return tuple(dict.fromkeys((self.matrices, self.tables, self.others)))
 
 
-# Read gradient and states, write states and the parameter.
-_IN_PLACE = "grad_bytes + 2 * state_bytes + weight_bytes"
-
-# The gradient is read for its rows' and columns' means, and again for the update, which is written in fp32 and
-# read for its root mean square before it is applied.
-_TWICE_READ = "2 * grad_bytes + 8 + 2 * state_bytes + weight_bytes"
-_ADAM = Update("adam", "moments", "moments_bytes", _IN_PLACE)
-
-# G G^T and G^T G.
-_STATISTICS = (
-    Product("left_statistics", "short", "short", "long", "fp32", "short"),
-    Product("right_statistics", "long", "long", "short", "fp32", "long"),
-)
+_DATA = Path(__file__).parent / "data"
+_UPDATES = read_records(_DATA / "optimizer_updates.csv", Update)
+_PRODUCTS = read_rows(_DATA / "optimizer_products.csv")
 
 
-def _on_both_sides(name: str, times: float) -> tuple[Product, ...]:
-    """Return the products of a gradient with a square matrix from the left and from the right."""
-    return (
-        Product(f"left_{name}", "short", "long", "short", "fp32", "short", times),
-        Product(f"right_{name}", "short", "long", "long", "fp32", "long", times),
+def _products_of(name: str) -> tuple[Product, ...]:
+    """Return the products of an optimizer's iterations."""
+    own = (row for row in _PRODUCTS if row["optimizer"] == name)
+    return tuple(
+        Product(*(row[key] for key in Product._fields[:-1]), times=float(row["times"])) for row in own
     )
-
-
-def _now_and_then(name: str, times: float) -> tuple[Product, ...]:
-    """Return what is made of both square matrices now and then, as long as so many products of them a step."""
-    return (
-        Product(f"left_{name}", "short", "short", "short", "fp32", "short", times),
-        Product(f"right_{name}", "long", "long", "long", "fp32", "long", times),
-    )
-
-
-# A QR factorisation and its Q are 8/3 n^3 FLOPs, 1.33 products, and the power step before it is one; symmetric
-# eigenvalues and vectors are 9 n^3, 4.5 products (Golub and Van Loan, Matrix Computations, 4th ed., sections 5.2 and
-# 8.3). Assumed, as no GPU's timings are at hand: a quarter and a twentieth of a product's rate.
-_QR_TIMES = 1.0 + 4.0 * 8.0 / 6.0
-_EIGEN_TIMES = 20.0 * 4.5
-
-
-_UPDATES = {
-    "adam": _ADAM,
-    "adam-16-bits": Update("adam", "moments", "4", _IN_PLACE),
-    # A byte for each of two moments, and their fp32 scales by blocks of 2,048.
-    "adam-8-bits": Update("adam", "moments", "2 + 2 * 4 / 2048", _IN_PLACE),
-    "momentum": Update("momentum", "momentum", "moments_bytes / 2", _IN_PLACE),
-    "lion": Update("lion", "momentum", "moments_bytes / 2", _IN_PLACE),
-    "sgd": Update("sgd", "nothing", "0", _IN_PLACE),
-    "factored": Update("adafactor", "factors", "4 * sides", _TWICE_READ),
-    "unfactored": Update("adafactor_vectors", "squares", "4", _TWICE_READ),
-    # The momentum is written in 16 bits for the iteration, whose result is read.
-    "muon": Update(
-        "muon", "momentum", "moments_bytes / 2", "grad_bytes + 2 + 2 + 2 * state_bytes + weight_bytes"
-    ),
-    # Statistics of gradients on both sides, and the bases made of them, in fp32: four square matrices.
-    "soap": Update("soap", "moments_and_bases", "moments_bytes + 8 * squares", _IN_PLACE),
-    # A momentum, and the second moment of Adam, whose length the update takes (grafting); roots as SOAP's bases.
-    "shampoo": Update("shampoo", "moments_and_roots", "moments_bytes + 8 * squares", _IN_PLACE),
-}
-
-_PRODUCTS = {
-    # X <- a X + (b A + c A^2) X with A = X X^T, of the matrix on its short side: Newton-Schulz.
-    "muon": (
-        Product("outer", "short", "short", "long"),
-        Product("square", "short", "short", "short"),
-        Product("applied", "short", "long", "short"),
-    ),
-    # Gradient and momentum into the bases, the update out of them.
-    "soap": (*_STATISTICS, *_on_both_sides("rotation", 3.0), *_now_and_then("basis", _QR_TIMES / 10.0)),
-    "shampoo": (*_STATISTICS, *_on_both_sides("root", 1.0), *_now_and_then("eigen", _EIGEN_TIMES / 100.0)),
-}
 
 
 OPTIMIZERS: dict[str, Optimizer] = read_records(
-    Path(__file__).parent / "data" / "optimizers.csv",
+    _DATA / "optimizers.csv",
     Optimizer,
     matrices=lambda row: _UPDATES[row["matrices"]],
     tables=lambda row: _UPDATES[row["tables"]],
     others=lambda row: _UPDATES[row["others"]],
-    products=lambda row: _PRODUCTS.get(row["name"], ()),
+    products=lambda row: _products_of(row["name"]),
 )
 """Every optimizer, by name."""
 

@@ -22,8 +22,7 @@ from costmodel.base.errors import RecipeError, choices_hint, shown
 from costmodel.base.words import rule
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS, RELEASES, UNWRITTEN, Launches
-from costmodel.describe.hardware.attention_kernels import OPEN_KERNELS
-from costmodel.describe.hardware.cluster import Accelerator
+from costmodel.describe.hardware.cluster import OPEN_KERNELS, Accelerator
 from costmodel.describe.switch_table import (
     GROUP_OF,
     GROUPS,
@@ -229,10 +228,7 @@ def _launches(given: Any) -> Any:
 
 @cache
 def _unexplained() -> dict[tuple[str, str], float | None]:
-    """Read the shares that nothing explains by recipe and kind of device, which `tools/fit/fit_overheads.py` writes. [-]
-
-    None of a recipe whose runs ask for no other share than its generation's.
-    """
+    """Read the shares that nothing explains by recipe and kind of device, which `tools/fit/fit_overheads.py` writes. [-]"""
     rows = read_rows(Path(__file__).parent / "data" / "overheads.csv")
     return {(row["recipe"], row["on"]): float(row["share"]) if row["share"] else None for row in rows}
 
@@ -258,11 +254,7 @@ def usual_overhead(accelerator: Accelerator, recipe: str = "any") -> float:
 
 
 def resolved_for(recipe: Recipe, accelerator: Accelerator, precision: str) -> Recipe:
-    """Return the recipe as it runs on a device in a precision.
-
-    With its attention kernel in place of ``auto`` or ``torch``, the cores that move its collectives in place of
-    ``auto``, its usual overhead where the recipe has none, and gradients in fp16 where it keeps them so.
-    """
+    """Return the recipe as it runs on a device in a precision: what it leaves to the device, and fp16 gradients, decided."""
     software = accelerator.software
     kernels = dict(zip(OPEN_KERNELS, (software.attention, software.torch_attention), strict=True))
     kernel = recipe.kernels.attention_kernel

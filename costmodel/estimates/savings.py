@@ -14,10 +14,9 @@ import numpy as np
 from costmodel.base.errors import CostModelError
 from costmodel.base.numbers import divisors
 from costmodel.describe.frameworks import framework_of
-from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
-from costmodel.describe.jobs.changes import Change, with_layout, with_switch
+from costmodel.describe.hardware.cluster import ATTENTION_KERNELS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.describe.jobs.job import BALANCED, Job, check_job
+from costmodel.describe.jobs.job import BALANCED, Change, Job, check_job, with_layout, with_switch
 from costmodel.describe.jobs.layout import Layout
 from costmodel.estimates.pipeline_run import price_in_order
 from costmodel.physics.pipeline.chunks import chunks_text

@@ -21,8 +21,7 @@ from costmodel.bill.lines import (
 )
 from costmodel.bill.quantity import Quantity, quantity
 from costmodel.describe.factors import OTHER
-from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
-from costmodel.describe.hardware.cluster import Accelerator
+from costmodel.describe.hardware.cluster import ATTENTION_KERNELS, Accelerator
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import place_groups

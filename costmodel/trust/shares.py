@@ -58,10 +58,7 @@ _FAMILY_STARTS = {
 
 
 def source_family(source: str) -> str:
-    """Return the family of a source: publications with nearly the same runs, such as releases of one framework.
-
-    A held-out error is honest only if the whole family is left out.
-    """
+    """Return the family of a source: publications with nearly the same runs, which are held out together."""
     return next((family for start, family in _FAMILY_STARTS.items() if source.startswith(start)), source)
 
 
@@ -96,11 +93,7 @@ def fitted_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def weighted_median(values: pd.Series[float], weights: pd.Series[float]) -> float:
-    """Return the weighted median, interpolated.
-
-    >>> weighted_median(pd.Series([1.0, 2.0, 9.0]), pd.Series([1.0, 1.0, 1.0]))
-    2.0
-    """
+    """Return the weighted median, interpolated."""
     order = np.argsort(values.to_numpy())
     sorted_values, sorted_weights = values.to_numpy()[order], weights.to_numpy()[order]
     middle = np.cumsum(sorted_weights) - 0.5 * sorted_weights
@@ -170,10 +163,7 @@ def errors_of(runs: pd.DataFrame, shares: Shares) -> pd.Series[float]:
 
 
 def left_out_errors(runs: pd.DataFrame, by: str = "source_family") -> pd.Series[float]:
-    """Return the relative error of every run with shares fitted without its group.
-
-    Groups are by source, source_family, or family (the recipe's framework, so that no run has its recipe's own share).
-    """
+    """Return the relative error of every run with shares fitted without its source, source_family or family (framework)."""
     parts = [
         errors_of(group, fit_shares(runs[runs[by] != name])) for name, group in runs.groupby(by, sort=False)
     ]

@@ -192,10 +192,7 @@ def _spread(times: Array) -> float:
 
 
 def longest_run(flags: Flags) -> int:
-    """Return how many entries from the start belong together by a mark that most of them bear.
-
-    The end is where marked less unmarked entries are most: a mark that is missing once does not end it.
-    """
+    """Return how many entries from the start belong together: to where marked less unmarked ones are most."""
     score = np.cumsum(np.where(flags, 1, -1))
     best = int(np.argmax(score)) if len(score) else 0
     return best + 1 if len(score) and score[best] > 0 else 0

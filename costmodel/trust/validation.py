@@ -239,10 +239,7 @@ class Validation(Answer):
 
     @cached_property
     def left_out_errors(self) -> pd.Series[float]:
-        """Errors of step times with shares of what nothing explains that the run's family of sources did not fit.
-
-        Fitted to the runs of this table; none where it has fewer than `LEAST_FAMILIES`, which fit nothing.
-        """
+        """Errors of step times with shares of what nothing explains that the run's family of sources did not fit."""
         runs = self._timed
         if runs.source.map(source_family).nunique() < LEAST_FAMILIES:
             return pd.Series(dtype=float)
@@ -266,11 +263,7 @@ class Validation(Answer):
         return _table("quality", groups, "time_error")
 
     def noise_floor(self) -> pd.DataFrame:
-        """Return how far apart two tables of a family measured one layout, in percent: dense, experts, all.
-
-        Same model, accelerator, number of GPUs, precision, degrees and batch: what differs is the release of the
-        framework. No model can be nearer to both.
-        """
+        """Return how far apart two releases of a framework measured one layout, in percent: dense, experts, all."""
         families = self._timed.source.map(source_family)
         runs = self._timed.assign(family=families, moe=self._timed.num_experts > 0)
         apart: list[tuple[bool, float]] = []

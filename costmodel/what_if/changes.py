@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.hardware.changed import at_rate, fabric_scaled
-from costmodel.describe.jobs.changes import Change, Kind, with_layout, with_switch
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.describe.jobs.job import Job
+from costmodel.describe.jobs.job import Change, Job, Kind, with_layout, with_switch
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.physics.network.fabric import Fabric
 
@@ -136,10 +135,7 @@ _AT_ITS_END = ("degraded_gpu",)
 
 
 def number_changes(job: Job, factor: float) -> list[Change]:
-    """Return the numbers among the switches that are not zero, host latencies aside, each times a factor.
-
-    Their values may be beyond what a user can set.
-    """
+    """Return the numbers among the switches that are not zero, host latencies aside, each times a factor."""
     found = []
     for name, value in job.switches.items():
         if SWITCHES[name].is_number and value and name not in (*_HOST_LATENCIES, *_AT_ITS_END):

@@ -72,10 +72,7 @@ class LineDifference(NamedTuple):
 
 
 class FasterOdds(NamedTuple):
-    """How surely a job is faster than the first: the share of shared samples in which its step is shorter. [-]
-
-    `low` and `high` are p10 and p90 of its step time over the first one's. [-]
-    """
+    """Share of common samples in which a job is faster than the first; `low`, `high`: p10, p90 of its step time over that. [-]"""
 
     probability: float
     low: float
@@ -142,10 +139,7 @@ class Comparison(Answer):
 
     @cached_property
     def odds(self) -> tuple[FasterOdds, ...]:
-        """How surely each job is faster than the first: one for each, the first included.
-
-        Both see the same values of the factors that they share; each layout errs by its knobs besides.
-        """
+        """How surely each job is faster than the first: one for each, the first included."""
         first, *_ = steps = [_sampled_step_s(est) for est in self.estimates]
         return tuple(
             FasterOdds(float(np.mean(one < first)), *np.quantile(one / first, [0.1, 0.9]).tolist())

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError
-from costmodel.describe.jobs.changes import Change
-from costmodel.describe.jobs.job import check_job
+from costmodel.describe.jobs.job import Change, check_job
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.recipe import NUMERIC
 from costmodel.estimates.estimate import Estimate, estimate_job, require_estimate

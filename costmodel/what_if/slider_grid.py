@@ -87,12 +87,7 @@ def _doublings(own: int, least: int, most: int) -> tuple[int, ...]:
 
 
 def slider_grid(est: Estimate) -> SliderGrid:
-    """Price the neighbourhood of an estimate of one layout; everything that is not a slider stays as it is.
-
-    Where the job's schedule cannot run a combination (more chunks than layers, micro-batches that it does not
-    take), plain 1F1B without virtual stages is priced instead, and `plain` says so. A layout of the pipeline that
-    is written out holds for its own stages; others deal layers as the recipe does.
-    """
+    """Price the neighbourhood of an estimate of one layout; where its schedule cannot run, plain 1F1B without virtual stages."""
     est.require_single("slider_grid")
     job = est.job
     values = slider_values(job)

@@ -4,7 +4,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS, OPEN_KERNELS
+from costmodel.describe.hardware.cluster import ATTENTION_KERNELS, OPEN_KERNELS
 from costmodel.describe.switch_table import DTYPE_BYTES, SWITCHES
 from costmodel.estimates import mesh
 from costmodel.physics.network.expert_dispatch import DISPATCHERS

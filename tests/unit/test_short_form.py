@@ -3,7 +3,7 @@
 import pytest
 
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError
-from costmodel.describe.jobs.changes import Change, with_switch
+from costmodel.describe.jobs.job import Change, with_switch
 from costmodel.describe.jobs.layout_text import (
     difference_text,
     layout_text,

@@ -96,10 +96,7 @@ def _placed(cluster: Cluster, text: str) -> Cluster:
 
 
 def _mixed(cluster: Cluster, text: str) -> Cluster:
-    """Return a cluster whose last nodes have another accelerator: ``8:h200``, ``8:h200:batch`` with a batch divided by speed.
-
-    Host and network stay the cluster's; the memory of the smaller is what stages are measured against.
-    """
+    """Return a cluster whose last nodes have another accelerator: ``8:h200``, ``8:h200:batch`` with a batch divided by speed."""
     nodes, _, rest = text.partition(":")
     name, _, divided = rest.partition(":")
     if not (nodes.strip().isdecimal() and int(nodes) and name and divided in ("", "batch")):

@@ -6,19 +6,43 @@ the fabric were twice as fast" is `dataclasses.replace`.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from costmodel.base.csv_text import read_records
 from costmodel.base.errors import choices_hint
 from costmodel.base.words import DEVICE
-from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS, OPEN_KERNELS
 from costmodel.describe.hardware.strict import Strict
 from costmodel.describe.precision import PRECISIONS
 from costmodel.physics.network.fabric import Tier as Tier
 
 if TYPE_CHECKING:
     from costmodel.describe.hardware.kernels import KernelConstants
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionKind:
+    """A way to compute attention: a row of ``describe/data/attention_kernels.csv``."""
+
+    name: str
+    is_open: bool  # Whether it means what the software of the device takes, and is never run by this name
+    writes_scores: bool
+    """Whether the matrix of scores goes through HBM between two batched products; otherwise one fused kernel keeps
+    nothing quadratic, at the constants that an accelerator's ``kernels`` block has under its name."""
+    fused_softmax: bool
+    """Whether the softmax between the products is one kernel, not a chain of element-wise ones."""
+    source: str
+
+
+ATTENTION_KERNELS: dict[str, AttentionKind] = read_records(
+    Path(__file__).parents[1] / "data" / "attention_kernels.csv", AttentionKind
+)
+"""Every choice by name."""
+
+OPEN_KERNELS = tuple(name for name, one in ATTENTION_KERNELS.items() if one.is_open)
+"""Choices that the software of a device decides."""
 
 _FUSED = [name for name in ATTENTION_KERNELS if name not in OPEN_KERNELS]
 _FUSED_SCHEMA: dict[str, Any] = {"enum": _FUSED}

@@ -88,11 +88,7 @@ def list_profiles(kind: str, *, profile_path: ProfilePath = None) -> list[str]:
 
 
 def check_file(path: str | Path, *, profile_path: ProfilePath = None) -> list[str]:
-    """Return everything that is wrong with one profile, a line each; empty if it is fine.
-
-    Each line reads ``file: key.path: expected …; got …``. References to other profiles are
-    followed, so that a cluster that names an unknown link is caught too.
-    """
+    """Return all that is wrong with a profile and those it refers to, ``file: key.path: expected …; got …`` a line."""
     path = Path(path)
     try:
         folders = _folders(path, profile_path)

@@ -33,10 +33,7 @@ def with_price(
 
 
 def with_mixed_price(cluster: Cluster, gpus: ArrayLike) -> Cluster:
-    """Return a cluster with nodes of two kinds at the mean of their list prices, by a job's GPUs; a given price stays.
-
-    Jobs of several numbers of GPUs have no one price.
-    """
+    """Return a cluster with nodes of two kinds at the mean of their list prices, by a job's GPUs; a given price stays."""
     if cluster.mixed is None or not cluster.price_date:
         return cluster
     own, other = cluster.mixed.prices_usd_per_gpu_hour

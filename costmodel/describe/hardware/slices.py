@@ -14,11 +14,7 @@ from costmodel.describe.hardware.cluster import Cluster, Tier
 
 
 def slice_text(shape: tuple[int, ...]) -> str:
-    """Return a shape as people write it.
-
-    >>> slice_text((8, 16, 16))
-    '8x16x16'
-    """
+    """Return a shape as people write it: ``8x16x16``."""
     return "x".join(map(str, shape))
 
 

@@ -221,11 +221,7 @@ def canonical(name: str) -> str:
 
 
 def unknown_field(name: object, fields: Iterable[Field], thing: str = "field") -> str:
-    """Return the end of the message about a name that is no field: the nearest ones, or all.
-
-    >>> unknown_field("gpu", JOB_FIELDS)
-    "'gpu' is not a field; did you mean 'gpus'?"
-    """
+    """Return the end of the message about a name that is no field: the nearest ones, or all."""
     listed = tuple(fields)
     known = [*names(listed), *(alias for field in listed for alias in field.aliases)]
     near = near_hint(str(name), known)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.optimizers import OPTIMIZERS, Optimizer, optimizer
 from costmodel.describe.precision import Precision, precision
-from costmodel.describe.recipe import Recipe, load_recipe, require_cores, resolved_for
+from costmodel.describe.recipe import NUMERIC, Recipe, load_recipe, require_cores, resolved_for, switch_text
 from costmodel.describe.site import NO_SITE, Site, load_site
 from costmodel.describe.switch_table import Switches
 from costmodel.physics.network.gradient_compression import METHODS, compression
@@ -136,11 +136,7 @@ class Job:
 
 
 def usual_recipe(cluster: Cluster) -> str:
-    """Return the recipe of a job that names none: what most people run on such hardware.
-
-    >>> usual_recipe(load_cluster("tpu-v5p")), usual_recipe(load_cluster("dgx-h100-ndr"))
-    ('maxtext-tpu', 'megatron-core')
-    """
+    """Return the recipe of a job that names none: what most people run on such hardware."""
     return cluster.accelerator.software.recipe or DEFAULT_RECIPE
 
 
@@ -452,3 +448,44 @@ def precision_on(name: str | None, accelerator: Accelerator) -> Precision:
             f"have; its 8 bits are fp8-delayed, fp8-current and fp8-block"
         )
     return found
+
+
+Kind = Literal["rate", "latency", "number", "switch", "layout"]
+
+
+class Change(NamedTuple):
+    """A job with one thing different: a name such as ``hbm bandwidth``, ``dp_overlap`` or ``tp``, and both values.
+
+    `kind` is rate (something per second), latency (seconds), number (any other of the recipe or the job), switch (a
+    choice of them), or layout; numbers are in SI units.
+    """
+
+    name: str
+    before: float | str
+    after: float | str
+    job: Job
+    kind: Kind
+    unit: str = ""
+
+    @property
+    def changes_numerics(self) -> bool:
+        """Whether the model that comes out is another one."""
+        return self.kind == "switch" and self.name in NUMERIC
+
+    def __str__(self) -> str:
+        """Say what to set, as flags and job files take it."""
+        if self.kind == "switch":
+            return f"{self.name}={self.after}"
+        return f"{self.name} {self.after}".strip()
+
+
+def with_layout(job: Job, name: str, before: str, after: str, **degrees: float) -> Change:
+    """Return the job with some degrees of its one layout, or choices as codes, changed, unchecked."""
+    changes: dict[str, Any] = {field: np.asarray(float(value)) for field, value in degrees.items()}
+    return Change(name, before, after, replace(job, layout=replace(job.layout, **changes)), "layout")
+
+
+def with_switch(job: Job, name: str, value: Any) -> Change:
+    """Return the job with one switch at another value."""
+    changed = job.switched({name: value})
+    return Change(name, switch_text(job.switches[name]), switch_text(value), changed, "switch")

@@ -204,10 +204,7 @@ class ReadKeywords(JobKeywords, total=False):
 
 
 def shows(fields: Iterable[Field], *, searched: bool = False) -> Callable[[_Call], _Call]:
-    """Give a call the names and defaults of the fields it takes as ``**keywords``, instead of two stars.
-
-    With `searched`, what a search turns takes every sensible value where none is given: none is shown.
-    """
+    """Give a call the names and defaults of its ``**keywords``; `searched` shows no default of what a search turns."""
 
     def default(field: Field) -> object:
         if field.required:

@@ -61,10 +61,7 @@ class Images:
 def make_images(
     model: Model, per_sample: float | None, tokens: float, spread: float, seq_len: Array
 ) -> Images:
-    """Return the images of a sequence; refuse those that nothing encodes, that have no size or find no room.
-
-    `per_sample` is None where nobody named it.
-    """
+    """Return the images of a sequence (`per_sample` None: not named); refuse those without a tower, a size or room."""
     if not per_sample:
         if per_sample is None and (tokens or spread):
             raise CostModelError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,9 +50,9 @@ def families() -> dict[str, Family]:
 
 
 def _family(name: str, rows: Mapping[str, Any]) -> Family:
-    """Return one row over the one that it is like."""
+    """Return one row over those that it is like."""
     row = dict(rows[name])
-    base = _family(row["like"], rows) if "like" in row else Family()
+    like = row.get("like", [])
     parts = [part if isinstance(part, dict) else {part: None} for part in row.get("parts", ())]
     fields = {
         field: stated
@@ -60,13 +60,26 @@ def _family(name: str, rows: Mapping[str, Any]) -> Family:
         if names not in (*Family._fields, "like", "also")
         for field in names.split(", ")
     }
+    own = Family(
+        tuple(pair for part in parts for pair in part.items()),
+        fields,
+        tuple(row.get("reads", "").split()),
+        *(row.get(each, {}) for each in ("never", "only", "keys")),
+    )
+    return reduce(
+        _over, [*(_family(each, rows) for each in ([like] if isinstance(like, str) else like)), own]
+    )
+
+
+def _over(below: Family, above: Family) -> Family:
+    """Return one family over another; own names of keys are not lent."""
     return Family(
-        (*base.parts, *(pair for part in parts for pair in part.items())),
-        {**base.fields, **fields},
-        (*base.reads, *row.get("reads", "").split()),
-        {**base.never, **row.get("never", {})},
-        {**base.only, **row.get("only", {})},
-        row.get("keys", {}),
+        (*below.parts, *above.parts),
+        {**below.fields, **above.fields},
+        (*below.reads, *above.reads),
+        {**below.never, **above.never},
+        {**below.only, **above.only},
+        above.keys,
     )
 
 
@@ -204,10 +217,7 @@ def _family_of(keys: Keys) -> Family:
 
 
 def _launch_details(raw: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of `Model` that frameworks need and no price depends on, as far as they are one number.
-
-    A key of an unexpected kind (a base for each layer) is passed over: it has no price, and no one setting to write.
-    """
+    """Return fields of `Model` that frameworks need and no price depends on, as far as they are one number."""
     names = {field: stated.split() for field, stated in table("launch_details").items()}
     # transformers 5 has all of a rotation in one table, one inside another where layers differ.
     rotation = raw.get("rope_parameters")

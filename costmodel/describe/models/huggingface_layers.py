@@ -82,10 +82,7 @@ def biases(keys: Keys, default: bool = False) -> dict[str, Any]:
 
 
 def plain(keys: Keys, width: str = "") -> dict[str, Any]:
-    """Return what GPT-likes have: LayerNorm, biases everywhere, an MLP of two matrices, 4 times the width.
-
-    `width` is the key that may say another one.
-    """
+    """Return what GPT-likes have: LayerNorm, biases, an MLP of two matrices, 4 times the width or what the key `width` says."""
     ffn = keys.get(width) if width else None
     return {
         "ffn_size": 4 * keys.need(*HIDDEN) if ffn is None else ffn,
@@ -219,10 +216,7 @@ def routed(keys: Keys, leading: int | None = None) -> dict[str, Any]:
 
 
 def routing_groups(keys: Keys) -> dict[str, Any]:
-    """Return the groups that routing is limited to (DeepSeek-V2, arXiv:2405.04434, section 2.2.2), if to fewer than all.
-
-    Whatever family names them: a `topk_method` of greedy leaves them unused.
-    """
+    """Return the groups that routing is limited to (DeepSeek-V2, arXiv:2405.04434, section 2.2.2), if to fewer than all."""
     groups, used = keys.get("n_group", "num_expert_group", default=None), keys.get("topk_group", default=None)
     limited = groups is not None and used is not None and 1 <= used < groups
     limited = limited and keys.get("topk_method", default="") != "greedy"

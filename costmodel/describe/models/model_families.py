@@ -46,14 +46,7 @@ def _family(name: str, gated: bool) -> dict[str, Any]:
 
 
 def model_from_dims(**fields: Any) -> Model:
-    """Return a model from the dimension columns that tables of published runs carry.
-
-    Takes ``model`` (the name), ``layers``, ``hidden``, ``heads``, ``kv_heads``, ``head_dim``, ``ffn``,
-    ``gated_mlp``, ``vocab``, ``tied_embeddings``, ``seq_len``, ``attention`` with its ranks, the
-    expert columns and ``mtp_layers``; None, NaN and empty text mean "not given", other columns are
-    not looked at. What such tables leave out (norms, biases, positions) follows from the family that
-    the name starts with (``describe/data/model_families.yaml``).
-    """
+    """Return a model from the columns of a table of published runs; what they leave out follows from the family of its name."""
     given = {key: value for key, value in fields.items() if not _is_missing(value)}
     name = str(given.get("model", ""))
     values: dict[str, Any] = {
@@ -136,10 +129,7 @@ def dense_model(num_params: float) -> Model:
 
 
 def _dense_shape(width: int, num_params: float) -> tuple[float, int, int, int, int]:
-    """Return misfit, width, layers, KV heads and MLP width; few heads share what divides them.
-
-    The misfit is the distance from the wished count, weighed 10, and from the wished width a layer.
-    """
+    """Return misfit, width, layers, KV heads and MLP width; few heads share what divides them."""
     kv_heads, ffn_size = math.gcd(width // HEAD_DIM, 8), 256 * math.ceil(3.5 * width / 256)
     layer, tables = (
         width * (2.0 * width + 2.0 * kv_heads * HEAD_DIM + 3.0 * ffn_size),

@@ -41,10 +41,7 @@ class Size(NamedTuple):
 
 
 def size_of(raw: Mapping[str, Any], origin: str, name: str = "") -> Size | None:
-    """Return the size of the model that a config describes; without its parameters where no row counts its type.
-
-    None for a type that is not known to have no price.
-    """
+    """Return the size of the model that a config describes, parameters where a row counts its type; None of unknown types."""
     text = language_model(raw, origin)
     kind = str(text.raw.get("model_type"))
     if kind not in counted_types():
@@ -90,10 +87,7 @@ _TOWER = (
 
 
 def tower_of(raw: Mapping[str, Any], hidden_size: int, origin: str) -> Tower | None:
-    """Return the tower of a multimodal config, by the width of its language model; None where no row counts it.
-
-    Sizes that cannot be are refused by their keys.
-    """
+    """Return the tower of a multimodal config, by the width of its language model; None where no row counts it."""
     kind = str(raw.get("model_type"))
     for key, name in _MAPPINGS.items():
         if not isinstance(raw.get(key), dict):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.describe.hardware.attention_kernels import ATTENTION_KERNELS
+from costmodel.describe.hardware.cluster import ATTENTION_KERNELS
 from costmodel.describe.models.model import LayerKind
 from costmodel.describe.recipe import Recipe
 from costmodel.step.anatomy.operator_parts import (

@@ -263,11 +263,7 @@ def _not_learned(runs: Sequence[FabricRun], price: Callable[[FabricRun], Array])
 
 
 def score_held_out(runs: Sequence[FabricRun], base: Sequence[Tier], *, blank: bool = False) -> pd.DataFrame:
-    """Score fits to every other size on the sizes between, both ways.
-
-    With `blank` the fits start from constants that no sweep was fitted to, since those of a shipped
-    profile may have seen the very sizes that are held out.
-    """
+    """Score fits to every other size on the sizes between, both ways; `blank`: from constants that no sweep was fitted to."""
     frames = []
     for first in (0, 1):
         halves = [

@@ -145,11 +145,7 @@ def fit_constants(
     trust: float = 1.0,
     begin: Mapping[str, float] | None = None,
 ) -> Fitted:
-    """Fit the constants `names` of a tier so that `price` gives the times of `runs`.
-
-    The others stay as `known`; a constant that no run can tell stays at its `start`, which is
-    trusted more or less. The search begins there as well, but for the constants that `begin` has.
-    """
+    """Fit the constants `names` of a tier to `runs`, pulled to `start` by `trust`; the search begins there or at `begin`."""
 
     def fitted(x: Array) -> Tier:
         return with_constants(tier, dict(zip(names, x, strict=True)), known)

@@ -45,12 +45,9 @@ def fit_pulled(
     outlier_scale: float = 0.1,
     begin: Array | None = None,
 ) -> PulledFit:
-    """Fit positive constants to positive measurements on logarithms, pulled towards `start`.
+    """Fit positive constants to positive measurements on logarithms, pulled towards `start`, from there or from `begin`.
 
-    The search begins there too, or at `begin`, where it would else not find the way.
-
-    A constant off by a factor e costs as much as one row of weight 1 that is off by a factor
-    ``exp(pull)``, so that what no row tells stays where it was.
+    A constant off by a factor e costs as much as one row of weight 1 that is off by a factor ``exp(pull)``.
     """
     x0 = np.log(start)
     pulls = np.broadcast_to(np.asarray(pull, dtype=np.float64), x0.shape)

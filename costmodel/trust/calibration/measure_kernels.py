@@ -78,10 +78,7 @@ def wait(torch: Any, device: str) -> None:
 
 
 def seconds_of(torch: Any, run: Callable[[], Any], *, budget_s: float = 0.2) -> float:
-    """Return the median time of `run` among others like it, so that on a GPU the host's launches hide where calls queue up.
-
-    Caches are not flushed.
-    """
+    """Return the median time of `run` among others like it, whose launches the host hides; caches are not flushed."""
     from torch.utils.benchmark import Timer
 
     timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())

@@ -91,10 +91,7 @@ def group_of_line(line: TimeLine) -> Group:
 
 
 def _pass_of_line(line: TimeLine, group: Group) -> str:
-    """Return the pass in which a trace shows a line.
-
-    What runs again does so in the backward pass; attention, told by its name, shows as the forward kernel that it is.
-    """
+    """Return the pass in which a trace shows a line: what runs again in the backward one, attention by its kernel forward."""
     if not group.by_pass:
         return ""
     if line.phase == "recompute":
@@ -158,10 +155,7 @@ class Window(NamedTuple):
 
 
 def find_window(lines: Sequence[TimeLine], kernels: Mapping[str, float], *, sliced: bool) -> Window:
-    """Count the layers of a trace, by its kernels of a step by class, against those of a bill.
-
-    Where attention is `sliced` along the sequence, so that a layer may run several kernels, it is taken as whole.
-    """
+    """Count the layers of a trace by its kernels against those of a bill; as whole where attention is `sliced` by sequence."""
     attends, routed = _counts(lines, _CORE), _counts(lines, _EXPERTS)
     on_bill = sum(attends.values())
     seen = kernels.get("attention.forward", 0.0)
