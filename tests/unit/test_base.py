@@ -3,12 +3,16 @@
 import math
 import os
 import sys
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from costmodel.base import files
 from costmodel.base.answer import Answer, Listing, Renderers, Views
@@ -17,6 +21,8 @@ from costmodel.base.errors import (
     CostModelError,
     DataError,
     LayoutError,
+    ProfileError,
+    UnitError,
     choices_hint,
     listed_names,
     near_hint,
@@ -26,7 +32,17 @@ from costmodel.base.errors import (
 from costmodel.base.files import refuse_endless, write_whole
 from costmodel.base.grid import Column, Grid, columns, grid_called, html_table
 from costmodel.base.numbers import distinct, divisors
+from costmodel.base.units import format_bytes, format_seconds, format_si, parse_quantity
 from costmodel.base.words import called, common_device, errors_called
+from costmodel.base.yaml_files import (
+    MOST_CHARACTERS,
+    document,
+    document_text,
+    parse_mapping,
+    read_mapping,
+    top_level_lines,
+)
+from costmodel.describe.hardware.strict import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 from costmodel.reporting import renderers
 
 
@@ -249,3 +265,210 @@ def test_files_are_closed_once_and_for_good(monkeypatch):
     assert files.files_are_closed()
     with pytest.raises(DataError, match=r"^model: '/etc/passwd' would be a file of this machine"):
         files.refuse_path(Path("/etc/passwd"), "model", DataError)
+
+
+DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+SECONDS = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+GOOD = [
+    *[(f"3 {p}B", "B", 3 * f) for p, f in {**DECIMAL, **BINARY}.items()],
+    *[(f"3 {p}B/s", "B/s", 3 * f) for p, f in {**DECIMAL, **BINARY}.items()],
+    *[(f"3 {p}bit/s", "B/s", 3 * f / 8) for p, f in DECIMAL.items()],
+    *[(f"3 {p}FLOP/s", "FLOP/s", 3 * f) for p, f in DECIMAL.items()],
+    *[(f"3 {p}FLOP", "FLOP", 3 * f) for p, f in DECIMAL.items()],
+    *[(f"3 {p}W", "W", 3 * f) for p, f in DECIMAL.items()],
+    *[(f"3 {p}s", "s", 3 * f) for p, f in SECONDS.items()],
+]
+
+
+def test_every_prefix_of_every_dimension():
+    for text, unit, expected in GOOD:
+        assert parse_quantity(text, unit) == pytest.approx(expected, rel=1e-15)
+
+
+# What pydantic.ByteSize reads wrongly or accepts in silence; spellings that mean two things; units that are none of ours.
+REFUSED = {
+    "B": """80,000 MB; 3.35 TB/s; 80 G; 80 Gi; 80; 80GB; 80 gib; 80 GIB; 80 KB; 80 kiB; 80 K; 80  GiB; 80 Gi B; 80 Gbyte;
+    1 mB; 1_000 B; 1 000 B; 0x10 B; 1e999 B; inf B; GiB""",
+    "B/s": "400Gb; 400 Gb/s; 400 Gbps; 400 GBps; 400 gbit/s; 400 Gbit; 400 Gibit/s; 1 uB/s",
+    "FLOP/s": "989.4 TFLOPS; 989.4 TFLOPs; 989.4 TFLOP; 1 PF; 1 TiFLOP/s",
+    "W": "700 mW; 700 watts",
+    "s": "1 ks; 1 Ms; 1 sec; 1 min; 1 µs; 1 us/hop; -1 s; +1 s; .5 s; 1. s; 1,3 us; nan s",
+}
+
+
+def test_everything_ambiguous_is_refused():
+    texts = [(text.strip(), unit) for unit, listed in REFUSED.items() for text in listed.split(";")]
+    at_the_edges = [(text, "B") for text in (" 80 GiB", "80 GiB ", "80 GiB\n", "")]
+    no_texts = [(value, "B") for value in (80, 80.7, None, True, b"80 GiB", ["80 GiB"])]
+    for text, unit in [*texts, *at_the_edges, *no_texts]:
+        with pytest.raises(UnitError):
+            parse_quantity(text, unit)
+
+
+def test_the_message_is_one_line_with_what_was_given_and_an_example():
+    for unit in ["B", "B/s", "FLOP/s", "FLOP", "s", "W"]:
+        with pytest.raises(UnitError, match="'80 parsecs'") as error:
+            parse_quantity("80 parsecs", unit)
+        example = str(error.value).split("'")[1]
+        assert "\n" not in str(error.value)
+        assert parse_quantity(example, unit) > 0
+
+
+def test_a_quantity_of_another_dimension_is_refused():
+    for wanted in ["B", "B/s", "FLOP/s", "FLOP", "s", "W"]:
+        for given_unit in ["B", "B/s", "bit/s", "FLOP/s", "FLOP", "s", "W"]:
+            if given_unit == wanted or (given_unit, wanted) == ("bit/s", "B/s"):
+                assert parse_quantity(f"8 {given_unit}", wanted) in (8.0, 1.0)
+            else:
+                with pytest.raises(UnitError):
+                    parse_quantity(f"8 {given_unit}", wanted)
+
+
+SIZES = st.floats(min_value=1e-3, max_value=1e21, allow_nan=False)
+
+
+@given(SIZES, st.sampled_from(["B", "B/s", "FLOP/s", "FLOP", "W"]))
+def test_si_text_round_trips(value, unit):
+    assert parse_quantity(format_si(value, unit, digits=17), unit) == pytest.approx(value, rel=1e-14)
+
+
+@given(st.floats(min_value=1e-10, max_value=1e7, allow_nan=False))
+def test_seconds_round_trip(value):
+    assert parse_quantity(format_seconds(value, digits=17), "s") == pytest.approx(value, rel=1e-14)
+
+
+@given(st.integers(min_value=0, max_value=2**60))
+def test_bytes_round_trip_to_the_digits_printed(value):
+    text = format_bytes(value, digits=6)
+    assert parse_quantity(text, "B") == pytest.approx(value, rel=1e-5, abs=0.5)
+
+
+def test_zero_and_infinity_print():
+    assert format_seconds(0) == "0 s"
+    assert format_si(0, "B/s") == "0 B/s"
+    assert format_bytes(0) == "0 B"
+    assert "inf" in format_si(math.inf, "B/s")
+
+
+def test_a_field_reads_a_text_and_no_bare_number():
+    for sort, text, value in [
+        (Bytes, "80 GiB", 80 * 2**30),
+        (BytesPerSecond, "3.35 TB/s", 3.35e12),
+        (FlopsPerSecond, "989 TFLOP/s", 989e12),
+        (Seconds, "2 us", 2e-6),
+        (Watts, "700 W", 700.0),
+    ]:
+        field = TypeAdapter(sort)
+        assert field.validate_python(text) == pytest.approx(value)
+        assert field.json_schema()["type"] == "string"
+        for other in (5, 5.0, "5", "5 parsecs"):
+            with pytest.raises(ValidationError):
+                field.validate_python(other)
+
+
+PROFILES = sorted((Path(__file__).parents[2] / "hardware_profiles").glob("*/*.yaml"))
+
+# Nine mappings that each merge the one before nine times: 9**9 keys for a reader that writes them out.
+MERGES = "b0: &b0 {x: 1}\n" + "".join(
+    f"b{i}: &b{i}\n  <<: [{', '.join([f'*b{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
+ALIASES = "b0: &b0 [x]\n" + "".join(f"b{i}: &b{i} [{', '.join([f'*b{i - 1}'] * 9)}]\n" for i in range(1, 10))
+
+WRONG = {
+    "open list": ("a: 1\nb: [1, 2", "line 2: expected valid YAML"),
+    "key twice": ("a: 1\na: 2", "line 2: expected valid YAML; found duplicate key"),
+    "tag of another language": ("a: !!python/object:os.system {}", "expected valid YAML"),
+    "day that does not exist": ("a: 2026-02-31", "expected valid YAML; day"),
+    "number that is none": ("a: !!int eight", "expected valid YAML"),
+    "key that is a list": ("? [1]\n: 2", "line 1: expected valid YAML; found unhashable key"),
+    "key twice beside a merge": (
+        "b: &b {x: 1}\nc: {<<: *b, y: 1, y: 2}",
+        "line 2: expected valid YAML; found duplicate",
+    ),
+    "nested": ("[" * 200_000, "expected valid YAML; it is nested too deeply"),
+    "nested in lines": ("- " * 100_000, "expected valid YAML; it is nested too deeply"),
+    "nothing": ("", "expected keys with values such as 'gpus: 8'; got nothing"),
+    "a list": ("- a", "got list"),
+    "a word": ("word", "got str"),
+    "numbers for keys": ("1: a", "got 1"),
+    "control character": ("a: \x07", "expected valid YAML"),
+    "merges that double": (MERGES, "values that do not hold themselves, or each other over and over"),
+    "aliases that double": (ALIASES, "values that do not hold themselves, or each other over and over"),
+    "deep by aliases": (
+        "a0: &a0 [1]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 60)),
+        "values that do not hold themselves, or each other over and over",
+    ),
+    "too long": ("# " + "x" * MOST_CHARACTERS, "expected at most 250,000 characters"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_read_is_one_line_of_the_error_asked_for(text, expected, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(ProfileError) as caught:
+        read_mapping(path, example="gpus: 8", error=ProfileError, name="x.yaml")
+    message = str(caught.value)
+    assert message.startswith("x.yaml: ")
+    assert expected in message
+    assert len(message.splitlines()) == 1
+    assert len(message) < 300
+
+
+def test_merges_and_aliases_of_people_are_read(tmp_path):
+    text = "base: &base {tp: 2, pp: 4}\njob:\n  <<: *base\n  tp: 8\nother: *base\n"
+    found = parse_mapping(text, "f", example="")
+    assert found["job"] == {"tp": 8, "pp": 4}
+    assert found["other"] == {"tp": 2, "pp": 4}
+    found["other"]["tp"] = 1  # what one reader changes, the next does not see
+    assert parse_mapping(text, "f", example="")["other"] == {"tp": 2, "pp": 4}
+
+
+def test_the_mark_of_windows_is_no_part_of_the_first_key(tmp_path):
+    (tmp_path / "f.yaml").write_bytes(b"\xef\xbb\xbfgpus: 8\r\n")
+    assert read_mapping(tmp_path / "f.yaml", example="") == {"gpus": 8}
+
+
+def test_a_file_that_is_not_there_or_not_text_is_one_line_too(tmp_path):
+    with pytest.raises(ProfileError, match=r"gone\.yaml: cannot be read \(No such file"):
+        read_mapping(tmp_path / "gone.yaml", example="", error=ProfileError)
+    with pytest.raises(ProfileError, match=r"cannot be read \(Is a directory"):
+        read_mapping(tmp_path, example="", error=ProfileError)
+    (tmp_path / "latin.yaml").write_bytes("title: Köln".encode("latin-1"))
+    with pytest.raises(ProfileError, match="expected text in UTF-8"):
+        read_mapping(tmp_path / "latin.yaml", example="", error=ProfileError)
+
+
+def test_numbers_are_those_of_yaml_1_2(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "a: [1e9, 010, 0o10, 0x1F, 1_000, -3]\nb: [on, No, y, 190:20:30, '1', =]\nc: [TRUE, ~, 2026-02-01]\n"
+    )
+    found = read_mapping(path, example="")
+    assert repr(found["a"]) == "[1000000000.0, 10, 8, 31, 1000, -3]"
+    assert found["b"] == ["on", "No", "y", "190:20:30", "1", "="]
+    assert found["c"] == [True, None, date(2026, 2, 1)]
+
+
+def test_lines_of_a_key_are_found_however_they_are_written():
+    text = "name: x\n'aliases' : # others\n- a\n- b\n\n  # more\nnotes: >-\n  aliases: [c]\ntitle: 'it''s'\n"
+    assert top_level_lines(text, ("aliases",)) == "'aliases' : # others\n- a\n- b\n\n  # more"
+    assert top_level_lines(text, ("title",)) == "title: 'it''s'"
+    assert top_level_lines(text, ("kind",)) == ""
+
+
+def test_a_shipped_profile_is_written_as_it_was_read():
+    for path in PROFILES[::6]:
+        text = path.read_text(encoding="utf-8")
+        assert document_text(document(text)) == text, path
+
+
+def test_a_device_is_no_file():
+    with pytest.raises(CostModelError, match=r"^/dev/null: is a pipe or a device, expected a file$"):
+        read_mapping(Path("/dev/null"), example="a: 1")
+
+
+def test_lines_before_the_first_key_are_of_none():
+    assert top_level_lines("# head\n- x\na: 1\nb: 2\n", ("a",)) == "a: 1"

@@ -1,11 +1,16 @@
 """Hardware profiles: what is shipped, how it is found, composed and refused."""
 
 import os
+from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+import costmodel as cm
 from costmodel.base.errors import ProfileError
+from costmodel.base.yaml_files import read_mapping
+from costmodel.cli import main
 from costmodel.describe.hardware import profile_files
 from costmodel.describe.hardware.hardware import (
     ProfileNumber,
@@ -17,7 +22,18 @@ from costmodel.describe.hardware.hardware import (
     load_link,
     profile_numbers,
 )
+from costmodel.describe.hardware.prices import given_price, price_note, price_text, with_price
+from costmodel.describe.hardware.profile_files import (
+    aliases_of,
+    holds,
+    parts,
+    search_folders,
+    solid,
+    without_profile,
+)
 from costmodel.describe.hardware.profile_pages import hardware_profile, profiles_table
+from costmodel.describe.jobs.reading import read
+from costmodel.describe.jobs.short_form import command_text, short_form
 
 SHIPPED = sorted(profile_files.shipped_folder().rglob("*.yaml"))
 
@@ -329,3 +345,241 @@ def test_pages_of_profiles():
     assert hardware_profile(str(path)).numbers == hardware_profile("ib-ndr").numbers
     with pytest.raises(ProfileError, match="unknown profile 'ib-ndx': did you mean 'ib-ndr'"):
         hardware_profile("ib-ndx")
+
+
+WITHOUT = read_mapping(
+    files("costmodel") / "describe" / "data" / "without_profile.yaml", example="devices: []"
+)["devices"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "cluster"),
+    [
+        ("trillium", "tpu-v6e"),
+        ("Google TPU v5p", "tpu-v5p"),
+        ("gaudi 3", "gaudi3-roce"),
+        ("trainium2", "trn2-efa"),
+        ("trn2 ultra", "trn2-ultraserver"),
+        ("trn1.32xlarge", "trn1-efa"),
+        ("gb300 NVL72", "gb300-nvl72-xdr"),
+        ("h20x8", "hgx-h20-roce"),
+        ("NVIDIA GeForce RTX 5090", "workstation-rtx-5090"),
+        ("Grace Hopper", "alps-gh200"),
+        ("vera rubin", "vr-nvl144"),
+        ("AMD Instinct MI300X", "mi300x-roce400"),
+        ("ascend 910c", "cloudmatrix-384"),
+        ("dgx h100", "dgx-h100-ndr"),
+        # Several machines hold these; the vendor's own is the one that a bare name means.
+        ("h100 sxm", "dgx-h100-ndr"),
+        ("v100", "dgx-v100-edr"),
+    ],
+)
+def test_names_as_typed_find_their_cluster(typed, cluster):
+    assert load_cluster(typed).name == cluster
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("rubin cpx", "no rate in bf16 or fp8, which a training needs; nearest: vr200"),
+        ("NVIDIA H100 NVL", "has no profile: PCIe cards"),
+        ("Apple M3 Ultra", "has no profile: Apple's chips"),
+        ("trainium3", "nearest: trn2"),
+        ("cerebras wse-3", "has no profile: a wafer"),
+        # Half a word names what it may be, and chooses nothing, even where it can be one only.
+        ("mi300", "accelerators mi300x begin so; clusters of it: mi300x-roce400; name one of them"),
+        ("trainium", "clusters of it: trn1-efa, trn2-efa and trn2-ultraserver"),
+        ("gaudi", "clusters of it: gaudi2-roce and gaudi3-roce"),
+        ("tpu v5", "clusters of it: tpu-v5e and tpu-v5p"),
+        ("a100-sxm-40gb", "is an accelerator, no cluster; clusters of it: p4d-efa and polaris; name"),
+        ("v100-sxm2-16gb", "and no cluster has it"),
+        # Nor is a word begun by two letters.
+        ("tr", "unknown cluster 'tr'"),
+        # The end of one name alone is no name.
+        ("ultraserver", "unknown cluster 'ultraserver': did you mean 'trn2-ultraserver'"),
+    ],
+)
+def test_what_has_none_is_one_line(typed, said, capsys):
+    job = ["estimate", "-m", "llama3-8b", "-n", "8", "--global-batch", "64", "--seq-len", "8192", "-c", typed]
+    assert main(job) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert len(line) <= 300
+
+
+def test_accelerators_are_found_by_the_same_names():
+    assert load_accelerator("MI300X").name == load_accelerator("amd mi 300x").name == "mi300x"
+    assert load_accelerator("ascend 910c").peak_flops_per_s["bf16"] == 376e12
+    with pytest.raises(ProfileError, match="accelerator: 'Rubin CPX' has no profile"):
+        load_accelerator("Rubin CPX")
+
+
+def test_a_record_hides_no_profile_and_names_near_ones_that_are_there():
+    known = [
+        called
+        for kind in ("accelerator", "cluster")
+        for name, path in profile_files.profile_files(kind, search_folders())
+        for called in (name, *aliases_of(path))
+    ]
+    for record in WITHOUT:
+        for near in record.get("near", ()):
+            assert load_cluster(near)
+        for name in record["names"]:
+            assert without_profile(name)
+            assert not [called for called in known if holds(called, name)], name
+
+
+def test_no_two_profiles_are_called_alike():
+    for kind in ("accelerator", "cluster", "link", "storage"):
+        owners = {}
+        for name, path in profile_files.profile_files(kind, search_folders()):
+            for called in {solid(word) for word in (name, *aliases_of(path))}:
+                assert owners.setdefault(called, name) == name
+
+
+def test_words_of_makers_alone_are_kept():
+    assert parts("Google Cloud") == ("google", "cloud")
+    assert without_profile("") == ""
+
+
+def test_a_die_of_910c_is_half_a_package():
+    """289 PFLOP/s over 384 packages of two dies; 76.8 Tbit/s of RoCE over the same."""
+    cluster = load_cluster("cloudmatrix")
+    assert cluster.accelerator.peak_flops_per_s["bf16"] == pytest.approx(289e15 / 768, rel=2e-3)
+    ub, spine = cluster.tiers
+    assert ub.size == 768
+    assert spine.bandwidth_bytes_per_s == pytest.approx(76.8e12 / 8 / 768)
+
+
+def test_an_ultraserver_is_four_instances_over_a_quarter_of_the_links():
+    """1,024 and 256 GB/s in both directions together."""
+    torus, ultra, efa = load_cluster("trn2u").tiers
+    assert (torus.bandwidth_bytes_per_s, ultra.bandwidth_bytes_per_s) == (512e9, 128e9)
+    assert ultra.size == 64
+    assert efa.bandwidth_bytes_per_s == 25e9
+
+
+JOB = {"model": "llama3-8b", "gpus": 8, "global_batch": 64, "seq_len": 8192, "layout": "tp2", "tokens": 1e12}
+PRICED = [
+    name for name in cm.list_profiles("cluster") if load_cluster(name).price_usd_per_gpu_hour is not None
+]
+
+
+def test_every_price_has_a_day_a_source_and_lies_in_its_range():
+    for name in PRICED:
+        cluster = load_cluster(name)
+        # H800 are rented inside China only: the price is that of DeepSeek-V3's report of December 2024.
+        assert cluster.price_date >= ("2024-12-01" if name == "h800-cx7" else "2025-01-01"), name
+        sources = {number.key: number for number in profile_numbers("cluster", name)}
+        assert sources["price_usd_per_gpu_hour"].title, name
+        if cluster.price_range_usd_per_gpu_hour is not None:
+            low, high = cluster.price_range_usd_per_gpu_hour
+            assert low <= cluster.price_usd_per_gpu_hour <= high, name
+            assert sources["price_range_usd_per_gpu_hour"].title, name
+
+
+def test_a_child_with_another_accelerator_or_price_takes_no_price_of_its_parent(tmp_path):
+    own = "schema_version: 1\nprofile: cluster\nname: mine\ntitle: mine\ninherit: dgx-h100-ndr\n"
+    (tmp_path / "mine.yaml").write_text(own)
+    assert load_cluster(tmp_path / "mine.yaml").price_usd_per_gpu_hour == 2.95
+    (tmp_path / "mine.yaml").write_text(own + "accelerator: b300\n")
+    other = load_cluster(tmp_path / "mine.yaml")
+    assert (other.price_usd_per_gpu_hour, other.price_date) == (None, "")
+    assert other.price_range_usd_per_gpu_hour is None
+    dated = "price_usd_per_gpu_hour: {value: 9.5, source: assumed}\nprice_date: 2026-10-01\n"
+    (tmp_path / "mine.yaml").write_text(own + dated)
+    assert load_cluster(tmp_path / "mine.yaml").price_range_usd_per_gpu_hour is None
+
+
+@pytest.mark.parametrize("span", ["[3, 4]", "[2, 1]", "[0.5, 0.9]"])
+def test_a_range_that_does_not_hold_the_price_is_refused(tmp_path, span):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "schema_version: 1\nprofile: cluster\nname: mine\ntitle: mine\ninherit: dgx-h100-ndr\n"
+        "price_usd_per_gpu_hour: {value: 1, source: assumed}\nprice_date: 2026-10-01\n"
+        f"price_range_usd_per_gpu_hour: {{value: {span}, source: assumed}}\n"
+    )
+    (problem,) = check_file(path)
+    assert "price_range_usd_per_gpu_hour: expected two prices, the lower first" in problem
+
+
+def test_prices_are_read_as_a_number_or_by_cluster():
+    assert read("price_usd_per_gpu_hour", "$2.10") == 2.1
+    both = {"dgx-h200-ndr": 2.5, "tpu-v6e": 1.8}
+    assert read("price_usd_per_gpu_hour", "dgx-h200-ndr=$2.5, tpu-v6e=1.8") == both
+    assert read("price_usd_per_gpu_hour", {"dgx-h200-ndr": "2.5", "tpu-v6e": 1.8}) == both
+    for wrong in ("dgx-h200-ndr=", "=2", "a=1,a=2", "a=-1", {"a": "much"}, {1: 2.0}):
+        with pytest.raises(cm.CostModelError, match="price_usd_per_gpu_hour: expected"):
+            read("price_usd_per_gpu_hour", wrong)
+
+
+def test_a_price_goes_to_the_cluster_that_it_names_by_name_alias_or_accelerator():
+    h200, tpu = load_cluster("dgx-h200-ndr"), load_cluster("tpu-v6e")
+    given = {"h200-ndr": 2.5, "tpu-v6e": 1.8}
+    assert with_price(h200, given).price_usd_per_gpu_hour == 2.5
+    assert price_text(with_price(tpu, given)) == "$1.80 (given)"
+    other = load_cluster("dgx-h100-ndr")
+    assert with_price(other, given) is other
+    assert with_price(other, None) is other
+    assert with_price(replace(other, name="mine"), {"mine": 1.0}).price_usd_per_gpu_hour == 1.0
+    with pytest.raises(cm.CostModelError, match="price_usd_per_gpu_hour: unknown cluster 'h300'"):
+        with_price(other, {"h300": 1.0})
+    assert given_price(other) is None
+    assert "lists from $1.99 to $5.00" in price_note(other)
+
+
+def test_a_given_price_stays_with_the_job():
+    est = cm.estimate(**JOB, price=1.5)
+    assert short_form(est.job)["price_usd_per_gpu_hour"] == 1.5
+    assert "--price 1.5" in command_text(est.job)
+    record = est.to_dict()
+    assert record["inputs"]["price_usd_per_gpu_hour"] == 1.5
+    again = cm.estimate(**record["inputs"])
+    assert again.job.cluster == est.job.cluster
+    # The cluster is the shipped one but for its price, so its sources are still known.
+    assert "cluster dgx-h100-ndr" in record["sources"]
+    assert "price_usd_per_gpu_hour" not in short_form(cm.estimate(**JOB).job)
+
+
+def test_dollars_say_what_the_ends_of_the_lists_would_cost():
+    run = cm.run(**JOB)
+    low, high = run.dollars_at_list_prices
+    assert (low, high) == (pytest.approx(1.99 * run.gpu_hours), pytest.approx(5.0 * run.gpu_hours))
+    said = dict(run.grids()[0].rows)["cost"]
+    assert said.endswith(f"where it costs ${low:,.0f} to ${high:,.0f}")
+    assert "dollars at $2.95 a GPU-hour throughout" in run.grids()[2].note
+    assert cm.run(**JOB, price=2.0).dollars_at_list_prices is None
+
+
+def test_machines_side_by_side_show_the_price_at_which_they_cost_the_same():
+    job = {key: value for key, value in JOB.items() if key != "layout"}
+    found = cm.plan(**job | {"gpus": 64}, cluster=["dgx-h100-ndr", "hgx-b200-ndr"])
+    first, second = found.machines
+    rows = {row[0]: row[1:] for row in reversed(found.grids()[0].rows)}
+    hours = float(second.est.gpu_hours(1e12))
+    assert rows["break-even price"] == ["", f"${first.usd_per_trillion_tokens / hours:,.2f}"]
+    low, high = (f"${price * hours:,.0f}" for price in second.job.cluster.price_range_usd_per_gpu_hour)
+    assert rows["  at the lowest / highest list price"][1] == f"{low} / {high}"
+
+
+def test_a_plan_searches_clusters_at_the_prices_given_for_them():
+    found = cm.plan(
+        model="llama3-8b",
+        cluster=["dgx-h100-ndr", "tpu-v6e"],
+        gpus=64,
+        global_batch=128,
+        seq_len=8192,
+        tokens=1e11,
+        price={"tpu-v6e": 1e-3},
+        objective="tokens-per-dollar",
+    )
+    assert found.best.job.cluster.name == "tpu-v6e"
+    assert found.best.job.recipe.name == "maxtext-tpu"
+    prices = {job.cluster.name: job.cluster.price_usd_per_gpu_hour for job in found.question.jobs}
+    assert prices == {"dgx-h100-ndr": 2.95, "tpu-v6e": 1e-3}
+    recipes = {job.cluster.name: job.recipe.name for job in found.question.jobs}
+    assert recipes == {"dgx-h100-ndr": "megatron-core", "tpu-v6e": "maxtext-tpu"}
+    # Each keeps to what its own framework starts: MaxText has no pipeline schedule here.
+    by_recipe = {job.recipe.name: found.question.values(job)["schedule"] for job in found.question.jobs}
+    assert by_recipe["maxtext-tpu"] == (0.0,)
+    assert len(by_recipe["megatron-core"]) > 1

@@ -1,16 +1,19 @@
 """Models: presets and their names, files, generic sizes, dimensions from tables, and refusals."""
 
 import math
+import pickle
 import subprocess
 import sys
+from copy import copy, deepcopy
 
 import pytest
 
+import costmodel as cm
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.mixers import OtherHeads
-from costmodel.describe.models.model import make_model
+from costmodel.describe.models.model import Model, make_model
 from costmodel.describe.models.model_families import model_from_dims
-from costmodel.describe.models.model_files import list_models, load_model
+from costmodel.describe.models.model_files import _aliases, _hub, _plain, list_models, load_model
 from costmodel.step.anatomy.params import num_params
 
 SMALL = {
@@ -278,3 +281,138 @@ def test_what_tensor_ranks_split_of_other_heads():
     split = (("attention heads of other layers", 8),)
     assert OtherHeads(**heads).split_over_tp() == split
     assert OtherHeads(**heads, ffn_size=96).split_over_tp() == (*split, ("MLP width of other layers", 96))
+
+
+def test_parameters_are_the_hubs():
+    for name, entry in _hub().items():
+        counted = num_params(load_model(name))
+        if "params" in entry:
+            assert counted == entry["params"], name
+        else:
+            assert counted == pytest.approx(float(entry["card"]), rel=0.01), name
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "llama3-70b"),
+        ("meta-llama/Meta-Llama-3.1-405B-Instruct-FP8", "llama3-405b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama2-7b"),
+        ("Qwen/Qwen3-8B-Base", "qwen3-8b"),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b"),
+        ("Qwen/QwQ-32B", "qwen2.5-32b"),
+        ("deepseek-ai/DeepSeek-V3.1-Terminus", "deepseek-v3-671b"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3-671b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b-v0.2"),
+        ("mistralai/Mistral-Nemo-Base-2407", "mistral-nemo-2407"),
+        ("google/gemma-3-4b-it", "gemma-3-4b"),
+        ("qwen3-235b", "qwen3-235b-a22b"),
+        ("Qwen/Qwen3-30B", "qwen3-30b-a3b"),
+    ],
+)
+def test_names_of_the_same_shape(name, same):
+    assert load_model(name) == load_model(same)
+
+
+def test_a_variant_with_another_vocabulary_is_a_model_of_its_own():
+    base = load_model("mistralai/Mixtral-8x22B-v0.1")
+
+    assert (base.vocab_size, load_model("Mixtral-8x22B-Instruct-v0.1").vocab_size) == (32000, 32768)
+
+
+def test_no_name_means_two_models():
+    names = [*list_models(), *_aliases(), *_hub()]
+
+    assert len({_plain(name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3-23", "llama3-"])
+def test_a_beginning_of_no_model_or_of_many_is_refused(name):
+    with pytest.raises(ModelConfigError, match=f"model: '{name}' is unknown; did you mean"):
+        load_model(name)
+
+
+def test_a_wrong_name_is_told_the_nearest():
+    with pytest.raises(ModelConfigError, match="did you mean 'gemma-3-4b'"):
+        load_model("google/gema-3-4b")
+
+
+JOB = {"gpus": 8, "global_batch": 64, "seq_len": 4096, "layout": "tp2"}
+
+# Of every kind: patterns of layers, experts, latent attention, other mixers, other heads.
+MODELS = ("llama3-8b", "gpt-oss-20b", "deepseek-v3-671b", "qwen3-30b-a3b", "gemma3-27b", "nemotron-h-56b")
+
+
+def changes(model: Model) -> dict[str, object]:
+    """Return every number of a model a step larger, and every switch turned, where that still is a model."""
+    found = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, bool):
+            found[name] = not value
+        elif isinstance(value, int):
+            found[name] = 2 * value or 2
+    return found
+
+
+def test_a_copy_is_the_model_made_anew_whichever_field_is_changed():
+    tried = 0
+    for preset in MODELS:
+        model = cm.load_model(preset)
+        model.layer_kinds(), num_params(model), [model.seen_by(kind) for kind in model.layer_kinds()]
+        for name, value in changes(model).items():
+            try:
+                anew = Model(**{**model.model_dump(), name: value})
+            except ValueError:
+                with pytest.raises(cm.CostModelError):
+                    model.model_copy(update={name: value})
+                continue
+            tried += 1
+            changed = model.model_copy(update={name: value})
+            assert getattr(changed, name) == value, (preset, name)
+            assert changed.kind_of_layer == anew.kind_of_layer, (preset, name)
+            assert changed.layer_kinds() == anew.layer_kinds(), (preset, name)
+            assert num_params(changed) == num_params(anew), (preset, name)
+    assert tried > 100
+
+
+def test_the_price_of_a_copy_does_not_depend_on_what_was_priced_before():
+    model = cm.load_model("llama3-8b")
+    before = float(cm.estimate(model=model, **JOB).step_time_s)
+    longer = model.model_copy(update={"num_layers": 48})
+    by_hand = Model(**{**model.model_dump(), "num_layers": 48})
+    assert longer.kind_of_layer == (0,) * 48
+    assert float(cm.estimate(model=longer, **JOB).step_time_s) == float(
+        cm.estimate(model=by_hand, **JOB).step_time_s
+    )
+    # Sixteen more layers of 32, and the head once: between 1.3 and 1.5 times the step.
+    assert 1.3 < float(cm.estimate(model=longer, **JOB).step_time_s) / before < 1.5
+    assert float(cm.estimate(model=cm.load_model("llama3-8b"), **JOB).step_time_s) == before
+
+
+def test_copies_without_a_change_are_equal():
+    model = cm.load_model("gpt-oss-20b")
+    model.layer_kinds()
+    for same in (copy(model), deepcopy(model), pickle.loads(pickle.dumps(model)), model.model_copy()):
+        assert same == model
+        assert same.layer_kinds() == model.layer_kinds()
+
+
+def test_a_field_that_there_is_not_is_refused():
+    with pytest.raises(cm.CostModelError, match="'num_layer' is unknown; did you mean 'num_layers'"):
+        cm.load_model("llama3-8b").model_copy(update={"num_layer": 48})
+
+
+def test_a_model_that_is_made_wrongly_is_one_line():
+    model = {"name": "m", "num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 128}
+    for more, said in (
+        ({}, "model: missing gated_mlp"),
+        ({"gated_mlp": True}, "model: a model with dense layers needs ffn_size > 0"),
+        ({"gated_mlp": "yes"}, "model: gated_mlp: Input should be a valid boolean, got 'yes'"),
+        ({"gated_mlp": True, "ffn": 256}, "model: field 'ffn' is unknown; did you mean 'ffn_size'"),
+    ):
+        with pytest.raises(cm.CostModelError) as caught:
+            cm.Model(**model, **more)
+        assert str(caught.value).startswith(said)
+        assert "\n" not in str(caught.value)
