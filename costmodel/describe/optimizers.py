@@ -98,9 +98,10 @@ _PRODUCTS = read_rows(_DATA / "optimizer_products.csv")
 
 def _products_of(name: str) -> tuple[Product, ...]:
     """Return the products of an optimizer's iterations."""
-    own = (row for row in _PRODUCTS if row["optimizer"] == name)
     return tuple(
-        Product(*(row[key] for key in Product._fields[:-1]), times=float(row["times"])) for row in own
+        Product(**{key: row[key] for key in Product._fields} | {"times": float(row["times"])})
+        for row in _PRODUCTS
+        if row["optimizer"] == name
     )
 
 
