@@ -83,23 +83,18 @@ def posterior(
         begin.append(points[int(np.argmax(odds))])
     ends = [_climbed(model, measured, priors, scale, tail, start) for start in begin]
     _, at, widening = max(ends, key=lambda end: end[0])
-    predicted, slopes = _line(model, at)
+    predicted, slopes = line_at(model, at)
     residual = measured - predicted
     scaled = residual / (widening * scale)
     information = _information(slopes, scaled, widening * scale, tail, at - priors.center, priors)
     return Posterior(at, np.asarray(np.linalg.inv(information)), slopes, residual, scaled, widening)
 
 
-def _line(model: Model, at: Array) -> tuple[Array, Array]:
+def line_at(model: Model, at: Array) -> tuple[Array, Array]:
     """Return the logarithms of what is measured at a point, and their slopes: (n,), (n, k)."""
     apart = STEP * np.eye(len(at))
     logs = model(np.concatenate([at[None], at + apart, at - apart]))
     return logs[0], np.asarray((logs[1 : 1 + len(at)] - logs[1 + len(at) :]).T / (2.0 * STEP))
-
-
-def slopes_at(model: Model, at: Array) -> Array:
-    """Return how what is measured depends on the factors at a point, (n, k). [-]"""
-    return _line(model, at)[1]
 
 
 def _climbed(
@@ -107,7 +102,7 @@ def _climbed(
 ) -> tuple[float, Array, float]:
     """Return where Gauss-Newton ends from a point, with its log density, and the widening there."""
     for _ in range(_MOST_ROUNDS):
-        predicted, slopes = _line(model, at)
+        predicted, slopes = line_at(model, at)
         # Of x less the center of the prior.
         target = measured - predicted + slopes @ (at - priors.center)
         starts = [*_starts(slopes, target, priors, scale), *_alone(slopes, target), at - priors.center]

@@ -19,7 +19,7 @@ from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.step.price import price
 from costmodel.trust.own_runs import OwnRun
-from costmodel.trust.posterior import MISFIT, Posterior, Priors, left_out_errors, posterior, slopes_at
+from costmodel.trust.posterior import MISFIT, Posterior, Priors, left_out_errors, line_at, posterior
 from costmodel.trust.published_runs import seen_by_kind
 
 Array = NDArray[np.float64]
@@ -314,7 +314,7 @@ def _part(runs: Sequence[OwnRun], what: Scaled, progress: Callable[[int, int], N
         scale = np.array([np.hypot(row_scale(run.est), run.error) for run in taken])
         before = np.array([float(run.est.step_time_s) for run in taken])
     else:
-        slopes = slopes_at(model, priors.center)
+        _, slopes = line_at(model, priors.center)
         scale = np.maximum(np.sqrt(slopes**2 @ own), _LEAST_SCALE)
         own = np.where((slopes != 0).any(axis=0), own, 0.0)
         before = np.array([run.model_memory_bytes for run in taken])

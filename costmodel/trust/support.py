@@ -85,18 +85,9 @@ def _rows(family: str, chip: Accelerator, runs: Sequence[Row]) -> Iterator[dict[
         if run["accelerator"] == chip.name and own == family:
             measured[run["precision"]][run["recipe"]].append(run["source"])
     for name, precision in PRECISIONS.items():
-        row: dict[str, Any] = {
-            "family": family,
-            "accelerator": chip.name,
-            "precision": name,
-            "framework": "any other",
-        }
-        row |= {
-            "status": "estimated",
-            "runs": 0,
-            "sources": 0,
-            "kernels": _kernels(chip, precision.matmul_dtype),
-        }
+        row: dict[str, Any] = {"family": family, "accelerator": chip.name, "precision": name}
+        row |= {"framework": "any other", "status": "estimated", "runs": 0, "sources": 0}
+        row["kernels"] = _kernels(chip, precision.matmul_dtype)
         try:
             precision_on(name, chip)
         except CostModelError:

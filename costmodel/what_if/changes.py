@@ -86,26 +86,18 @@ def _kernel_latencies(
     kernels: KernelConstants, factor: float
 ) -> Iterator[tuple[str, KernelConstants, float]]:
     """Yield the fixed times of matrix, attention and memory-bound kernels: the kernels with each scaled, and its value."""
-    tables = {
-        table: {
-            dtype: c._replace(
-                fixed_s=c.fixed_s * factor,
-                cast_fixed_s=c.cast_fixed_s * factor,
-                fixed_per_group_s=c.fixed_per_group_s * factor,
-            )
-            for dtype, c in getattr(kernels, table).items()
-        }
-        for table in ("matmul", "grouped_matmul")
-    }
-    slowest = max(c.fixed_s for c in kernels.matmul.values())
-    yield "matrix kernel start", kernels.model_copy(update=tables), slowest
+    products = kernels.changed(
+        lambda c: c._replace(
+            fixed_s=c.fixed_s * factor,
+            cast_fixed_s=c.cast_fixed_s * factor,
+            fixed_per_group_s=c.fixed_per_group_s * factor,
+        )
+    )
+    yield "matrix kernel start", products, max(c.fixed_s for c in kernels.matmul.values())
     if kernels.attention:
-        attention = {
-            name: type(both)(*(one._replace(fixed_s=one.fixed_s * factor) for one in both))
-            for name, both in kernels.attention.items()
-        }
+        attention = kernels.changed(one_pass=lambda one: one._replace(fixed_s=one.fixed_s * factor))
         slowest = max(one.fixed_s for both in kernels.attention.values() for one in both)
-        yield "attention kernel start", kernels.model_copy(update={"attention": attention}), slowest
+        yield "attention kernel start", attention, slowest
     memory = kernels.memory._replace(fixed_s=kernels.memory.fixed_s * factor)
     yield "memory kernel start", kernels.model_copy(update={"memory": memory}), kernels.memory.fixed_s
 

@@ -9,7 +9,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError, DataError
 from costmodel.cli import main
 from costmodel.describe.factors import Factors, classed, factors
-from costmodel.describe.site import load_site, make_belief, site_text
+from costmodel.describe.site import load_site, site_text
 from costmodel.reporting.calibration import moved_text
 from costmodel.trust import site_fit
 from costmodel.trust.own_runs import read_runs
@@ -253,35 +253,6 @@ def test_a_bad_row_is_one_line_and_nothing_is_written(tmp_path, capsys):
         assert message in error
         assert error.count("\n") == 1
     assert not path.exists()
-
-
-def site_of(tmp_path, change):
-    belief = make_belief(["launch", "routing"], [0.1, 0.0], [[0.01, 0.0], [0.0, 0.04]], [np.inf, np.inf])
-    from costmodel.describe.site import Site
-
-    text = site_text(Site(belief, prior={"launch": (0.0, 0.1), "routing": (0.0, 0.4)}))
-    path = tmp_path / "site.yaml"
-    old, new = change
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    return path
-
-
-BROKEN = (
-    (("made_by:", "mad_by:"), "'mad_by' is not a key; did you mean 'made_by'"),
-    (("center: 0.1", "center: many"), "launch: center: expected a number"),
-    (("profile: site", "profile: [site"), "expected valid YAML"),
-)
-
-
-def test_a_broken_site_file_is_one_line(tmp_path, capsys):
-    flags = ["-m", "llama3-8b", "-n", "64", "--global-batch", "128", "--seq-len", "8192", "-l", "tp2"]
-    for change, message in BROKEN:
-        path = site_of(tmp_path, change)
-        with pytest.raises(CostModelError, match=r"site: |YAML"):
-            load_site(path)
-        assert main(["estimate", *flags, "--site", str(path)]) == 2
-        assert message in capsys.readouterr().err
 
 
 def test_a_site_that_is_not_there_and_runs_that_are_none(tmp_path, capsys):

@@ -10,8 +10,8 @@ from costmodel.trust.posterior import (
     WIDENING_ROWS,
     Priors,
     left_out_errors,
+    line_at,
     posterior,
-    slopes_at,
     weight,
 )
 
@@ -137,7 +137,7 @@ def test_slopes_are_taken_to_both_sides():
     def model(points):
         return np.stack([points[:, 0] ** 2, points[:, 1]], axis=1)
 
-    np.testing.assert_allclose(slopes_at(model, np.array([3.0, 1.0])), [[6.0, 0.0], [0.0, 1.0]], atol=1e-9)
+    np.testing.assert_allclose(line_at(model, np.array([3.0, 1.0]))[1], [[6.0, 0.0], [0.0, 1.0]], atol=1e-9)
 
 
 def test_a_curved_model_is_met_where_it_is():

@@ -232,26 +232,15 @@ def fabric_scaled(fabric: Fabric, names: Iterable[str], factor: float) -> Fabric
 
 def _at_clock(kernels: KernelConstants, clock: float) -> KernelConstants:
     """Return kernels at a multiple of the clock that they have under load."""
-    products = {
-        table: {
-            dtype: c._replace(sustained_loss=max(0.0, 1.0 - (1.0 - c.sustained_loss) * clock))
-            for dtype, c in getattr(kernels, table).items()
-        }
-        for table in ("matmul", "grouped_matmul")
-    }
     # The constants of attention are at the clock under load, which 16-bit products have too.
     burst = 1.0 / (1.0 - max(c.sustained_loss for c in kernels.matmul.values()))
     factor = min(clock, burst)
-    attention = {
-        name: type(both)(
-            *(
-                one._replace(peak_fractions=tuple(min(share * factor, 1.0) for share in one.peak_fractions))
-                for one in both
-            )
-        )
-        for name, both in kernels.attention.items()
-    }
-    return kernels.model_copy(update={**products, "attention": attention})
+    return kernels.changed(
+        lambda c: c._replace(sustained_loss=max(0.0, 1.0 - (1.0 - c.sustained_loss) * clock)),
+        lambda one: one._replace(
+            peak_fractions=tuple(min(share * factor, 1.0) for share in one.peak_fractions)
+        ),
+    )
 
 
 def changed_values(cluster: Cluster) -> dict[str, str]:

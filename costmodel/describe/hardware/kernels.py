@@ -9,7 +9,7 @@ its own peak, because the kernels share their tiles and schedule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -185,6 +185,19 @@ class KernelConstants(BaseModel):
             "memory": blocks.memory.constants(),
             "blocks": blocks,
         }
+
+    def changed(
+        self,
+        product: Callable[[MatmulConstants], MatmulConstants] = lambda c: c,
+        one_pass: Callable[[AttentionPassConstants], AttentionPassConstants] = lambda c: c,
+    ) -> KernelConstants:
+        """Return the kernels with every product and every pass of attention changed."""
+        tables = {
+            table: {dtype: product(c) for dtype, c in getattr(self, table).items()}
+            for table in ("matmul", "grouped_matmul")
+        }
+        attention = {name: AttentionConstants(*map(one_pass, both)) for name, both in self.attention.items()}
+        return self.model_copy(update={**tables, "attention": attention})
 
 
 def fill_dtypes(known: dict[str, MatmulConstants]) -> dict[str, MatmulConstants]:
