@@ -307,6 +307,7 @@ def test_a_job_with_what_its_step_took_that_cannot_be_is_one_line(tmp_path, caps
         ("{job}=1e300s", "step time: expected"),
         ("{job}=3", "step time: expected a time such as"),
         ("{job}=3s,60", "memory: expected a quantity"),
+        ("{job}=3s,0GiB", "memory: expected more than 0 B"),
         ("{job}=none.log", "none.log: cannot be read"),
     ):
         assert run(text.format(job=job)) == 2, text
