@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -103,16 +104,20 @@ def estimate(
         est = est.with_samples(samples, seed)
     result = result_of(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
     before: Sequence[str] = ()
+    file = file_and_flags(given)[0]
     # Asked here, since a search is twice as much to import as an estimate.
     if names_no_degree(job) and not est.is_planned:
-        other = cm.alternative(job, file_and_flags(given)[0])
+        other = cm.alternative(job, file)
         before = [other.sentence(est), *([f"  {other.command}"] if other.command else [])]
         record = {**est.to_dict(), "planned": other.record()}
         result = result._replace(record=lambda: record, remarks=[" ".join(before), *result.remarks])
     if not every_line:
         open_fields = [field for field in PLAN_FIELDS if field.name not in names(LAYOUT_FIELDS)]
+        # A part of a script leaves out what the rest gives: what the reader advises stands in the command to plan it.
+        advised = re.findall(r"give (\w+)=(\w+)$", "\n".join(file.remarks), re.MULTILINE)
+        open_given = given | {name: value for name, value in advised if given.get(name) is None}
         following = (
-            command_with("plan", given, open_fields),
+            command_with("plan", open_given, open_fields),
             command_with("estimate", given, JOB_FIELDS, "--details"),
         )
         result = shortened(result, est, *following, before=before)

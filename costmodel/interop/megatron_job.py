@@ -46,10 +46,9 @@ def read_flags(
     draft.put(**_layout_of(flags, draft["gpus"], layers, experts=experts))
     draft.put(recompute=_recompute_of(flags, draft.warnings), precision=_precision_of(flags))
     if draft["precision"] == "fp32" and not flags["torch_dtype"]:
-        priced = "priced in fp32, Megatron-LM's default; give precision=bf16"
-        if experts and flags["grouped_gemm"]:  # a part of a script, as Megatron-LM refuses it in fp32
-            draft.job["precision"], priced = "bf16", "priced in bf16, which --moe-grouped-gemm needs"
-        draft.warnings.append(f"no --bf16, --fp16 or --fp8: {priced}")
+        draft.warnings.append(
+            "no --bf16, --fp16 or --fp8: priced in fp32, Megatron-LM's default; give precision=bf16"
+        )
     _take_optimizer(flags, draft)
     _take_adapters(flags, draft)
     draft.job["switches"] = {

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 
 import pytest
@@ -63,22 +64,24 @@ def test_check_exits_with_3_when_nothing_fits(capsys):
 
 
 def test_what_a_file_leaves_open_is_said_where_nothing_is_left(capsys, tmp_path):
-    """Megatron-LM's default is fp32, which its grouped products refuse: such a script is a part of one."""
+    """Megatron-LM's default is fp32, which its grouped products refuse; the command that estimate prints adds bf16."""
     script = tmp_path / "train.sh"
     script.write_text(
         "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
         "--max-position-embeddings 512 --global-batch-size 8 --vocab-size 32000 --num-experts 8 --moe-grouped-gemm\n"
     )
-    read = "no --bf16, --fp16 or --fp8: priced in bf16, which --moe-grouped-gemm needs\n"
-    assert main(["plan", str(script), "8xH100"]) == 0
-    assert capsys.readouterr().err.endswith(read)
-    assert main(["plan", str(script), "8xH100", "--precision", "fp16"]) == 2
+    assert main(["plan", str(script), "8xH100"]) == 2
     err = capsys.readouterr().err
     assert "--moe-grouped-gemm needs bf16" in err
+    assert err.endswith(
+        "no --bf16, --fp16 or --fp8: priced in fp32, Megatron-LM's default; give --precision bf16\n"
+    )
     assert err.count("\n") == 1
-    script.write_text(script.read_text().replace(" --num-experts 8 --moe-grouped-gemm", ""))
-    assert main(["estimate", str(script), "8xH100"]) == 0
-    assert "fp32, Megatron-LM's default; give --precision bf16" in capsys.readouterr().err
+    for flags, added in (([], " --precision bf16"), (["--precision", "bf16"], "")):
+        assert main(["estimate", str(script), "8xH100", *flags]) == 0
+        words = shlex.join(["costmodel", "plan", str(script), "8xH100", *flags])
+        assert f"{words}{added}\n" in capsys.readouterr().out
+    assert main(["plan", str(script), "8xH100", "--precision", "bf16", "-q"]) == 0
 
 
 CHANGES = (
