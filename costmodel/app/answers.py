@@ -260,14 +260,14 @@ def _spread(samples: Samples) -> Grid:
     return Grid("Where it lies", columns("Figure", "p10 >", "p50 >", "p90 >"), rows)
 
 
-def _whole_run(job: Texts, asked: Mapping[str, str]) -> Record:
+def _whole_run(job: Texts, requested: Mapping[str, str]) -> Record:
     """Return days, dollars and energy of a whole run, where its hours go, and how sure that is."""
     how_far = ("tokens", "dollars", "days", "dataset_samples")
-    if not any({**job.fields, **asked}.get(name, "").strip() for name in how_far):
+    if not any({**job.fields, **requested}.get(name, "").strip() for name in how_far):
         est = cm.estimate(**job_keywords(job))  # which says first what is wrong with the job
         missing = ["How far does it train? Name the job's tokens, or dollars or days here."]
         return {"head": head(est), "body": _piece("sentences", missing)}
-    run = cm.run(**run_keywords(job, asked))
+    run = cm.run(**run_keywords(job, requested))
     whole, hours, spread, *causes = run_grids(run)
     body = _piece("sentences", run_remarks(run)) + _wrapped([whole, spread, hours, *causes])
     return {"head": head(run.est), "body": body}

@@ -58,7 +58,7 @@ async def _serve() -> None:
         try:
             if params.name not in tools:
                 raise CostModelError(f"no tool is called {params.name!r}; {choices_hint(params.name, tools)}")
-            reply = await _asked(tools[params.name], params.arguments or {}, context)
+            reply = await _requested(tools[params.name], params.arguments or {}, context)
         except CostModelError as error:
             content: list[Any] = [types.TextContent(type="text", text=one_line(str(error)))]
             return types.CallToolResult(content=content, is_error=True)
@@ -78,7 +78,7 @@ async def _serve() -> None:
         await server.run(read, write, server.create_initialization_options())
 
 
-async def _asked(tool: Tool, given: dict[str, Any], context: Any) -> Reply:
+async def _requested(tool: Tool, given: dict[str, Any], context: Any) -> Reply:
     """Let a thread answer; a search ends when the assistant gives it up."""
     if not tool.is_long:
         return await asyncio.to_thread(tool.ask, given)

@@ -84,19 +84,19 @@ def page(query: str) -> str:
         field for field in JOB_FIELDS if field.name not in ("layout", "dp")
     ]  # said once more by the degrees
     first = [f for f in shown if f.group == "job" and (f.required or f.short or f.name == "tokens")]
-    asked = [field for field in first if field.name in ("model", "cluster", "gpus")]
-    first = [field for field in first if field.name != "switches" and field not in asked]
+    requested = [field for field in first if field.name in ("model", "cluster", "gpus")]
+    first = [field for field in first if field.name != "switches" and field not in requested]
     layout = [field for field in shown if field.group == "layout"]
-    most_asked = ("dollars", "days", "reliability", "failures_per_node_day", "spare_nodes", "pue")
+    most_requested = ("dollars", "days", "reliability", "failures_per_node_day", "spare_nodes", "pue")
     forms = {
-        "asked": asked,
+        "requested": requested,
         "first": first,
         "layout": layout,
-        "other": [field for field in shown if field not in (*asked, *first, *layout)],
-        "constraints": [field for field in SEARCH_FIELDS if not field.turned],
-        "knobs": [field for field in SEARCH_FIELDS if field.turned],
-        "run_first": [field for field in WHOLE_RUN_FIELDS if field.name in most_asked],
-        "run_other": [field for field in WHOLE_RUN_FIELDS if field.name not in most_asked],
+        "other": [field for field in shown if field not in (*requested, *first, *layout)],
+        "constraints": [field for field in SEARCH_FIELDS if not field.tuned],
+        "knobs": [field for field in SEARCH_FIELDS if field.tuned],
+        "run_first": [field for field in WHOLE_RUN_FIELDS if field.name in most_requested],
+        "run_other": [field for field in WHOLE_RUN_FIELDS if field.name not in most_requested],
     }
     return str(
         template("page.html", "costmodel.app").render(
@@ -127,8 +127,8 @@ def dropped(query: str, content: bytes) -> Record:
     try:
         name = parse_qs(query).get("name", [""])[0]
         rest = urlencode([(key, text[0]) for key, text in parse_qs(query).items() if key != "name"])
-        state, said = answers.with_file(state_of(rest), name, content)
-        return {"query": query_of(state), "said": said}
+        state, message = answers.with_file(state_of(rest), name, content)
+        return {"query": query_of(state), "said": message}
     except Exception as error:
         return _problem(error)
 

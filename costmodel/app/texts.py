@@ -36,7 +36,7 @@ from costmodel.interop.text_file import TextFile, decoded, shown
 MODEL_FILE = "model.yaml"
 """What commands call a model that is no preset; the page gives it out under this name."""
 
-SEARCH_FIELDS = tuple(f for f in PLAN_FIELDS if f.turned or f.group == "search")
+SEARCH_FIELDS = tuple(f for f in PLAN_FIELDS if f.tuned or f.group == "search")
 """What a plan takes besides a job: values to try, and constraints."""
 
 WHOLE_RUN_FIELDS = (FIELD["dollars"], FIELD["days"], *RUN_FIELDS)
@@ -74,7 +74,7 @@ def plan_keywords(job: Texts, search: Mapping[str, str]) -> dict[str, Any]:
     above: dict[str, Any] = {}
     for name, text in search.items():
         if text.strip():
-            several = FIELD[name].several or FIELD[name].turned
+            several = FIELD[name].several or FIELD[name].tuned
             above[name] = text.strip() if several else _read(name, text)
     return {**above, "job": job_keywords(job)}
 

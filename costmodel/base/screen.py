@@ -137,8 +137,8 @@ def _print(console: Console, grid: Grid) -> None:
     titled = any(column.title for column in grid.columns)
     gap = _gap(grid, console.width)
     if gap is None and titled and (same := _same_in_all(grid)):
-        said = ", ".join(f"{grid.columns[index].title} {grid.rows[0][index]}" for index in same)
-        console.print(_text(f"In every row: {said}."))
+        message = ", ".join(f"{grid.columns[index].title} {grid.rows[0][index]}" for index in same)
+        console.print(_text(f"In every row: {message}."))
         grid = _without(grid, same)
         gap = _gap(grid, console.width)
     if gap is not None:
@@ -234,9 +234,9 @@ def _record(grid: Grid, row: Sequence[str], strong: bool) -> Group:
     return Group(name, Padding(record, (0, 0, 0, 2)))
 
 
-def _text(said: str) -> Text:
+def _text(message: str) -> Text:
     """Return a text in which what must not be overlooked stands out."""
-    text = Text(said, overflow="fold")
+    text = Text(message, overflow="fold")
     text.highlight_regex(_ALARMS, "bold red")
     text.highlight_regex(r"^(Warning|Not met):", "bold yellow")
     return text

@@ -132,9 +132,9 @@ def sensitivity(
     result = result_of(found, every_one=every_one, top=top or 15)
     if not every_one and top is None:
         best = found.best_switch
-        turned = [] if best is None else ["--vary", f"{best.name}={best.before},{best.after}"]
+        tuned = [] if best is None else ["--vary", f"{best.name}={best.before},{best.after}"]
         following = [command_with("sensitivity", given, JOB_FIELDS, "--details")]
-        following += [command_with("compare", given, JOB_FIELDS, *turned)] if turned else []
+        following += [command_with("compare", given, JOB_FIELDS, *tuned)] if tuned else []
         result = shortened(result, found, *following)
     target.show(result)
     draw(found)

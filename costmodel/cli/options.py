@@ -79,7 +79,7 @@ _PAIRS = ("switches", "choices", "hardware")
 
 def takes_several(field: Field) -> bool:
     """Return whether a search takes several values of a field at once."""
-    return field.several or bool(field.turned)
+    return field.several or bool(field.tuned)
 
 
 def complete(name: str, incomplete: str) -> list[str]:
@@ -111,7 +111,7 @@ def of_field(field: Field, several: bool = False) -> inspect.Parameter:
     """Return the flag of a field, whose value is read later; with `several`, one that may name several values."""
     many = several and takes_several(field)
     is_truth = field.kind == "truth" and not many
-    default = "every sensible one" if many and field.turned else field.shown_default
+    default = "every sensible one" if many and field.tuned else field.shown_default
     flags = list(field.flags)
     if is_truth:
         flags = [f"{flags[0]}/--no-{flags[0].removeprefix('--')}"]

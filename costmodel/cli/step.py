@@ -115,9 +115,9 @@ def estimate(
         open_fields = [field for field in PLAN_FIELDS if field.name not in names(LAYOUT_FIELDS)]
         # A part of a script leaves out what the rest gives: what the reader advises stands in the command to plan it.
         advised = re.findall(r"give (\w+)=(\w+)$", "\n".join(file.remarks), re.MULTILINE)
-        open_given = given | {name: value for name, value in advised if given.get(name) is None}
+        advice = {name: value for name, value in advised if given.get(name) is None}
         following = (
-            command_with("plan", open_given, open_fields),
+            command_with("plan", {**given, **advice}, open_fields),
             command_with("estimate", given, JOB_FIELDS, "--details"),
         )
         result = shortened(result, est, *following, before=before)

@@ -138,8 +138,8 @@ def _forms(field: Field) -> list[Schema]:
             texts = {"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9_]+=.*$"}}
             return [_record(_switch_schemas(GROUPS.values())), texts]
         case "choices":
-            turned = [name for other in FIELDS if other.turned for name in (other.name, *other.aliases)]
-            return [{"type": "object", "propertyNames": {"enum": turned}}]
+            tuned = [name for other in FIELDS if other.tuned for name in (other.name, *other.aliases)]
+            return [{"type": "object", "propertyNames": {"enum": tuned}}]
         case "hardware":
             return [{"type": "object", "additionalProperties": {"type": ["string", "number"]}}]
         case _:

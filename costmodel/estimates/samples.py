@@ -1,4 +1,4 @@
-"""How sure an estimate is: the same job priced at samples of every uncertain factor, and what makes the width.
+"""How sure an estimate is: the same job priced at samples of every uncertain factor, and the main sources of uncertainty.
 
 There is one pricing: the samples are a leading dimension of the factors (`costmodel.describe.factors`), and every
 figure of the answer has it too. Values of a factor depend on its name and the seed alone, so that two jobs of one
@@ -166,7 +166,7 @@ class Samples(Answer):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return quantiles of every figure, the probability that it fits, and what makes the width."""
+        """Return quantiles of every figure, the probability that it fits, and the main sources of uncertainty."""
         return {"schema_version": 1, **sample_record(self)}
 
 

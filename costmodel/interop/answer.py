@@ -88,15 +88,15 @@ READING = ("kind", "env", "vocab_size", "allow_source")
 
 
 def job_of_file(
-    file: str | TextFile, asked: Mapping[str, Any], *, layout: bool = True
+    file: str | TextFile, requested: Mapping[str, Any], *, layout: bool = True
 ) -> tuple[JobFile, dict[str, Any]]:
     """Return the job of a file, an empty one for an empty path, and the fields that override it.
 
     Fields with a single value may complete what the file leaves open (its reader gets them), those of the layout only
     with `layout`: in a search they are constraints and say nothing about the file.
     """
-    reading = {name: asked[name] for name in READING if asked.get(name)}
-    above = {name: value for name, value in asked.items() if name not in READING}
+    reading = {name: requested[name] for name in READING if requested.get(name)}
+    above = {name: value for name, value in requested.items() if name not in READING}
     if not file:
         if reading:
             raise CostModelError(f"{next(iter(reading))}: says how to read a file; none is given")
@@ -109,9 +109,9 @@ def job_of_file(
     return job_file(file, reading.pop("kind", ""), **reading, **fills), above
 
 
-def rl_fields(job: object, machine: object, asked: Mapping[str, Any], *, who: str) -> dict[str, Any]:
+def rl_fields(job: object, machine: object, requested: Mapping[str, Any], *, who: str) -> dict[str, Any]:
     """Return the keywords of a job of reinforcement learning, those of a file below those that are given."""
-    file, given = job_of_file(*file_and_keywords(job, machine, asked, who=who))
+    file, given = job_of_file(*file_and_keywords(job, machine, requested, who=who))
     return merge_jobs(file.keywords, given)
 
 

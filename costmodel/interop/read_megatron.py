@@ -111,10 +111,10 @@ def _of_bridge(words: list[str], followed: Script, given: Mapping[str, Any]) -> 
             raise FrameworkConfigError(f"{key}: its value is not in the script: {missing_in(value)}")
         values[key.lstrip("+")] = without_marks(value)
     bridge = MEGATRON.more["bridge"]
-    said = (
+    message = (
         row for name, row in bridge["recipes"].items() if re.fullmatch(name, named.removesuffix("_config"))
     )
-    values = {**{key: value for row in said for key, value in row.items()}, **values}
+    values = {**{key: value for row in message for key, value in row.items()}, **values}
     model = given.get("model") or known_model(bridge["models"].get(plain, plain), plain.replace("_", "-"))
     model = load_model(model) if isinstance(model, str) else model
     if model is None:
@@ -248,7 +248,7 @@ def _telling(words: Iterable[str]) -> int:
     """Count the flags in some words that only a training job has."""
     text = " ".join(words).replace("_", "-")
     found = sum(bool(re.search(rf"{flag}[\s=]", f"{text} ")) for flag in _TELLING)
-    return found + 2 * any(said in text for said in ("megatron sft", "megatron pt", "/-megatron/"))
+    return found + 2 * any(message in text for message in ("megatron sft", "megatron pt", "/-megatron/"))
 
 
 def _words_of(launch: Launch) -> list[str]:

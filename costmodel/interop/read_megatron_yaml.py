@@ -122,8 +122,8 @@ def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
     }
     if raw.get("model_source") == "hf":  # its modeling files drop nothing
         flat = {"attention_dropout": 0.0, "hidden_dropout": 0.0, **flat}
-    asked = {"recipe": "neuronx-distributed", **given}
-    draft = of_configuration(flat, table_in(data, "tokenizer"), file, asked)
+    requested = {"recipe": "neuronx-distributed", **given}
+    draft = of_configuration(flat, table_in(data, "tokenizer"), file, requested)
     # What its files have no key for is the recipe's, and not Megatron-LM's default.
     kept = {"dropout", "moe_capacity_factor", *(given.get("switches") or {})}
     draft.job["switches"] = {name: value for name, value in draft["switches"].items() if name in kept}

@@ -200,13 +200,15 @@ def read(path: str | Path, kind: str = "", **given: Unpack[ReadKeywords]) -> Imp
 def read_file(file: TextFile, kind: str = "", **given: Unpack[ReadKeywords]) -> Imported:
     """Read a file of another program whose text is at hand; see `read`."""
     beside = {name: value for name, value in given.items() if name in _BESIDE}
-    asked = keywords(
+    requested = keywords(
         {k: v for k, v in given.items() if k not in _BESIDE}, (*JOB_FIELDS, *RL_FIELDS), who="read"
     )
     try:
         reader = READERS[kind] if kind in READERS else _reader_for(file, kind)
         return _clean(
-            reader.read(file, {**asked, **{key: value for key, value in beside.items() if value is not None}})
+            reader.read(
+                file, {**requested, **{key: value for key, value in beside.items() if value is not None}}
+            )
         )
     except CostModelError as error:
         message = shown(str(error), most=600)

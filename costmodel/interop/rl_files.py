@@ -246,8 +246,8 @@ def _verl_training(
     if not over.get("recompute_granularity"):
         flat["recompute_granularity"] = None
         # Since 0.5 the overrides list it, and the model's own key is for FSDP (workers/engine/megatron).
-        asked = "recompute_granularity" not in over and config.has("recompute") and config["recompute"]
-        flat |= _RECOMPUTE if asked else {}
+        requested = "recompute_granularity" not in over and config.has("recompute") and config["recompute"]
+        flat |= _RECOMPUTE if requested else {}
     _megatron(flat, "actor_rollout_ref.actor.megatron", file, given, draft)
 
 

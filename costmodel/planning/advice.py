@@ -49,7 +49,7 @@ _AXES = {
     "cp": "context parallelism",
     "ep": "expert parallelism",
 }
-_DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].turned == "placement")
+_DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].tuned == "placement")
 
 
 def advice(plan: Found) -> list[str]:

@@ -39,7 +39,7 @@ class Choice(NamedTuple):
         return ", ".join(f"{name}={switch_text(value)}" for name, value in self.switches.items())
 
     @property
-    def turned(self) -> str:
+    def tuned(self) -> str:
         """What it turns, so that two choices of the same thing are not combined."""
         return "axis_order" if self.axis_order else next(iter(self.switches))
 

@@ -277,7 +277,7 @@ def run(
         What the file system takes and gives in all, in place of the cluster's. [B/s]
     samples, seed : int
         Of the Monte Carlo behind `TrainingRun.spread`. [-]
-    **asked
+    **requested
         The job, as for `costmodel.estimate`.
 
     Returns

@@ -157,7 +157,7 @@ def make_question(
     chooses = framework != ANY_FRAMEWORK and bool(one("choose"))
     switches = one("switches") or {}
     if chooses:
-        switches = {name: value for name, value in switches.items() if name not in free & _turned(recipes[0])}
+        switches = {name: value for name, value in switches.items() if name not in free & _tuned(recipes[0])}
     jobs: list[Job] = []
     # What the accelerator has where none is named.
     precisions = several("precision") if "precision" in options else [None]
@@ -219,7 +219,7 @@ def make_question(
     return question
 
 
-def _turned(recipe: Recipe) -> frozenset[str]:
+def _tuned(recipe: Recipe) -> frozenset[str]:
     """Return the switches of a recipe that a search turns."""
     launches = recipe.launches
     framework = framework_of(launches)

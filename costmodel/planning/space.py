@@ -30,7 +30,7 @@ from costmodel.step.placed_job import stage_split
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_PLACEMENTS = names(field for field in LAYOUT_FIELDS if field.turned == "placement")
+_PLACEMENTS = names(field for field in LAYOUT_FIELDS if field.tuned == "placement")
 PLACEMENT_KNOBS = ("pp", *(knob for knob in _PLACEMENTS if knob != "pp"))
 """Knobs that say where ranks sit."""
 

@@ -114,12 +114,12 @@ def combinations(choices: Sequence[Choice], shares: Sequence[Array]) -> list[Com
     """
     groups: dict[str, list[tuple[Choice, Array]]] = {}
     for choice, share in zip(choices, shares, strict=True):
-        groups.setdefault(choice.turned, []).append((choice, share))
+        groups.setdefault(choice.tuned, []).append((choice, share))
     found = []
     for options in product(*([None, *group] for group in groups.values())):
         some = [option for option in options if option is not None]
-        turned = Counter(name for choice, _ in some for name in choice.switches)
-        if all(count == 1 for count in turned.values()):
+        tuned = Counter(name for choice, _ in some for name in choice.switches)
+        if all(count == 1 for count in tuned.values()):
             found.append(
                 Combination(tuple(choice for choice, _ in some), np.asarray(prod(share for _, share in some)))
             )
@@ -128,7 +128,7 @@ def combinations(choices: Sequence[Choice], shares: Sequence[Array]) -> list[Com
 
 def _with(choices: tuple[Choice, ...], more: Choice) -> tuple[Choice, ...]:
     """Return choices with one more, in place of that of the same thing."""
-    return (*(one for one in choices if one.turned != more.turned), more)
+    return (*(one for one in choices if one.tuned != more.tuned), more)
 
 
 class Tuned:
@@ -151,7 +151,7 @@ class Tuned:
                 (index, choice.applied(job), (choice,))
                 for index, job in enumerate(question.jobs)
                 for choice in choices_of(job, question.user_switches)
-                if choice.turned == _OWN_SPACE
+                if choice.tuned == _OWN_SPACE
             ]
         for origin, job, choices in spaces:
             space = space_of(question, job)
@@ -263,7 +263,7 @@ class Tuned:
         job, question = self.request.jobs[before.origin], self.request
         for choice in choices:
             job = choice.applied(job)
-        if any(one.turned == RUNG for one in choices):
+        if any(one.tuned == RUNG for one in choices):
             question = replace(question, knob_values={**question.knob_values, "recompute": (SELECTIVE,)})
         slabs = space_of(question, job, placements).slabs
         self._add(JobVariant(len(self.variants), job, slabs, before.origin, choices))

@@ -75,11 +75,11 @@ class Trial(NamedTuple):
     middle_s: float
     high_s: float
     settles: str
-    """The factor that decides most between it and the first; empty for the first, or where only layouts themselves do."""
+    """The factor that decides most between it and the first; empty for the first, or where only their parallel layouts differ."""
 
 
 class Shared(NamedTuple):
-    """A switch that the search has turned for every layout to try, and the best candidate without it."""
+    """A switch that the search has tuned for every layout to try, and the best candidate without it."""
 
     switch: str
     column: int
@@ -104,8 +104,8 @@ class Odds:
     """The factors that candidates share."""
     parallel: tuple[Hashable, ...]
     """What makes the parallel layout of each candidate."""
-    turned: tuple[frozenset[str], ...] = ()
-    """What the search has turned for each candidate otherwise than its recipe has it."""
+    tuned_switches: tuple[frozenset[str], ...] = ()
+    """What the search has tuned for each candidate otherwise than its recipe has it."""
 
     @property
     def least(self) -> Array:
@@ -146,7 +146,7 @@ class Odds:
         return [0, *sorted(found[1:], key=lambda at: self.rows[at])]
 
     def tuned(self, columns: Sequence[int]) -> list[int]:
-        """Return the columns of all candidates with the parallel layouts of some: a trial turns the rest."""
+        """Return the columns of all candidates with the parallel layouts of some: a trial tunes the rest."""
         layouts = {self.parallel[column] for column in columns}
         return [at for at, layout in enumerate(self.parallel) if layout in layouts]
 
@@ -161,14 +161,14 @@ class Odds:
         without which the best candidate is still within the band comes first.
         """
         found = self.chosen()
-        if not self.turned:
+        if not self.tuned_switches:
             return None
         middle_s = np.quantile(self.step_time_s, 0.5, axis=0)
         high_s = float(np.quantile(self.step_time_s[:, found[0]], 0.9))
         runs = self.fits.mean(axis=0) >= 0.5
         every = []
-        for switch in sorted(frozenset.intersection(*(self.turned[column] for column in found))):
-            others = [at for at, turned in enumerate(self.turned) if switch not in turned and runs[at]]
+        for switch in sorted(frozenset.intersection(*(self.tuned_switches[column] for column in found))):
+            others = [at for at, tuned in enumerate(self.tuned_switches) if switch not in tuned and runs[at]]
             if others:
                 best = min(others, key=lambda at: float(middle_s[at]))
                 slower = float(middle_s[best] / middle_s[found[0]]) - 1.0
@@ -252,17 +252,17 @@ def compare(
     return price_at(rows, SAMPLES)
 
 
-def _turned(variants: Sequence[JobVariant], rows: Columns) -> list[frozenset[str]]:
-    """Return what the search has turned for each row, as texts."""
+def _tuned(variants: Sequence[JobVariant], rows: Columns) -> list[frozenset[str]]:
+    """Return what the search has tuned for each row, as texts."""
     return [frozenset(str(choice) for choice in variants[int(job)].choices) for job in rows["job"]]
 
 
 def _without(variants: Sequence[JobVariant], rows: Columns) -> list[int]:
-    """Return, for each thing that the search has turned for the first row, the best row without it."""
-    turned = _turned(variants, rows)
+    """Return, for each thing that the search has tuned for the first row, the best row without it."""
+    tuned = _tuned(variants, rows)
     found = []
-    for switch in sorted(turned[0]):
-        others = [index for index, of_row in enumerate(turned) if switch not in of_row]
+    for switch in sorted(tuned[0]):
+        others = [index for index, of_row in enumerate(tuned) if switch not in of_row]
         if others:
             found.append(min(others, key=lambda index: float(rows["score"][index])))
     return list(dict.fromkeys(found))
@@ -273,7 +273,7 @@ _TRIAL = (*_PARALLEL, "sequence_parallel", "recompute", "zero_stage")
 
 
 def _one_a_trial(variants: Sequence[JobVariant], rows: Columns) -> Indices:
-    """Return the first row of each trial: micro-batch, virtual stages, shard groups and switches are turned within one.
+    """Return the first row of each trial: micro-batch, virtual stages, shard groups and switches are tuned within one.
 
     In published sweeps layouts that differ in these alone differ no more than two runs of one layout. What a job has
     today is a trial of its own.
@@ -315,7 +315,7 @@ def _priced(
         cost[:, at] = np.where(fits[:, at], weight(job) * step_s[:, at], np.inf)
     origins = [variants[int(number)].origin for number in few["job"]]
     parallel = tuple(zip(origins, *(few[name].tolist() for name in _PARALLEL), strict=True))
-    return Odds(rows, cost, step_s, fits, shared, parallel, tuple(_turned(variants, few)))
+    return Odds(rows, cost, step_s, fits, shared, parallel, tuple(_tuned(variants, few)))
 
 
 def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = True) -> Factors:

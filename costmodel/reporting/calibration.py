@@ -20,7 +20,7 @@ from costmodel.trust.site_fit import FactorMove, RunFit, RunsCalibration
 from costmodel.trust.step_times import StepTimes
 from costmodel.trust.validation import GROUPINGS, Validation
 
-LEAST_ASKED = 0.005
+LEAST_REQUESTED = 0.005
 """What is left of what the runs ask for, from which the page says why. [-]"""
 FAR_OFF = 1.3
 """Measured over predicted, or the inverse, from which the job itself is to be looked at first. [-]"""
@@ -201,10 +201,10 @@ def moved_text(found: RunsCalibration) -> list[str]:
     moved = found.moved
     if moved is None:
         return []
-    if max(abs(moved.measured), abs(moved.predicted)) < 0.1 * LEAST_ASKED:
+    if max(abs(moved.measured), abs(moved.predicted)) < 0.1 * LEAST_REQUESTED:
         return ["Your step times are as predicted (medians): estimates stay where they are."]
     text = f"Step times move by {moved.predicted:+.1%} of the {moved.measured:+.1%} that your runs ask for (medians)"
-    if abs(moved.measured - moved.predicted) < LEAST_ASKED:
+    if abs(moved.measured - moved.predicted) < LEAST_REQUESTED:
         return [f"{text}."]
     return [
         f"{text}: in published sources all runs share ±{moved.site:.0%} and each differs by ±{moved.row:.0%} of its own "

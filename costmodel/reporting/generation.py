@@ -169,8 +169,8 @@ def plan_remarks(plan: RLPlan) -> list[str]:
     if not best.job.generates:
         priced = f"{best.job.algorithm} trains on answers that are there"
     bound = [f"Of the best {best.period_text}; Rollout is one alone."] if best.period_text else []
-    turned = [f"Switches of the best: {plan.switches}."] if plan.switches else []
-    return [f"{priced}; {plan.impossible:,} do not fit or divide.", *bound, *turned, *best.warnings]
+    tuned = [f"Switches of the best: {plan.switches}."] if plan.switches else []
+    return [f"{priced}; {plan.impossible:,} do not fit or divide.", *bound, *tuned, *best.warnings]
 
 
 def run_grids(run: RLRun) -> list[Grid]:

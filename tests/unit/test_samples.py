@@ -46,7 +46,7 @@ def test_causes_are_a_factor_from_its_p10_to_its_p90_alone(est):
         (one.width for one in causes.values()), reverse=True
     )
     own = causes["layout.hopper-dense"]
-    # All known seconds are multiplied: the figure moves as the factor does.
+    # Every second of the model is multiplied: the figure moves as the factor does.
     assert own.low == pytest.approx(quantile(own.name, 0.1) / quantile(own.name, 0.5), rel=1e-3)
     assert own.high == pytest.approx(quantile(own.name, 0.9) / quantile(own.name, 0.5), rel=1e-3)
     assert own.source == factors()[own.name].source
@@ -90,7 +90,7 @@ def test_samples_widen_the_tables_of_an_estimate(est):
     assert "uncertainty" not in est.to_dict()
     titles = [grid.title for grid in said.grids()]
     assert "Main sources of uncertainty" in titles
-    assert "What makes the width" not in [grid.title for grid in est.grids()]
+    assert "Main sources of uncertainty" not in [grid.title for grid in est.grids()]
 
 
 def test_wrong_numbers_are_one_line(est):

@@ -97,7 +97,7 @@ def test_layouts_share_what_their_knobs_have_in_common(plan):
         return np.log(next(values for name, values in drawn.items() if name.startswith("layout.")))
 
     own = errors(trials=False)
-    # Another micro-batch is turned within a trial; two parallel layouts differ by what is no run's besides.
+    # Another micro-batch is tuned within a benchmark; two parallel layouts differ by what is no run's besides.
     assert np.array_equal(own[:, 0], own[:, 2])
     besides = errors() - own
     assert np.abs(besides[:, 0] - besides[:, 2]).max() < 1e-12

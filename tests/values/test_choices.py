@@ -290,7 +290,7 @@ def test_the_tuned_are_as_fast_as_the_best_of_all_combinations(asked):
     """Every combination named, each with a plan of its own, against the one plan that prices few of them."""
     found = cm.plan(**asked, fix={"cp": 1, "zero_stage": 1, "recompute": "none"})
     job = found.question.jobs[0]
-    choices = [choice for choice in choices_of(job) if choice.turned != "cp_method"]
+    choices = [choice for choice in choices_of(job) if choice.tuned != "cp_method"]
     best = np.inf
     for one in combinations(choices, [np.asarray(1.0)] * len(choices)):
         more = {

@@ -85,7 +85,7 @@ class Row(NamedTuple):
 
 SHORT_HEAD = "| 256 of | best plan | step (p10-p90) | MFU | memory | 1 T tokens |\n|---|---|---|---|---|---|"
 WHOLE_HEAD = (
-    "| machine | recipe, and what the plan turned | best plan | step (p10 to p90) | MFU of the dense bf16 peak | memory "
+    "| machine | recipe, and what the plan tuned | best plan | step (p10 to p90) | MFU of the dense bf16 peak | memory "
     "| days for a trillion tokens | MWh | dollars for a trillion tokens (p10 to p90) | price of an hour |\n"
     "|---|---|---|---|---|---|---|---|---|---|"
 )

@@ -43,7 +43,7 @@ class Field:
     flag: str
     short: str  # Of the command line; ``--name`` where none is named
     aliases: tuple[str, ...]  # Other names that mean the same in a file, as a keyword and as a flag
-    turned: str  # How a search turns it: a placement (where ranks sit), a policy on top of one, or empty
+    tuned: str  # How a search turns it: a placement (where ranks sit), a policy on top of one, or empty
     choices: tuple[str, ...]  # The words that a word may be, where the table lists them
     meaning: str
     hint: str  # What it says, and how it is written, in the words of every help text
@@ -206,7 +206,7 @@ def names(fields: Iterable[Field]) -> tuple[str, ...]:
 DEGREES = names(_of(mark="degree"))
 """Degrees that a layout text may name."""
 
-KNOBS = names(field for field in FIELDS if field.turned)
+KNOBS = names(field for field in FIELDS if field.tuned)
 """Every field that a search may turn."""
 
 REQUIRED = names(_of(mark="required"))

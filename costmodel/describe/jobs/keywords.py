@@ -209,7 +209,7 @@ def shows(fields: Iterable[Field], *, searched: bool = False) -> Callable[[_Call
     def default(field: Field) -> object:
         if field.required:
             return inspect.Parameter.empty  # the mark of a keyword that must be given
-        return None if searched and field.turned else field.default
+        return None if searched and field.tuned else field.default
 
     def decorate(call: _Call) -> _Call:
         signature = inspect.signature(call)

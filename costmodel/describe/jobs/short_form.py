@@ -109,7 +109,7 @@ def flags_of(name: str, value: Any, *, is_listed: bool = False) -> list[str]:
         ]
     if isinstance(value, list | tuple):
         return [flag, ",".join(map(str, value))]
-    if field.kind == "truth" and not (is_listed and (field.several or field.turned)):
+    if field.kind == "truth" and not (is_listed and (field.several or field.tuned)):
         is_on = value.lower() in ("true", "on", "yes") if isinstance(value, str) else value
         return [flag if is_on else f"--no-{flag.removeprefix('--')}"]
     return [flag, f"{value:g}" if isinstance(value, float) else str(value)]

@@ -114,11 +114,11 @@ def _recomputation(job: Job) -> dict[str, ArrayLike]:
     codes = np.asarray([WORDS[name] for name in RECOMPUTE_POLICIES])
     policy = codes[np.asarray(job.layout.recompute, dtype=np.int64)]
     named, selective = set(job.recipe.memory.selective_modules), policy == WORDS["selective"]
-    asked = {name: selective & (name in named) for name in ("moe_act", "layernorm", "mla_up_proj", "moe")}
+    requested = {name: selective & (name in named) for name in ("moe_act", "layernorm", "mla_up_proj", "moe")}
     return {
         "recompute_granularity": policy,
         "recompute_other": selective & bool(named - set(MODULES)),
-        **{f"recompute_{name}": value for name, value in asked.items()},
+        **{f"recompute_{name}": value for name, value in requested.items()},
     }
 
 

@@ -31,7 +31,7 @@ _MARKS = (
     *("skipped=", "aved", "aving", "alid", "valuat"),
 )
 """One of these is in every line that matters: looking for them is much faster than for patterns."""
-_STEP_SAID = re.compile(r"\bstep=(\d+), skipped=\d+")
+_STEP_LINE = re.compile(r"\bstep=(\d+), skipped=\d+")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T_](\d\d:\d\d:\d\d)")
 # Who says it: torchrun's [rank0]: and [default0]:, mpirun's [1,0]<stdout>:, srun's 0:, pdsh's host:, pods, Ray's actors.
 _SAYER = re.compile(
@@ -133,7 +133,7 @@ class StepCollector:
             if format.mark in line and (found := _value(format, line)) is not None:
                 self._series.setdefault(format.name, _Series(format)).take(line, found, self._printed_step)
                 return
-        if printed_step := _STEP_SAID.search(line):
+        if printed_step := _STEP_LINE.search(line):
             self._printed_step = int(printed_step[1][:15])
         for event in EVENTS:
             if event.pattern.search(line):

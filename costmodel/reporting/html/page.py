@@ -342,4 +342,7 @@ def _assumptions(est: Estimate) -> list[Grid]:
         table_of("formulas", lines, tier),
     ]
     sources = source_record(est.job).items()
-    return [*grids, *(pairs(f"Sources: {profile}", ("Number", "Source"), said) for profile, said in sources)]
+    return [
+        *grids,
+        *(pairs(f"Sources: {profile}", ("Number", "Source"), message) for profile, message in sources),
+    ]

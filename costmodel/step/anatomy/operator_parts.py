@@ -511,16 +511,16 @@ def quantise(
         return []
     each, transpose = precision.cast_bytes, precision.transpose_bytes
     first = 0.0 if after_norm and precision.norm_casts else each
-    turned = cast.gathered if first == 0.0 else cast.gathered - cast.column_input
+    tuned = cast.gathered if first == 0.0 else cast.gathered - cast.column_input
     forward, backward, kernels = first * cast.column_input, each * cast.column_grad, 1.0 * tensors
     if cast.row_input is not None:
-        turned = turned + cast.gathered - cast.row_grad
+        tuned = tuned + cast.gathered - cast.row_grad
         forward, backward = forward + each * cast.row_input, backward + each * cast.row_grad
         kernels = 2.0 * tensors
     made = elementwise(part, "quantise", forward, Traffic(1, 0, kernels), casts=True)
     return [
         made._replace(
-            backward_bytes=np.asarray(backward + transpose * turned),
+            backward_bytes=np.asarray(backward + transpose * tuned),
             kernels_backward=kernels if transpose == 0.0 else 2.0 * kernels,
         )
     ]
