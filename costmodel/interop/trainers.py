@@ -69,6 +69,10 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
         raw, given = _started(file, given)
     else:
         raw = parse_yaml(file.text, file.name)
+    if str(raw.get("fsdp")).endswith(".json"):
+        raw = {**raw, "fsdp": None} | parse_json(
+            read_text(_sharding_file(file, "fsdp", raw["fsdp"])).text, raw["fsdp"]
+        )
     config, head = Values(_KEYS, raw), own_head(file.text)
     draft = _draft_under(head, given, config)
     chosen, axolotl = draft["recipe"], "base_model" in raw
@@ -172,12 +176,7 @@ def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     nodes = launcher.get("nnodes") or launcher.get("num_nodes") or variables.get("NNODES") or 1
     known = dict(given)
     if named := launcher.get("config_file"):
-        path = beside(file, str(named))
-        if path is None:
-            raise FrameworkConfigError(
-                f"--config_file: {shown(named)} says how parameters are sharded, and is not beside the script"
-            )
-        launched = read_accelerate(read_text(path), given).job
+        launched = read_accelerate(read_text(_sharding_file(file, "--config_file", named)), given).job
         known = {name: launched[name] for name in _OF_LAUNCHER if name in launched}
         if launched["recipe"] != _FSDP_RECIPE:
             known["recipe"] = launched["recipe"]
@@ -219,6 +218,16 @@ def _started(file: TextFile, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     if "gradient_accumulation_steps" not in raw and type(micro) is int and micro > 0 and known.get("gpus"):
         raw["gradient_accumulation_steps"] = max(1, -(-_SWIFT_BATCH // (micro * known["gpus"])))
     return raw, known
+
+
+def _sharding_file(file: TextFile, key: str, named: Any) -> Path:
+    """Return the path of a file beside a job that says how parameters are sharded."""
+    path = beside(file, str(named))
+    if path is None:
+        raise FrameworkConfigError(
+            f"{key}: {shown(named)} says how parameters are sharded, and is not beside the script"
+        )
+    return path
 
 
 def _arguments(words: list[str]) -> dict[str, Any]:

@@ -138,6 +138,12 @@ def test_scripts_that_start_trainers(tmp_path):
     offloads = "fsdp_config: {fsdp_sharding_strategy: 2, fsdp_offload_params: true}\n"
     written(tmp_path, f"distributed_type: FSDP\n{offloads}", "fsdp.yaml")
     assert job(launched, gpus=8)["switches"]["offload_optimizer"] is True
+    # And so does the JSON that ms-swift's --fsdp names.
+    words = '{"fsdp": "shard_grad_op auto_wrap", "fsdp_config": {"activation_checkpointing": true}}'
+    written(tmp_path, words, "offload.json")
+    swift = job(SWIFT.format("--fsdp offload.json --gradient_checkpointing false"))
+    has(swift, zero_stage=2, recompute="full")
+    assert "offload_optimizer" not in swift["switches"]
     megatron = (
         "torchrun --nnodes 2 --nproc_per_node 8 swift/cli/_megatron/sft.py --model llama3-8b --max_length 64 "
         "--micro_batch_size 1 --global_batch_size 16 --tensor_model_parallel_size 2\n"
