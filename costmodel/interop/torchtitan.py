@@ -52,6 +52,8 @@ _WRITTEN = "# settings of torchtitan"
 """What stands at the head of a module that is written here."""
 _DEEPEST = 8
 """Functions of a registry that stand on one another."""
+_LARGEST = 2**40
+"""Of the factors of a product."""
 _SEVERAL_STAGES: Sequence[str] = _KEYS.more["words"]["several_stages"]
 
 
@@ -401,18 +403,28 @@ class _Registry:
             converters = [
                 name for each in calls if (name := ast.unparse(each.func)).endswith("Converter.Config")
             ]
-            return {"model": {"name": self.family, "flavor": _literal(flavor), "converters": converters}}
+            others = {
+                str(word.arg): _literal(word.value) for word in value.keywords if word.arg != "converters"
+            }
+            named = {"name": self.family, "flavor": _literal(flavor), "converters": converters}
+            return {"model": {**others, **named}}
         if isinstance(value, ast.Call) and (not value.args or key == "optimizer"):
             kind = ast.unparse(value.func).removesuffix(".Config")
             parts = [self.table(str(word.arg), word.value, held) for word in value.keywords]
             return {key: {"_type": kind, **{name: each for part in parts for name, each in part.items()}}}
+        if isinstance(value, ast.List) and all(isinstance(each, ast.Call) for each in value.elts):
+            return {key: [self.table(key, each, held)[key] for each in value.elts]}
         found = _literal(value)
         return {key: {"_type": "none"} if found is None and key == "activation_checkpoint" else found}
 
 
 def _literal(value: ast.expr) -> Any:
-    """Return a literal, the text of another expression."""
+    """Return a literal or a product of whole numbers, the text of another expression."""
     try:
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+            factors = (_literal(value.left), _literal(value.right))
+            if all(type(factor) is int and 0 <= factor <= _LARGEST for factor in factors):
+                return factors[0] * factors[1]
         return ast.literal_eval(value)
     except (ValueError, TypeError, MemoryError, RecursionError):
         return ast.unparse(value)

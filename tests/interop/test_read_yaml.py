@@ -213,6 +213,19 @@ def odd() -> Trainer.Config:
     return config
 
 
+def tokens() -> Trainer.Config:
+    config = small()
+    config.model_spec = model_registry("8B", moe_comm_backend="deepep", ODD=2)
+    config.training = TrainingConfig(num_tokens_per_microbatch_per_dp_rank=4 * 2 * 512, max_context_length=512)
+    config.optimizer = OptimizersContainer.Config(
+        param_groups=[
+            ParamGroupConfig(pattern="embeddings", optimizer_name="AdamW"),
+            ParamGroupConfig(pattern=".*", optimizer_name="Muon", optimizer_kwargs={"lr": 1e-3}),
+        ],
+    )
+    return config
+
+
 def helper(config: Trainer.Config) -> None:
     config.training.seq_len = 1
 """
@@ -238,6 +251,12 @@ def test_functions_of_a_registry(tmp_path):
         recompute="full",
     )
     assert job("small")["switches"]["compiled"] is False  # of the loss alone
+    # 4096 tokens of 512 a sequence.
+    has(job("tokens"), seq_len=512, micro_batch=8, global_batch=64, optimizer="muon")
+    with pytest.raises(CostModelError, match=r"model\.tp_backend: 2 is not understood"):
+        job("tokens", REGISTRY.replace("ODD", "tp_backend"))
+    with pytest.raises(CostModelError, match=r"expected a whole number, got '4 \* -2'"):
+        job("tokens", REGISTRY.replace("4 * 2 * 512", "4 * -2"))
     # A table put in place is the whole table: tensor parallelism is gone.
     has(job("large"), model="llama3-70b", tp=1, cp=4, seq_len=4096, recompute="none", precision="fp8-current")
     for name, words in {
