@@ -230,14 +230,8 @@ def _take_adapters(flags: Flags, draft: Draft) -> None:
 
 def _take_optimizer(flags: Flags, draft: Draft) -> None:
     """Read the optimizer, and what of it and of layers that do nothing has no price."""
-    if flags["optimizer"] == "hybridadam":
-        draft.facts["optimizer"] = "hybridadam"
-        draft.warnings.append(
-            "--optimizer hybridadam: offloads its states; price it by --set offload_optimizer=true"
-        )
-    else:
-        # Its SGD has a momentum of 0.9 unless the flags say another (--sgd-momentum).
-        draft.put_optimizer(flags["optimizer"], sgd="sgd-momentum")
+    # Its SGD has a momentum of 0.9 unless the flags say another (--sgd-momentum).
+    draft.put_optimizer(flags["optimizer"], sgd="sgd-momentum")
     if flags["precision_aware"]:
         widths = [flags["first_moment"], flags["second_moment"]]
         if all(width in ("bf16", "fp16") for width in widths):
