@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from costmodel.interop.text_file import value_of_word
+
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _PARTS = ("training", "cfg", "recipes")
 """Names that a launcher puts before a part's own keys."""
@@ -56,14 +58,6 @@ def _value(value: Any, root: Mapping[str, Any], around: Sequence[Mapping[str, An
     return None if "${" in text else text
 
 
-def _plain(text: str) -> Any:
-    """Return a default that stands in a reference, as YAML has it."""
-    words = {"null": None, "": None, "true": True, "True": True, "false": False, "False": False}
-    if text in words:
-        return words[text]
-    return int(text) if text.lstrip("-").isdigit() else text.strip("\"'")
-
-
 def _followed(
     reference: str, root: Mapping[str, Any], around: Sequence[Mapping[str, Any]], depth: int
 ) -> Any:
@@ -72,7 +66,7 @@ def _followed(
     if call and name == "oc.select":
         key, _, default = rest.partition(",")
         found = _followed(key.strip(), root, around, depth)
-        return _plain(default.strip()) if found is None else found
+        return value_of_word(default.strip()) if found is None else found
     if call:
         words = [word.strip() for word in rest.split(",")]
         if (
