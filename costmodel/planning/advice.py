@@ -40,9 +40,8 @@ from costmodel.planning.space import table_of
 from costmodel.step.price import chunks_of
 from costmodel.step.unlike_nodes import has_whole_replicas
 
-_NEAR_TIE = 0.005
-_WORTH_A_ROW = 0.0005
-"""Share of a step below which another batch or number of GPUs is not worth a row. [-]"""
+_AS_FAST = 0.0005
+"""Share of a step that prints as none. [-]"""
 _AXES = {
     "tp": "tensor parallelism",
     "pp": "pipeline",
@@ -71,7 +70,7 @@ def advice(plan: Found) -> list[str]:
     )
     limits = (
         "Memory does not limit it: no layout that needs more is faster by half a percent."
-        if plan.memory_gain < _NEAR_TIE
+        if plan.memory_gain < TIE_SHARE
         else f"With memory enough for any layout, the step would be {plan.memory_gain:.1%} shorter."
     )
     warned = [f"Mind: {text}." for text in accumulation(best)]
@@ -173,7 +172,7 @@ def _otherwise(plan: Found, knob: str, value: float) -> str:
 
 def _slower_text(share: float) -> str:
     """Say how much slower something is, or that it is faster."""
-    if abs(share) < 0.0005:
+    if abs(share) < _AS_FAST:
         return "as fast"
     return f"{share:.1%} slower" if share > 0 else f"{-share:.1%} faster"
 
@@ -319,7 +318,7 @@ def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, fl
         if best is not None:
             spent = float(changed.layout.gpus) / float(changed.global_batch) * float(best["step_time_s"][0])
             gain = 1.0 - spent / (gpus / batch * step_s)
-            found += [(name, gain)] if gain > _WORTH_A_ROW else []
+            found += [(name, gain)] if gain > _AS_FAST else []
     return found
 
 

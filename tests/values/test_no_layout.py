@@ -8,7 +8,8 @@ import pytest
 import costmodel as cm
 from costmodel.cli import main
 from costmodel.planning.entry import alternative
-from costmodel.planning.no_layout import dividing_batch, dividing_gpus, lacking_factor
+from costmodel.planning.no_layout import _tried, dividing_batch, dividing_gpus, lacking_factor
+from costmodel.planning.request import make_question
 
 LLAMA = {"model": "llama3-70b", "gpus": 8, "global_batch": 128, "seq_len": 8192}
 ADAMS = {**LLAMA, "cluster": "dgx-a100-hdr", "gpus": 16}
@@ -205,3 +206,12 @@ def test_that_nothing_fits_is_an_answer_but_none_that_a_program_can_go_on_with(c
         assert (out, len(err.splitlines())) == ("", 1), more
     assert not [*tmp_path.iterdir()]
     assert main(["plan", "llama3-8b", "8xH100", "--tp", "3"]) == 2
+
+
+def test_a_remedy_is_planned_with_what_it_turned():
+    """The state on the host makes room; a plan of the remedy turns neither it nor what the user named."""
+    question = make_question(**{**LLAMA, "switches": {"cross_entropy": "chunked"}})
+    remedy = _tried(question, question.jobs[0], {"offload_optimizer": True}, "", numerics=False)
+    assert remedy.change == "--set offload_optimizer=true"
+    assert remedy.question.user_switches == {"cross_entropy", "offload_optimizer"}
+    assert remedy.question.jobs[0].switches["offload_optimizer"] is True

@@ -3,6 +3,9 @@
 import pytest
 from round_jobs import MIB, SMALL, cluster_file, counts, each_us, exposed_us, memory, near, price, step_us
 
+import costmodel as cm
+from costmodel.estimates.pipeline_run import durations
+
 LAYER = 38 * MIB + 32_768  # what a layer keeps of a micro-batch
 HEAD = 2 * MIB + 10 * 32_768_000
 UP, DOWN = "offload.activations.forward", "offload.activations.backward"
@@ -160,3 +163,20 @@ def test_a_stage_with_fewer_layers_hides_behind_half_of_what_it_waits_as_well(m)
         # What hides on every stage: the first waits for nobody, and has its pass alone.
         hides = min(first[1], second[1] + waits / 2 / often)
         assert each_us(away, name)[name] - exposed_us(away, name)[name] == near(hides)
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4])
+def test_a_micro_batch_has_its_share_of_half_a_stages_wait_for_what_hides_each_time(micro_batches):
+    """GPipe: the stage without the head waits (m - 1) (t - t_0) for that with it, half of it in backward passes."""
+    est = cm.estimate(
+        "llama3-8b", "2xH100", layout="pp2", schedule="gpipe", global_batch=micro_batches, seq_len=4096
+    )
+    (f_0, f), inputs, weights = durations(est.priced)
+    b_0, b = inputs + weights
+    wait_s = (micro_batches - 1) * (f + b - f_0 - b_0)
+    assert wait_s > 0.0
+    stage = est.priced.step.stage
+    assert float(stage.waits_s[0]) == pytest.approx(wait_s, rel=1e-6)
+    assert float(stage.backward_each_s) == pytest.approx(min(b_0 + 0.5 * wait_s / micro_batches, b), rel=1e-6)
+    assert float(stage.backward_window_s) == pytest.approx(min(b_0 + 0.5 * wait_s, b), rel=1e-6)
+    assert float(stage.forward_each_s) == pytest.approx(min(f_0 + 0.5 * wait_s / micro_batches, f), rel=1e-6)

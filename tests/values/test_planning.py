@@ -1,6 +1,7 @@
 """Searches small enough to count by hand: what is tried, what is out, who wins by which objective, and what is said."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,9 @@ import costmodel as cm
 from costmodel.base.errors import LayoutError, NoLayoutError
 from costmodel.base.units import format_seconds
 from costmodel.describe.odds import odds
+from costmodel.planning.advice import _shared_factor_gains
+from costmodel.planning.no_layout import feasible, job_with
+from costmodel.planning.request import make_question
 from costmodel.planning.search import PricedSlab, space_of
 
 N = 4 * (15 * 2**20 + 2 * 1024) + 2 * TABLE_PARAMS + 1024
@@ -389,3 +393,20 @@ def test_degrees_that_a_layout_leaves_out_are_one_whatever_the_question_tries():
     told = re.match(r"as fast|([\d.]+)% slower", said)
     assert float(told[1] or 0.0) == pytest.approx(slower, abs=0.051)
     assert "tp1 pp2 dp2" in said
+
+
+@pytest.mark.parametrize(("gain", "said"), [(0.0049, "Memory does not limit it"), (0.0051, "0.5% shorter")])
+def test_memory_limits_a_plan_from_half_a_per_cent_on(gain, said, monkeypatch):
+    found = plan(gpus=4)
+    monkeypatch.setattr(type(found), "memory_gain", gain)
+    assert any(said in text for text in found.advice())
+
+
+@pytest.mark.parametrize(("gain", "count"), [(0.0004, 0), (0.0006, 1)])
+def test_a_batch_that_saves_as_much_as_prints_is_a_row(gain, count):
+    """24 GPUs and a batch of 64 share 8: of 72, three to a GPU, a sequence takes its share less than of the 64."""
+    question = make_question(model="llama3-8b", gpus=24, global_batch=64, seq_len=2048, framework="any")
+    of_72 = feasible(replace(question, jobs=(job_with(question.jobs[0], global_batch=72),)))
+    step_s = 64 / 72 * float(of_72["step_time_s"][0]) / (1.0 - gain)
+    found = [name for name, _ in _shared_factor_gains(question, step_s) if name.startswith("a batch of 72")]
+    assert len(found) == count
