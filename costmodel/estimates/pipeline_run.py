@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -43,6 +44,8 @@ MOST_TASKS = 40_000
 
 CLOSE = 0.005
 """How far from its simulation an estimate's pipeline may be: as far as two layouts of a plan that count as equal. [-]"""
+_LEAST_RUN = 32
+"""Micro-batches that are run of a long step of few stages, until the slowest of two that are nearly alike sets the pace. [-]"""
 _SOON_FILLED = 1024
 """Micro-batches on all ranks up to which filled gaps are found in a tenth of a second. [-]"""
 
@@ -143,13 +146,14 @@ def order_factor(priced: Priced) -> float:
 def simulated_pipeline_s(priced: Priced) -> float | None:
     """Return what the pipeline of one layout takes, task by task; None where that takes more than milliseconds. [s]
 
-    Of a long step four micro-batches a stage are run: from three to four it grows as it does from there on, where
-    the order of all tasks is given.
+    Of a long step four micro-batches a stage, and at least `_LEAST_RUN`, are run where the order of all tasks is given: it
+    grows on as it did with the last one of each stage, and at least by what the busiest rank takes.
     """
     layout, waits = priced.placed.layout, not priced.placed.synchronized
     p, m = int(layout.pp), int(priced.placed.micro_batches)
     name = schedules.schedule_at(layout.schedule).name
-    orders = schedules.task_orders(name, p, min(m, 4 * p), int(layout.vp))
+    few = p * max(4, ceil(_LEAST_RUN / p))
+    orders = schedules.task_orders(name, p, min(m, few), int(layout.vp))
     fills = bool(orders.fill_limit or orders.in_unit_time)
     if fills and p * m > _SOON_FILLED:
         return None
@@ -158,10 +162,11 @@ def simulated_pipeline_s(priced: Priced) -> float | None:
         timeline = _simulated(priced, micro_batches).timeline
         return timeline.step_s() if waits else timeline.makespan_s()
 
-    if m <= 4 * p or fills:
+    if m <= few or fills:
         return takes_s(m)
-    whole_s = takes_s(4 * p)
-    return whole_s + (m - 4 * p) / p * (whole_s - takes_s(3 * p))
+    run_s = takes_s(few)
+    busiest_s = sum(each.reshape(p, -1).sum(axis=1) for each in durations(priced)).max()
+    return run_s + (m - few) * max((run_s - takes_s(few - p)) / p, busiest_s)
 
 
 def _exposed_s(lines: Iterable[TimeLine]) -> float:

@@ -6,7 +6,7 @@ import pytest
 from round_jobs import price
 
 import costmodel as cm
-from costmodel.estimates.pipeline_run import run_pipeline
+from costmodel.estimates.pipeline_run import durations, run_pipeline, simulated_pipeline_s
 from costmodel.estimates.trace import STREAMS, trace
 
 JOB = {"model": "llama2-7b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batch": 64, "seq_len": 4096}
@@ -172,3 +172,20 @@ def test_a_long_step_is_simulated_in_part(most, shown):
     run = run_pipeline(price(gpus=4, layout="pp4", global_batch=64), most_tasks=most)
     assert (run.simulated, run.micro_batches, run.is_whole) == (shown, 64, shown == 64)
     assert len(run.timeline.tasks) == 2 * 4 * shown
+
+
+def test_a_long_step_of_stages_that_are_nearly_alike_goes_on_at_the_pace_of_the_slower_one():
+    """Two stages, the first 6 % slower, and 256 micro-batches of which 32 are run: the whole takes what all of them do."""
+    job = {
+        "model": "qwen3-30b-a3b",
+        "gpus": 8,
+        "layout": "pp2 vp2 ep4",
+        "seq_len": 4096,
+        "global_batch": 1024,
+    }
+    est = cm.estimate(**job, pipeline_layout="balanced")
+    run = run_pipeline(est)
+    assert run.is_whole
+    assert simulated_pipeline_s(est.priced) == pytest.approx(run.timeline.makespan_s(), rel=2e-3)
+    busy_s = sum(each.sum(axis=1) for each in durations(est.priced))
+    assert 1.03 < busy_s[0] / busy_s[1] < 1.1
