@@ -165,8 +165,10 @@ def simulated_pipeline_s(priced: Priced) -> float | None:
     if m <= few or fills:
         return takes_s(m)
     run_s = takes_s(few)
-    busiest_s = sum(each.reshape(p, -1).sum(axis=1) for each in durations(priced)).max()
-    return run_s + (m - few) * max((run_s - takes_s(few - p)) / p, busiest_s)
+    busy_s = np.sum([each.reshape(p, -1).sum(axis=1) for each in durations(priced)], axis=0)
+    if fold_of(priced) == Fold.BIDIRECTIONAL:
+        busy_s = 0.5 * (busy_s + busy_s[::-1])
+    return run_s + (m - few) * max((run_s - takes_s(few - p)) / p, float(busy_s.max()))
 
 
 def _exposed_s(lines: Iterable[TimeLine]) -> float:
