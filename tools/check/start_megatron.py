@@ -8,8 +8,9 @@ Fetch the release whose flags are written and unpack it, then name its folder an
 
 `TransformerConfig.__post_init__` runs as it is; PyTorch is a stand-in, and every release of
 Transformer Engine is new enough.
-A file's second line names its release. Where that is a commit of Megatron-LM no wheel has it: name a checkout of it.
-Prints a line a file, and leaves with 1 if one would not start. Megatron-LM's own ``validate_args`` is not part of the wheel.
+A file's second line names its release. Where that is a commit of Megatron-LM no wheel has it: name a checkout of it, whose
+folder is called after the commit. Prints a line a file, and leaves with 1 if one would not start or is of another release than
+the folder. Megatron-LM's own ``validate_args`` is not part of the wheel.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
+import re
 import shlex
 import sys
 import types
@@ -82,6 +84,17 @@ def flags_of(text: str) -> dict[str, list[str]]:
     return found
 
 
+def release_of(text: str) -> str:
+    """Return the release that a file with launch lines names: ``megatron-core 0.16.1``, or a commit."""
+    return re.search(r"^# flags of (.+)$", text, re.M)[1]
+
+
+def version_of(folder: Path) -> str:
+    """Return the version of the release in a folder."""
+    info = (folder / "megatron/core/package_info.py").read_text(encoding="utf-8")
+    return ".".join(re.search(rf"^{part} = (\d+)", info, re.M)[1] for part in ("MAJOR", "MINOR", "PATCH"))
+
+
 def arguments_of(flags: dict[str, list[str]], fields: dict[str, Any]) -> dict[str, Any]:
     """Return what the configuration is made with; flags of the optimizer, the batch and the data are not part of it."""
     found: dict[str, Any] = {}
@@ -113,11 +126,17 @@ def _plain(word: str) -> Any:
 
 def main(folder: str, *files: str) -> int:
     """Check files with launch lines; return 1 if a job would not start."""
-    bad = 0
+    bad, version = 0, version_of(Path(folder))
     for file in files:
-        flags = flags_of(Path(file).read_text(encoding="utf-8"))
+        text = Path(file).read_text(encoding="utf-8")
+        flags = flags_of(text)
         if not flags:
             sys.exit(f"{file}: has no launch line")
+        release = release_of(text)
+        if release.split()[-1] not in (version, Path(folder).name):
+            bad += 1
+            print(f"{file}: is of {release}, not of what lies in {folder}: not checked")
+            continue
         config = config_class(Path(folder), latent="multi_latent_attention" in flags)
         fields = {field.name: field for field in dataclasses.fields(config)}
         try:
