@@ -4,6 +4,7 @@ import pytest
 import round_jobs
 from round_jobs import MIB, SMALL, each_us, exposed_us, hidden_us, line, memory, near, ring_us
 
+import costmodel as cm
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.step.price import price as price_by_closed_forms
 
@@ -313,3 +314,11 @@ def test_what_messages_take_beyond_the_wait_for_the_slowest_stage(vocab_size):
 
     assert 1e6 * float(line(est, "pp.send_recv.late").exposed_seconds) == near(11 * waits)
     assert float(line(est, "pp.send_recv.late").each_s) == 0
+
+
+def test_chunks_do_not_win_on_a_slow_network():
+    """Twice the messages of half the chunk: on 100 Gbit/s Ethernet plain 1F1B is faster, on InfiniBand it is not."""
+    job = {"model": "llama3-8b", "gpus": 64, "global_batch": 128, "seq_len": 8192, "tp": 1, "pp": 8}
+    for cluster, wins in (("dgx-h100-ndr", 4), ("cloud-h100-100gbe", 1)):
+        step_s = {vp: float(cm.estimate(**job, vp=vp, cluster=cluster).step_time_s) for vp in (1, 4)}
+        assert min(step_s, key=step_s.__getitem__) == wins

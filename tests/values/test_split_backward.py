@@ -6,10 +6,10 @@ from round_jobs import SMALL, line, near, price, step_us
 from test_pipeline import EMBEDDING, HEAD, LAYER, times
 
 import costmodel as cm
-from costmodel.bill.lines import sum_exposed
-from costmodel.estimates.pipeline_run import lines_after, run_pipeline
+from costmodel.estimates.pipeline_run import billed_pipeline_s, run_pipeline
 from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code, task_orders
+from costmodel.step.price import price as price_by_closed_forms
 
 
 def bubble(name, p, m, f, b, w, **more):
@@ -18,12 +18,11 @@ def bubble(name, p, m, f, b, w, **more):
 
 
 def pipeline_times(est):
-    """What the bill charges for a pipeline, and what its simulation takes. [s]"""
+    """What closed forms charge for a pipeline, and what its simulation takes. [s]"""
     run = run_pipeline(est)
     assert run.is_whole
-    ends = [line for line in est.bill.time_lines if line.axis == "pp" and line.phase != "step"]
-    charged_s = float(est.step_time_s) - float(sum_exposed([*lines_after(est.bill), *ends]))
-    return charged_s, run.timeline.makespan_s()
+    by_closed_forms = price_by_closed_forms(est.job, every_stage=True)
+    return billed_pipeline_s(by_closed_forms.bill), run.timeline.makespan_s()
 
 
 def simulated(name, p, m, f, b, w, *, synchronized=False):
