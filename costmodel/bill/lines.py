@@ -215,24 +215,6 @@ def memory_line(
     )
 
 
-def host_line(
-    name: str,
-    *,
-    part: MemoryPart,
-    axis: Axis,
-    category: Category | None = None,
-    formula: str = "",
-    terms: Mapping[str, ArrayLike] | None = None,
-    made: Quantity | None = None,
-    source: str,
-) -> HostLine:
-    """Build a `HostLine` as `memory_line` does a `MemoryLine`."""
-    line = memory_line(
-        name, part=part, axis=axis, category=category, formula=formula, terms=terms, made=made, source=source
-    )
-    return HostLine(*line)
-
-
 def any_nonzero(mask: ArrayLike) -> bool:
     """Tell whether something holds, or is not zero, in some layout; of one layout it is no reduction."""
     array = np.asarray(mask)

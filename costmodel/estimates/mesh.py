@@ -14,7 +14,7 @@ from costmodel.base.words import DEVICE, errors_called
 from costmodel.describe.jobs.fields import PLACE_FIELDS
 from costmodel.describe.jobs.job import spelled_out
 from costmodel.describe.jobs.keywords import JobKeywords, shows
-from costmodel.describe.jobs.layout import place_groups
+from costmodel.describe.jobs.layout import place_groups, require_ranks
 from costmodel.describe.jobs.merge import placement
 from costmodel.describe.jobs.reading import keywords
 from costmodel.estimates.priced_job import PricedJob
@@ -53,22 +53,8 @@ def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Re
 
     Degrees that do not divide the GPUs, and a cluster that is too small, are a `LayoutError`.
     """
-    gpus, product = float(layout.gpus), float(layout.tp * layout.cp * layout.pp)
-    if gpus % product:
-        raise LayoutError(
-            f"layout: tp·cp·pp = {float(layout.tp):.0f}·{float(layout.cp):.0f}·{float(layout.pp):.0f} = "
-            f"{product:.0f} does not divide gpus = {gpus:.0f}"
-        )
-    if (gpus / float(layout.pp)) % float(layout.ep * layout.etp):
-        raise LayoutError(
-            f"layout: ep·etp = {float(layout.ep):.0f}·{float(layout.etp):.0f} does not divide "
-            f"tp·cp·dp = {gpus / float(layout.pp):.0f}"
-        )
-    group, ranks = float(layout.shard_group), gpus / float(layout.tp * layout.pp)
-    if layout.zero_stage > 0 and group > 0 and ranks % group:
-        raise LayoutError(
-            f"layout: shard_group = {group:.0f} does not divide dp·cp = {ranks:.0f}; 0 shards over all of it"
-        )
+    require_ranks(layout)
+    gpus = float(layout.gpus)
     if gpus > cluster.max_gpus:
         raise LayoutError(
             f"gpus: {gpus:.0f} is more than cluster {cluster.name} can hold ({cluster.max_gpus})"

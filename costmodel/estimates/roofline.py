@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.answer import Answer
+from costmodel.base.answer import Answer, columns_of
 from costmodel.bill.formula import evaluate_steps
 from costmodel.bill.lines import TimeLine, broadcast_sum, sum_exposed
 from costmodel.estimates.estimate import Estimate
@@ -177,6 +177,12 @@ def _advice(est: Estimate, axis: str, tier: str, code: int, exposed: float) -> s
     return "fewer virtual stages, or pp_overlap"
 
 
+_COLUMNS = (
+    *("kind", "name", "tier", "flops", "bytes", "flops_per_byte", "ridge_flops_per_byte"),
+    *("seconds", "share", "verdict"),
+)
+
+
 class Roofline(Answer):
     """Operators of one job under the GPU's roofs, and its axes against the tiers of the fabric."""
 
@@ -260,20 +266,15 @@ class Roofline(Answer):
     def columns(self) -> dict[str, list[Any]]:
         """Return operators and axes as columns, a row each."""
         hbm, nothing = self.est.job.cluster.accelerator.memory_bandwidth_bytes_per_s, math.nan
-        operators, axes = self.operators, self.axes
-        ridges = [row.peak_flops_per_s / hbm if row.flops else nothing for row in operators]
-        return {
-            "kind": ["operator"] * len(operators) + ["axis"] * len(axes),
-            "name": [*(row.name for row in operators), *(row.axis for row in axes)],
-            "tier": ["none"] * len(operators) + [row.tier for row in axes],
-            "flops": [row.flops for row in operators] + [nothing] * len(axes),
-            "bytes": [*(row.moved_bytes for row in operators), *(row.sent_bytes for row in axes)],
-            "flops_per_byte": [*(row.intensity for row in operators), *(row.intensity for row in axes)],
-            "ridge_flops_per_byte": [*ridges, *(row.ridge for row in axes)],
-            "seconds": [row.seconds for row in operators] + [nothing] * len(axes),
-            "share": [*(row.share for row in operators), *(row.exposed for row in axes)],
-            "verdict": [*(row.bound for row in operators), *(row.regime for row in axes)],
-        }
+        rows: list[tuple[Any, ...]] = []
+        for one in self.operators:
+            ridge = one.peak_flops_per_s / hbm if one.flops else nothing
+            work = one.flops, one.moved_bytes, one.intensity, ridge
+            rows.append(("operator", one.name, "none", *work, one.seconds, one.share, one.bound))
+        for axis in self.axes:
+            sent = nothing, axis.sent_bytes, axis.intensity, axis.ridge, nothing
+            rows.append(("axis", axis.axis, axis.tier, *sent, axis.exposed, axis.regime))
+        return columns_of([dict(zip(_COLUMNS, row, strict=True)) for row in rows])
 
 
 def roofline(est: Estimate) -> Roofline:

@@ -19,13 +19,13 @@ from costmodel.bill.lines import (
     Axis,
     Bill,
     Category,
+    HostLine,
     HostWay,
     Line,
     Phase,
     TimeLine,
     any_nonzero,
     broadcast_sum,
-    host_line,
     memory_line,
     sum_exposed,
     time_line,
@@ -124,7 +124,7 @@ def _activations(step: Step, bill: Bill) -> tuple[list[_Way], list[Line]]:
     }
     return [out, out._replace(phase="backward", host_way="in", window_s=stage.backward_each_s)], [
         memory_line("offloaded.activations", made=away.then("away_bytes", "-away_bytes"), **shared),
-        host_line("host.activations", made=of_hosts, **shared),
+        HostLine(*memory_line("host.activations", made=of_hosts, **shared)),
     ]
 
 

@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.bill.lines import (
     Array,
     Bill,
+    HostLine,
     MemoryLine,
     MemoryPart,
     any_nonzero,
     broadcast_sum,
-    host_line,
     memory_line,
     without_constant_axes,
 )
@@ -138,13 +138,12 @@ def memory_lines(step: Step) -> list[MemoryLine]:
         lines += _host_lines(step)
     if host.offload_parameters and any_nonzero(shards):
         lines.append(
-            host_line(
-                "host.parameters",
-                part="parameters",
-                axis="dp",
-                formula="gpus_per_host * size_bytes",
-                terms={"gpus_per_host": placed.gpus_per_host[..., None], "size_bytes": fetched_bytes(step)},
-                source="ZeRO-Infinity, arXiv:2104.07857, section 5.1",
+            _host_line(
+                placed,
+                "parameters",
+                "gpus_per_host * size_bytes",
+                {"size_bytes": fetched_bytes(step)},
+                "ZeRO-Infinity, arXiv:2104.07857, section 5.1",
             )
         )
     if placed.policy.sync_every > 1:
@@ -297,21 +296,28 @@ def _host_lines(step: Step) -> list[MemoryLine]:
     if offloaded:
         kept["gradients"] = DTYPE_BYTES["fp32"]
     return [
-        host_line(
-            f"host.optimizer.{name}",
-            part="gradients" if name == "gradients" else "optimizer",
-            axis="dp",
-            formula="gpus_per_host * bytes_per_param * params",
-            terms={
-                "gpus_per_host": placed.gpus_per_host[..., None],
-                "bytes_per_param": width,
-                "params": placed.optimizer_params(step.trained),
-            },
-            source=_OFFLOADED if offloaded else placed.optimizer.source,
+        _host_line(
+            placed,
+            f"optimizer.{name}",
+            "gpus_per_host * bytes_per_param * params",
+            {"bytes_per_param": width, "params": placed.optimizer_params(step.trained)},
+            _OFFLOADED if offloaded else placed.optimizer.source,
         )
         for name, width in kept.items()
         if any_nonzero(width)
     ]
+
+
+def _host_line(
+    placed: PlacedJob, name: str, formula: str, terms: Mapping[str, ArrayLike], source: str
+) -> HostLine:
+    """Build the line of what the GPUs of a host keep in its memory."""
+    part: MemoryPart = "parameters" if name == "parameters" else "optimizer"
+    part = "gradients" if name == "optimizer.gradients" else part
+    terms = {"gpus_per_host": placed.gpus_per_host[..., None], **terms}
+    return HostLine(
+        *memory_line(f"host.{name}", part=part, axis="dp", formula=formula, terms=terms, source=source)
+    )
 
 
 def fetched_bytes(step: Step) -> Array:

@@ -89,9 +89,8 @@ def gpus_needed(job: Mapping[str, Any], tokens: float, days: float, **run_option
     settings = {key: value for key, value in job.items() if key not in ("gpus", "dp", "tokens")}
     probe = layout_of_job({**spelled_out(settings), "gpus": 1})
     replica = round(float(probe.tp * probe.cp * probe.pp))
-    sequences = read("global_batch", settings["global_batch"]) // round(float(probe.micro_batch))
     best_days, refusal = float("inf"), ""
-    for dp in divisors(sequences):
+    for dp in divisors(read("global_batch", settings["global_batch"])):
         try:
             found = run_of(estimate(**settings, gpus=replica * int(dp)), tokens, **run_options)
         except LayoutError as error:

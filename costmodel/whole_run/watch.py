@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 import numpy as np
 
 from costmodel.base.answer import Answer
-from costmodel.bill.quantity import Figure, quantity
+from costmodel.bill.quantity import Figure
 from costmodel.describe.jobs.fields import JOB_FIELDS, RUN_FIELDS
 from costmodel.describe.jobs.keywords import RunKeywords, shows
 from costmodel.describe.jobs.reading import keywords
@@ -36,9 +36,6 @@ RECENT_LINES = 20
 
 _ALIKE = 0.1
 """How far lines of one level lie apart; less than what a jump that is worth telling takes. [-]"""
-
-_CALENDAR_DAYS = "steps_left * extra_s / effective_time / day_s"
-_DOLLARS = "extra_days * 24 * gpus * price"
 
 
 class Band(NamedTuple):
@@ -141,14 +138,8 @@ class Watch(Answer):
         """Calendar days that the rest takes beyond what is expected, failures counted as they go. [d]"""
         if self.run is None:
             return None
-        made = quantity(
-            _CALENDAR_DAYS,
-            steps_left=self.steps_left or 0.0,
-            extra_s=self.step_time_s - self.band.middle_s,
-            effective_time=self.run.effective_training_time_ratio,
-            day_s=DAY_S,
-        )
-        return float(made.value)
+        longer_s = (self.steps_left or 0.0) * (self.step_time_s - self.band.middle_s)
+        return longer_s / self.run.effective_training_time_ratio / DAY_S
 
     @property
     def paid_spare_nodes(self) -> int:
@@ -161,13 +152,7 @@ class Watch(Answer):
         if self.run is None or self.run.price_usd_per_gpu_hour is None:
             return None
         spare = self.paid_spare_nodes * self.est.job.cluster.gpus_per_node
-        made = quantity(
-            _DOLLARS,
-            extra_days=self.extra_days or 0.0,
-            gpus=self.run.gpus + spare,
-            price=self.run.price_usd_per_gpu_hour,
-        )
-        return float(made.value)
+        return (self.extra_days or 0.0) * 24.0 * (self.run.gpus + spare) * self.run.price_usd_per_gpu_hour
 
     def to_dict(self) -> dict[str, Any]:
         """Return the look as numbers and texts."""

@@ -159,6 +159,13 @@ def test_budget_forwards_and_backwards():
     shares = [table["days_p90"][n] / table["train_usd_p90"][n] for n in range(len(table["rule"]))]
     assert shares == pytest.approx([shares[0]] * len(shares))
     assert best.train_usd + best.serve_usd < optimal.train_usd + optimal.serve_usd
+    # Training costs what its FLOPs are of those that the money buys; what samples leave is for training.
+    shared = budget(dollars=1e6, answers=1e6, pass_rate="8B/15T: 0.3; 70B/15T: 0.5", served_tokens=1e12)
+    for way in (*shared.choices, *shared.solved):
+        flops = 6.0 * way.num_params * way.tokens
+        assert way.train_usd == pytest.approx(1e6 * flops / shared.training_flops, rel=1e-6)
+    for way in shared.solved:
+        assert way.train_usd + way.serve_usd == pytest.approx(1e6)
 
 
 ANSWERS = "budget --budget=1e6 --answers=1M"

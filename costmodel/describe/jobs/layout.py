@@ -129,6 +129,7 @@ class Problem(NamedTuple):
 
 
 _RULES = read_rows(Path(__file__).parents[1] / "data" / "layout_rules.csv")
+_OF_RANKS = ("gpus_not_divisible", "expert_ranks_not_divisible", "shard_group_not_divisible")
 _OF_MODEL = (
     *("ffn_size", "shared_expert_ffn_size", "expert_ffn_size", "num_layers", "num_experts"),
     "layer_embedding_size",
@@ -175,6 +176,16 @@ def layout_problems(
         Problem(code, np.asarray(bad, dtype=bool), sentence, numbers)
         for code, bad, sentence in [rules[0], *heads, *rules[1:]]
     ]
+
+
+def require_ranks(layout: Layout) -> None:
+    """Refuse one layout whose degrees do not divide its ranks, by the rules that need no model."""
+    numbers = {field.name: float(getattr(layout, field.name)) for field in fields(layout)}
+    product = numbers["tp"] * numbers["cp"] * numbers["pp"]
+    numbers |= {"product": product, "stage_ranks": numbers["gpus"] / numbers["pp"], "dp": float(layout.dp)}
+    for row in _RULES:
+        if row["code"] in _OF_RANKS and evaluate(row["broken"], numbers):
+            raise LayoutError(f"layout: {row['sentence'].format(**numbers)}")
 
 
 def place_groups(layout: Layout, cluster: Cluster, order: Sequence[str]) -> Mesh:
