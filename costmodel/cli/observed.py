@@ -133,7 +133,7 @@ def kernels(
     """
     costmodel observed calibrate runs mine.csv --write site.yaml
     costmodel observed calibrate runs job.yaml=5.21s,61GiB
-    costmodel observed calibrate runs job.yaml=train.log other.yaml=train-2.log
+    costmodel observed calibrate runs job.yaml=train.log
     costmodel observed calibrate runs a.yaml b.yaml --write site.yaml && costmodel plan job.yaml --site site.yaml
     """,
     group=calibrate,
