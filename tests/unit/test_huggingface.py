@@ -82,8 +82,9 @@ def test_windows():
     qwen = {**CONFIGS["qwen3-32b"], **windows}
     assert model_from_hf_config(qwen).sliding_window == 4096
     assert model_from_hf_config({**qwen, "max_window_layers": 64}).sliding_window == 0
-    late = model_from_hf_config({**qwen, "max_window_layers": 32})
-    assert late.attention_pattern == "f" * 32 + "w" * 32
+    late = {**qwen, "max_window_layers": 32}
+    assert model_from_hf_config(late).attention_pattern == "f" * 32 + "w" * 32
+    assert model_from_hf_config({**late, "use_sliding_window": False}).sliding_window == 0
 
 
 def test_multimodal_config_is_read_from_its_text_part():

@@ -6,7 +6,6 @@ from small_configs import CARDS, ENCODERS, GROUPED, PUBLISHED, SEVEN, TINY, WIDE
 import costmodel as cm
 from costmodel.base.errors import CostModelError, ModelConfigError
 from costmodel.describe.models.huggingface import read_hf_config
-from costmodel.describe.models.huggingface_keys import by_name
 from costmodel.step.anatomy.params import model_flops_per_token, num_active_params, num_params
 
 
@@ -40,13 +39,6 @@ def test_irregular_windows_and_experts_become_patterns():
         "moe-window",
         "dense",
     ]
-
-
-def test_windows_of_a_qwen_begin_late_and_only_where_they_are_switched_on():
-    config = {**GROUPED, "model_type": "qwen2", "sliding_window": 64, "max_window_layers": 1}
-    for use, pattern in ((True, "fwww"), (False, "")):
-        model = read_hf_config({**config, "use_sliding_window": use}).model
-        assert (model.attention_pattern, model.sliding_window) == (pattern, 64 * use)
 
 
 def test_patterns_that_contradict_are_refused():
@@ -173,14 +165,6 @@ def test_a_llama_3_of_metas_own_file():
     assert num_params(read_hf_config(config, "x").model) == 8_030_261_248
     with pytest.raises(ModelConfigError, match="missing 'vocab_size'"):
         read_hf_config({**config, "vocab_size": -1}, "x")
-
-
-def test_a_wrapper_knows_the_type_of_its_language_model():
-    inner = {**LLAMA, "num_key_value_heads": 8, "head_dim": 128}
-    for outer in ("qwen3_vl", "qwen2_5_vl", "glm4v", "mistral3", "voxtral", "internvl"):
-        model = read_hf_config({"model_type": outer, "text_config": inner}, "x").model
-        alone = read_hf_config({**inner, "model_type": by_name("inner_type")[outer]}, "x").model
-        assert num_params(model) == num_params(alone) > 5e9
 
 
 def test_encoders_see_all_tokens_and_have_published_sizes():
