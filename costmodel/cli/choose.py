@@ -67,20 +67,9 @@ def plan(
 
     job = merged_job(given, several=True) if given.get("job") else {}
     if is_rl(job):
-        flags = {
-            "--details": target.details,
-            "--tokens": given.get("tokens"),
-            "--why-not": why_not,
-            "--top": top,
-            f"--emit {emit}": emit and emit != opt.JOB,
-            "--save": save,
-            "--commands": commands,
-            "--start": start,
-            "--days": days,
-            "--plot": plot or figure,
-            "--check": check,
-        }
-        refuse_flags(flags, "a plan of reinforcement learning has none; it has --emit job")
+        refusal = "a plan of reinforcement learning has none; it has --emit job"
+        taken = ("emit",) if emit == opt.JOB else ()
+        refuse_flags(given, refusal, taken, details=target.details, tokens=given.get("tokens"))
         return _plan_rl(cm.plan_rl(**job), given, target, emit)
     draw = planned_figure("Plan", plot, target, figure)
     folder = checked_folder(save, target.force) if save else None

@@ -48,6 +48,15 @@ def _own_flags(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [opt.flag(function.__name__, name, kinds[name]) for name in named]
 
 
+def _changed(own: Iterable[inspect.Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags of a command itself that have another value than by default, under the names that people type."""
+    return {
+        p.default.param_decls[0].removeprefix("--").partition("/")[0]: values[p.name]
+        for p in own
+        if isinstance(p.default, OptionInfo) and p.default.param_decls and values[p.name] != p.default.default
+    }
+
+
 def _joined(name: str, value: Any, several: bool) -> Any:
     """Return what a flag was given that may be repeated or hold several values: one text, or the texts of orders."""
     field = FIELD.get(name)
@@ -108,6 +117,7 @@ def command(
             if "given" in wanted:
                 flags = {p.name: _joined(p.name, values[p.name], several) for p in job}
                 flags["note"] = notes.append
+                flags["own"] = _changed(own, values)
                 if not isinstance(values.get("job"), list):
                     file, machine = job_and_machine(values.get("job") or "", flags.pop("machine", ""))
                     (keywords if "job" in keywords else flags)["job"] = file
@@ -193,11 +203,11 @@ def priced(given: Mapping[str, Any]) -> Estimate:
     return est
 
 
-def refuse_flags(flags: Mapping[str, Any], why: str) -> None:
-    """Refuse the first of some flags that has a value."""
-    for flag, value in flags.items():
-        if value:
-            raise CostModelError(f"{flag}: {why}")
+def refuse_flags(given: Mapping[str, Any], why: str, taken: Iterable[str], **more: Any) -> None:
+    """Refuse the first of a command's own flags, and of `more`, that has another value than by default, but for those `taken`."""
+    for name, value in (given["own"] | more).items():
+        if value and name not in taken:
+            raise CostModelError(f"--{name.replace('_', '-')}: {why}")
 
 
 def read_flags(given: Mapping[str, Any], *, several: bool = False) -> dict[str, Any]:

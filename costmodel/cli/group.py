@@ -54,7 +54,8 @@ class Command(TyperCommand):
         """Write the arguments, and the flags that are used most or all."""
         flags = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         if _EVERY not in ctx.meta and len(flags) > SHOWN_FLAGS + 2:
-            ranked = sorted(flags, key=lambda one: _rank(str(one.name)))
+            order = {name: place for place, name in enumerate(_FIRST)}
+            ranked = sorted(flags, key=lambda one: order.get(str(one.name), len(order)))
             shown = {one.name for one in ranked[:SHOWN_FLAGS]} | {"help", "help_all"}
             for one in flags:
                 one.hidden = one.hidden or one.name not in shown  # type: ignore[attr-defined]
@@ -71,10 +72,6 @@ _FIRST = (
     *("zero_stage", "format", "out", "csv"),
 )
 """Flags by how often they are used; the others follow as they stand."""
-
-
-def _rank(name: str) -> int:
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
 def print_whole_help(ctx: typer.Context, wanted: bool) -> None:

@@ -80,18 +80,10 @@ def estimate(
     from costmodel.describe.jobs.merge import is_rl, names_no_degree
 
     if is_rl(job):
-        flags = {
-            "--samples": samples,
-            "--expect": expect,
-            "--html": html,
-            "--trace": trace,
-            "--roofline": roofline,
-            "--details": target.details,
-            "--all-lines": every_line,
-            "--start": start,
-            "--tokens": job.get("tokens"),
-        }
-        refuse_flags(flags, "is of a training step; this is one of reinforcement learning")
+        why = "is of a training step; this is one of reinforcement learning"
+        refuse_flags(
+            given, why, ("plot", "figure", "check"), details=target.details, tokens=job.get("tokens")
+        )
         return _estimate_rl(job, target, check, plot, figure)
     draw = planned_figure("Estimate", plot, target, figure)
     if start and not html:

@@ -9,39 +9,16 @@ import sys
 from typing import TextIO
 
 _SPELT = {
-    "−": "-",
-    "–": "-",
-    "—": "-",
-    "─": "-",
-    "━": "-",
-    "╺": "-",
-    "╸": "-",
-    "│": "|",
-    "…": "...",
-    "×": "x",
-    "÷": "/",
-    "·": "*",
-    "≤": "<=",
-    "≥": ">=",
-    "≈": "~",
-    "→": "->",
-    "±": "+-",
-    "µ": "u",
-    "α": "alpha",
-    "β": "beta",
-    "γ": "gamma",
-    "√": "sqrt",
-    "⁻": "^-",
-    "¹": "^1",
-    "²": "^2",
-    "³": "^3",
-    "°": "deg",
-    "“": '"',
-    "”": '"',
-    "’": "'",
-    "•": "*",
+    **dict(zip("−–—─━╺╸│×÷·µ“”’•", '-------|x/*u""\'*', strict=True)),
     **dict(zip("█▓▒░▚▤◆▥◇▦▞╱┃●★", "#=o.%+@x&-$/|O*", strict=True)),  # what figures in a terminal are made of
-    **{chr(0x2070 + digit): f"^{digit}" for digit in (0, 4, 5, 6, 7, 8, 9)},
+    **dict(
+        zip(
+            "…≤≥≈→±αβγ√⁻°",
+            ["...", "<=", ">=", "~", "->", "+-", "alpha", "beta", "gamma", "sqrt", "^-", "deg"],
+            strict=True,
+        )
+    ),
+    **{character: f"^{digit}" for digit, character in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }
 """What stands for a character that an encoding does not have."""
 

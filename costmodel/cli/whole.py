@@ -70,15 +70,8 @@ def run(
             raise cm.CostModelError(
                 "--steps: a run of reinforcement learning takes one job file and its steps"
             )
-        refuse_flags(
-            {
-                "--tokens": first.get("tokens"),
-                "--start": start,
-                "--expect": expect,
-                "--on-failure any": all_ways,
-            },
-            "is of a training run; this is one of reinforcement learning",
-        )
+        why = "is of a training run; this is one of reinforcement learning"
+        refuse_flags(given, why, ("steps", "check"), tokens=first.get("tokens"), on_failure=all_ways)
         campaign = cm.run_rl(steps=steps, **first)
         target.show(campaign)
         if check and not campaign.step.fits:

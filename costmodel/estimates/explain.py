@@ -220,7 +220,7 @@ def _shown_steps(formula: str, terms: Mapping[str, float], unit: str) -> tuple[S
     known = dict(terms)
     shown = []
     for name, expression, value in evaluate_steps(formula, terms):
-        with_numbers = _put_in(expression, known)
+        with_numbers = ast.unparse(_Numbers(known).visit(ast.parse(expression, mode="eval")))
         if name:
             known[name] = float(value)
         shown.append(ShownStep(name, expression, with_numbers, float(value), unit_of(name) if name else unit))
@@ -239,11 +239,6 @@ class _Numbers(ast.NodeTransformer):
             return node
         text = number_text(self.known[node.id])
         return ast.Name(f"({text})" if text.startswith("-") else text, node.ctx)
-
-
-def _put_in(expression: str, known: Mapping[str, float]) -> str:
-    """Return an expression with its numbers in place of names."""
-    return ast.unparse(_Numbers(known).visit(ast.parse(expression, mode="eval")))
 
 
 def with_unit(value: float, unit: str) -> str:

@@ -390,7 +390,6 @@ def front_grid(plan: Plan) -> Grid:
     total = len(table["rank"])
     shown = range(0, total, max(1, -(-total // _FRONT_ROWS)))
     own = _row_cells(plan, table) | _of_table(table)
-    own.pop("Simulated >", None)
     note = f"showing {len(shown)} of {total}; --format json has all" if len(shown) < total else ""
     title = f"Pareto front: {plan.question.objective} vs. memory"
     return table_of("layouts", shown, own, title=title, note=note)

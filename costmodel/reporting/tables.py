@@ -143,7 +143,7 @@ def spent_text(est: Estimate, *, sources: bool = False) -> str:
     cost = ""
     if price is not None:
         mixed = mixed_note(job.cluster)
-        each = price_text(job.cluster) if sources else f"${price:,.2f} each{f' ({mixed})' if mixed else ''}"
+        each = price_text(job.cluster) if sources else f"${price:,.2f}{f' ({mixed})' if mixed else ''}"
         cost = f", ${price * hours:,.0f} at {each}"
     text = "{0:count} in {1:days}, {2:,.0f} GPU-hours{cost}, no failures{ends}"
     ends = _spent_range(est.samples)
