@@ -100,7 +100,7 @@ def imported(raw: Mapping[str, Any], given: Mapping[str, Any]) -> Draft:
     return draft
 
 
-def beside_flags(text: str) -> tuple[int | None, dict[str, Any]]:
+def stage_and_switches(text: str) -> tuple[int | None, dict[str, Any]]:
     """Return stage and switches that a configuration inside a script, or beside it, states; none if it is unreadable."""
     try:
         config = _values(parse_json(text, "ds_config"))

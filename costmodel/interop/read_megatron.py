@@ -17,7 +17,7 @@ from costmodel.interop.framework import FrameworkConfigError, Imported, known_mo
 from costmodel.interop.keys import Flags, matches
 from costmodel.interop.megatron_job import MEGATRON, gpus_of, read_flags
 from costmodel.interop.shell import Launch, Script, follow, gpus_per_node, options_of
-from costmodel.interop.shell_words import is_unknown, missing_in, without_marks
+from costmodel.interop.shell_words import UNKNOWN, UNSET, is_unknown, missing_in, without_marks
 from costmodel.interop.text_file import TextFile, read_text
 
 _TELLING = (
@@ -76,7 +76,7 @@ def _unknown_words(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     for before, word in pairwise(words):
         flag = before if before.startswith("--") else flag
         is_value = flag not in MEGATRON.used and MEGATRON.knows(flag)
-        if word.startswith("\ue002") and not before.startswith("-") and not is_value:
+        if word.startswith(UNKNOWN) and not before.startswith("-") and not is_value:
             yield before, word
 
 
@@ -166,7 +166,7 @@ def _of_bridge(words: list[str], followed: Script, given: Mapping[str, Any]) -> 
 def _require_sourced(words: Sequence[str], followed: Script) -> None:
     """Refuse words that may hold flags and are not set, where a file that may set them was not read."""
     for before, word in pairwise(words):
-        if followed.unread and word.startswith("\ue000") and not without_marks(word) and before[:1] != "-":
+        if followed.unread and word.startswith(UNSET) and not without_marks(word) and before[:1] != "-":
             name = missing_in(word)[1:].split()[0]
             raise FrameworkConfigError(
                 f"${name} may hold flags and is not set; {followed.unread[0]}, which is sourced, was not read: "
@@ -327,7 +327,7 @@ def _take_defaults_of_forks(flags: Flags, words: Sequence[str]) -> None:
 
 def _take_deepspeed(flags: Flags, followed: Script, file: TextFile, draft: Draft, *, stated: bool) -> None:
     """Take stage and offload from the DeepSpeed configuration that the script writes or that lies beside it."""
-    from costmodel.interop.deepspeed import beside_flags
+    from costmodel.interop.deepspeed import stage_and_switches
 
     stated = stated or "--zero-stage" in flags.raw
     named, text = _deepspeed_config(flags, followed, file)
@@ -340,7 +340,7 @@ def _take_deepspeed(flags: Flags, followed: Script, file: TextFile, draft: Draft
             )
             draft.warnings.append(f"--deepspeed-config {named}: is not beside the script; its offload {lost}")
         return
-    stage, switches = beside_flags(without_marks(text))
+    stage, switches = stage_and_switches(without_marks(text))
     if not stated and stage is not None and stage != draft["zero_stage"]:
         draft.job["zero_stage"] = stage
         draft.notes.append(f"DeepSpeed's configuration: ZeRO stage {stage}")

@@ -57,6 +57,19 @@ def test_words_that_may_hold_flags_are_said(tmp_path):
     )
 
 
+def test_words_of_a_file_that_was_not_read_are_refused(tmp_path):
+    script = f"source ../conf/model.sh\ntorchrun --nproc_per_node 8 {TRAIN} $MODEL_ARGS\n"
+    with pytest.raises(CostModelError) as caught:
+        read(tmp_path, script)
+    assert str(caught.value).endswith(
+        "$MODEL_ARGS may hold flags and is not set; ../conf/model.sh, which is sourced, was not read: it is not there "
+        "or outside of the script's folder; give --allow-source DIR, or --env MODEL_ARGS=…"
+    )
+    # What sets up a shell sets no flags, and a value is no word of its own.
+    read(tmp_path, script.replace("../conf/model.sh", "venv/bin/activate"))
+    read(tmp_path, script.replace("$MODEL_ARGS", "--save $MODEL_ARGS"))
+
+
 def test_several_trainings_are_said(tmp_path):
     found = read(
         tmp_path,
