@@ -121,6 +121,14 @@ def test_columns_alone_tell_the_collective_where_two_are_not_possible(tmp_path):
         assert facts(sweeps(tmp_path, [COLUMNS, *rows(ranks, factor=factor)])[0])[:2] == known
 
 
+def test_ranks_by_the_ratio_of_two_rounded_rates(tmp_path):
+    """13/14 of 4.1 GB/s are printed as 3.81: 14.1 ranks, by 0.006 off 0.29 of one. At 3.5 GB/s that is 0.34, too much."""
+    slow = [[COLUMNS, *rows(14, factor=1.0, redop="none", speed=speed)] for speed in (4.1e9, 3.5e9)]
+    assert facts(sweeps(tmp_path, slow[0], collective="all_gather")[0])[:2] == ("all_gather", 14)
+    with pytest.raises(CostModelError, match="cannot be told without the list of devices; give --ranks"):
+        sweeps(tmp_path, slow[1], collective="all_gather")
+
+
 def test_tests_that_ran_beside_each_other(tmp_path):
     first, second = log(8, speed=2e11), log(8, program="all_gather_perf", factor=1.0, redop="none")
     mixed = [
