@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,6 +15,7 @@ from costmodel.bill.lines import Axis, Category, Cause, TimeLine, repeated, sum_
 from costmodel.describe.models.model import Model
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.generation.decode import decode_step, prefill_step
+from costmodel.generation.deployment import number_format
 from costmodel.generation.memory import largest_batch, weights_bytes
 from costmodel.generation.rl_job import RLJob
 from costmodel.generation.rollout import Lengths, Spans, rollout_spans
@@ -304,7 +305,7 @@ def refit_phases(job: RLJob, est: Estimate) -> list[Phase]:
         job.refit,
         tensors=float(num_tensors(job.model)),
         all_bytes=2.0 * num_params(job.model),
-        held_bytes=float(weights_bytes(job.served, job.split)) * 2.0 / job.served.weights.weight_bytes,
+        held_bytes=float(weights_bytes(replace(job.served, weights=number_format("bf16")), job.split)),
     )
     found = [Phase("refit", "training", (line,))]
     if job.optimizer_swap:

@@ -170,6 +170,10 @@ def test_the_engine_adds_its_host_and_its_kernels():
     engine = FREE._replace(step_s=1e-3, sequence_s=20e-6, kernel_s=2e-6)
     lines = seconds(decode_step(served("dense", engine=engine), Split(), 50, 100))
     assert lines["decode.kernels"] == pytest.approx(44 * 2e-6)
+    for precision, kernels in (("fp8", 44 + 4 * 6), ("nvfp4", 44 + 4 * 2), ("int8", 44)):
+        # Inputs of products are quantised by kernels of their own, where the machine has units for the format.
+        quantised = seconds(decode_step(served("dense", precision, engine=engine), Split(), 50, 100))
+        assert quantised["decode.kernels"] == pytest.approx(kernels * 2e-6)
     assert lines["decode.host.step"] == pytest.approx(1e-3)
     assert lines["decode.host.sequences"] == pytest.approx(1e-3)
     # A process serves all groups of a node; where it works beside the GPU, only what outlasts that is waited for.
@@ -283,7 +287,10 @@ def test_arrays_are_scalars_and_more_is_never_less(kind, batch, context, scale):
     few = step_s(here, splits, batch, context)
     assert np.all(scale * batch / more >= batch / few * (1 - 1e-9))
     assert np.all(step_s(here, splits, batch, scale * context) >= few)
-    assert np.all(largest_batch(here, splits, scale * context) <= largest_batch(here, splits, context))
+    fits = largest_batch(here, splits, context)
+    assert np.all(largest_batch(here, splits, scale * context) <= fits)
+    room = np.maximum(cache_room(here, splits).value, 0.0)
+    assert fits == pytest.approx(splits.dp * (room / cache_bytes(here, splits, context)))
     wider = Split(tp=np.asarray([1.0, 2.0, 4.0]))
     assert np.all(np.diff(cache_room(here, wider).value) > 0)
     assert np.all(np.diff(weights_bytes(here, wider)) < 0)

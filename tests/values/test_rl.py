@@ -12,12 +12,15 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_seconds
 from costmodel.generation.decode import decode_step
+from costmodel.generation.deployment import Split
+from costmodel.generation.memory import largest_batch
 from costmodel.generation.phases import (
     forward_lines,
     num_tensors,
     packed_sequences,
     refit_line,
     trainer_bytes,
+    training_batch,
 )
 from costmodel.generation.rollout import (
     exponential_lengths,
@@ -56,6 +59,7 @@ def test_exponential_lengths_have_their_mean_and_end_at_the_limit():
     assert found.mean == pytest.approx(864.66, rel=2e-3)
     assert float(found.quantile(1 - np.exp(-2.0))) == pytest.approx(2000.0, rel=2e-3)
     assert float(found.quantile(0.5)) == pytest.approx(1000 * np.log(2), rel=5e-3)
+    assert exponential_lengths(3200.0, 4000.0).mean == pytest.approx(3200.0, rel=2e-3)
     # Without a limit that matters, the residual life of an exponential length is the length itself.
     free = exponential_lengths(1000.0, 30000.0)
     assert free.mean_age == pytest.approx(1000.0, rel=0.01)
@@ -159,9 +163,10 @@ def test_tensors_of_a_checkpoint():
 
 
 def test_weights_are_sent_in_16_bits_whatever_the_engine_keeps_them_in():
-    """Half of 8 bits over 16: 6.98e9 elements of layers in 8 bits and 1.05e9 of tables in 16 are 18.2 GB, in 163 tensors."""
-    found = cm.estimate_rl(**APART, generation_precision="fp8", refit="bucketed")
-    assert seconds(found)["refit"] == pytest.approx(0.3 + 163 * 2e-4 + 18.2 / 25, rel=0.02)
+    """8.03e9 elements of 2 bytes are 16.06 GB, in 163 tensors."""
+    for precision in ("bf16", "fp8", "nvfp4"):
+        found = cm.estimate_rl(**APART, generation_precision=precision, refit="bucketed")
+        assert seconds(found)["refit"] == pytest.approx(0.3 + 163 * 2e-4 + 16.06 / 25, rel=0.002)
 
 
 REFITS = (
@@ -200,6 +205,9 @@ def test_packing_fills_sequences_and_padding_does_not():
     # Eight ranks of five sequences at a time.
     assert float(cm.estimate_rl(**SMALL, micro_batch=5).training.job.global_batch) % 40 == 0
     assert not any("padded" in said for said in packed.warnings)
+    # Several answers of 1,130 tokens attend within themselves; one that fills its sequence is not packed.
+    full = cm.estimate_rl(**{**SMALL, "response_len": 4000})
+    assert [training_batch(one.job, 8, 2).get("packed_len") for one in (packed, full)] == [1130, None]
 
 
 # --- phases ----------------------------------------------------------------------------------
@@ -303,6 +311,9 @@ def test_halves_apart_overlap_and_a_longer_lag_is_never_slower():
     assert float(slower["throughput_s"]) == pytest.approx(
         1.371 * float(steps[2].period.terms["throughput_s"])
     )
+    nemo = cm.estimate_rl(**{**APART, "rl_framework": "nemo-rl"})
+    framework = seconds(nemo)["framework"]
+    assert framework == pytest.approx(0.371 * (nemo.seconds_of("training") - framework))
     # With eight steps of lag the tail is gone: the step is what training or decoding takes at full batches.
     last = {name: float(value) for name, value in steps[-1].period.terms.items()}
     assert times[-1] == pytest.approx(max(last["training_s"], last["throughput_s"]))
@@ -335,6 +346,28 @@ def test_the_running_batch_of_halves_apart_meets_littles_law(changed):
         middle = (low + high) / 2
         low, high = (low, middle) if beyond(middle) >= 0 else (middle, high)
     assert terms["latency_s"] == pytest.approx(framework * longest * step_s(high), rel=1e-4)
+
+
+def test_a_rollout_of_replicas():
+    """All replicas wait for the longest of all 2,048 answers: ln 2048 + 0.577 scales of 1,000 tokens (Gumbel)."""
+    free = cm.estimate_rl(**{**SMALL, "max_response_len": 30_000})
+    assert float(free.spans.steps.sum()) == pytest.approx(1000 * (np.log(2048) + 0.577), rel=0.05)
+    # Answers that all take 4,000 tokens hold 2,000 of them on average, behind a prompt of 130.
+    equal = cm.estimate_rl(**{**SMALL, "response_len": 4000, "samples_per_prompt": 512})
+    assert equal.places == pytest.approx(
+        min(float(largest_batch(equal.job.served, Split(), 2130)), 1024), rel=1e-3
+    )
+    # Each GPU attends to as many prompts with two groups a replica as alone.
+    alone, apart = (
+        sum(line.exposed_seconds for line in found.phases[0].lines if "prefill.attention_core" in line.name)
+        for found in (
+            cm.estimate_rl(
+                **{**SMALL, "model": "qwen3-30b-a3b", "layout": "ep8", "generation_layout": layout}
+            )
+            for layout in ("tp1", "tp1 ep2 dp2")
+        )
+    )
+    assert float(apart) == pytest.approx(float(alone)) > 0
 
 
 def test_more_of_everything_costs_more():
@@ -608,6 +641,8 @@ def test_a_critic_is_held_beside_the_policy():
         kept = ("parameters", "gradients") if swap else ("parameters", "gradients", "optimizer")
         critic = trainer_bytes(policy.training, *kept)
         assert found.memory["critic"] == pytest.approx(critic)
+        if swap:
+            assert seconds(found)["sleep and wake"] == pytest.approx(2 * seconds(policy)["sleep and wake"])
         assert found.memory["training"] == pytest.approx(policy.memory["training"] + critic)
 
 
