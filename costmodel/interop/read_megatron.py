@@ -111,10 +111,9 @@ def _of_bridge(words: list[str], followed: Script, given: Mapping[str, Any]) -> 
             raise FrameworkConfigError(f"{key}: its value is not in the script: {missing_in(value)}")
         values[key.lstrip("+")] = without_marks(value)
     bridge = MEGATRON.more["bridge"]
-    message = (
-        row for name, row in bridge["recipes"].items() if re.fullmatch(name, named.removesuffix("_config"))
-    )
-    values = {**{key: value for row in message for key, value in row.items()}, **values}
+    for pattern, row in reversed(bridge["recipes"].items()):
+        if re.fullmatch(pattern, named.removesuffix("_config")):
+            values = {**row, **values}
     model = given.get("model") or known_model(bridge["models"].get(plain, plain), plain.replace("_", "-"))
     model = load_model(model) if isinstance(model, str) else model
     if model is None:

@@ -86,32 +86,3 @@ def test_the_commands_price_such_a_file_and_say_what_they_assume(tmp_path, capsy
         assert "old log-probs" in out
         assert ("tokens are assumed" in err) == (not lengths and file != ours)
     assert main(["run", str(path), "--steps", "10", "--response-len", "900", "--prompt-len", "130"]) == 0
-
-
-def test_what_the_examples_say_of_everything_is_known(tmp_path):
-    text = """
-grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16, dynamic_sampling_max_gen_batches: 10, batch_multiplier: 1}
-policy:
-  model_name: Qwen/Qwen3-8B
-  train_global_batch_size: 512
-  train_micro_batch_size: 4
-  logprob_batch_size: 4
-  max_total_sequence_length: 512
-  megatron_cfg: {enabled: true, freeze_moe_router: true, moe_router_dtype: fp64, converter_type: Qwen2ForCausalLM}
-  dtensor_cfg: {enabled: false, tensor_parallel_size: 1, lora_cfg: {enabled: false, dim: 8}}
-  dynamic_batching: {enabled: false, train_mb_tokens: 2048, logprob_mb_tokens: 2048, sequence_length_round: 64}
-  sequence_packing: {enabled: true, train_mb_tokens: 2048, logprob_mb_tokens: 2048, sequence_length_round: 64}
-  generation:
-    max_new_tokens: 512
-    mcore_generation_config: {num_cuda_graphs: 16, max_tokens: 16384}
-    vllm_cfg: {tensor_parallel_size: 1, num_last_layers_in_bf16: 0, vllm_metrics_logger_interval: 0.5}
-cluster: {gpus_per_node: 8, num_nodes: 1}
-"""
-    found = job_of(tmp_path, text)
-    assert found.ignored == ()
-    holds(found.job, prompts=32, samples_per_prompt=16, gpus=8, optimizer_steps=1)
-    with pytest.raises(cm.CostModelError, match=r"policy\.dynamic_batching\.batches: 3 is not understood"):
-        job_of(
-            tmp_path,
-            text.replace("sequence_length_round: 64}\n  sequence_packing", "batches: 3}\n  sequence_packing"),
-        )

@@ -185,7 +185,13 @@ def test_what_is_wrong_is_one_line_and_the_next_is_answered():
 
 
 def test_a_tool_prices_one_layout():
-    for lists in ({"recompute": [0]}, {"tp": [2]}, {"gpus": [8, 16]}, {"micro_batch": [1, 2]}):
+    for lists in (
+        {"recompute": [0]},
+        {"zero_stage": [0]},
+        {"tp": [2]},
+        {"gpus": [8, 16]},
+        {"micro_batch": [1, 2]},
+    ):
         with pytest.raises(cm.CostModelError, match=r"expected one layout, got [12]; give no lists"):
             estimate({"model": "dense-1b", "gpus": 8, "global_batch": 16, "seq_len": 2048, **lists})
 
