@@ -59,7 +59,7 @@ class Placed(NamedTuple):
     group: Group
     tiers: tuple[Tier, ...]
     flat_tier: int
-    concurrent: float = 1.0
+    concurrent: float
 
     @property
     def ranks(self) -> int:
@@ -183,20 +183,6 @@ def _flat_tier(cluster: Cluster, group: Group, tier: str | None) -> int:
     if tier is not None and tier not in names:
         raise LayoutError(f"tier: unknown {shown(tier)} in {cluster.name}; {choices_hint(tier, names)}")
     return names.index(tier) if tier is not None else max(int(slowest_tier(group)), 0)
-
-
-def flat_fabric(latency_s: float, bandwidth_bytes_per_s: float, ranks: int) -> Placed:
-    """Return a fabric of one tier that is a latency and a rate, nothing fitted."""
-    ranks = read("ranks", ranks)
-    tier = Tier(
-        name="flat",
-        size=ranks,
-        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-        latency_s=latency_s,
-        kind="",
-    )
-    n = np.asarray(float(ranks))
-    return Placed(Group(n, (n,)), (tier,), 0)
 
 
 def bus_bytes(name: str, size_bytes: Array, ranks: float) -> Array:
@@ -560,7 +546,12 @@ def collective(
     if latency_s is not None and bandwidth_bytes_per_s is not None:
         if cluster is not None or tier is not None or members_per_node is not None:
             raise LayoutError("alpha: a flat fabric takes no cluster, tier or members_per_node")
-        placed = flat_fabric(latency_s, bandwidth_bytes_per_s, ranks)._replace(concurrent=concurrent)
+        # One tier that is a latency and a rate, nothing fitted.
+        n = np.asarray(float(read("ranks", ranks)))
+        tier_of_all = Tier(
+            name="flat", size=int(n), bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s
+        )
+        placed = Placed(Group(n, (n,)), (tier_of_all,), 0, concurrent)
         where, device = f"{format_seconds(latency_s)} and {format_si(bandwidth_bytes_per_s, 'B/s')}", DEVICE
     else:
         named = DEFAULT_CLUSTER if cluster is None else cluster

@@ -2,7 +2,7 @@
 
 A stage that lies on those nodes alone runs its blocks in a share of the cluster's time; one that has nodes of both kinds
 waits for the slower. Where whole replicas lie on the faster nodes, they wait too, unless the batch is divided by speed.
-Stages get layers by speed where a pipeline layout says so, and have the memory of their own nodes.
+Balanced stages have layers by speed, so that none waits long; all have the memory of their own nodes.
 """
 
 from __future__ import annotations

@@ -64,6 +64,8 @@ def test_choices_cover_all_sizes_in_turn():
     assert [a.to_bytes for a in picks[:-1]] == [b.from_bytes for b in picks[1:]]
     assert picks[0].algorithm == "ll"
     assert picks[-1].algorithm == "ring"
+    assert choices("all-reduce", place(CLUSTER, 2))
+    assert not choices("all-reduce", place(CLUSTER, 1))
 
 
 def busbw(capsys, *arguments):

@@ -196,6 +196,7 @@ def test_wrong_input_is_one_line(files, capsys, change, message):
         ([1.0] * 30 + [3.0] * 30 + [1.5] * 6, 1.5),  # half way back
         ([1.0] * 30 + [1.5, 1.52, 1.48, 1.51, 1.49] * 4, 1.5),  # one level, all of it
         ([1.0] * 30 + [1.5] * 10 + [9.0] + [1.5] * 3, 1.5),  # one step is no level
+        ([1.0] * 30 + [1.5] * 15 + [1.56] * 5, 1.5),  # still the same level: its median
     ],
 )
 def test_a_step_now_is_that_of_the_last_level(tmp_path, factors, now):

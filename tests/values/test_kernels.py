@@ -6,6 +6,7 @@ from round_jobs import MOE, SMALL, cluster_file, each_us, near, price, product_u
 
 import costmodel as cm
 from costmodel.base.errors import RecipeError
+from costmodel.describe.hardware.kernels import AttentionPassBlock, MatmulBlock
 from costmodel.physics.kernels.roofline import (
     AttentionConstants,
     AttentionPassConstants,
@@ -63,6 +64,14 @@ def qkv_us(tokens=1000, model=SMALL, **constants):
 def math_us(waves, depth=1024, tile=128 * 128):
     """Microseconds of waves of a hundred whole tiles at 50 TFLOP/s."""
     return waves * 100 * tile * 2 * depth / 50e6
+
+
+def test_what_a_file_leaves_out_is_what_a_formula_takes_without():
+    product = MatmulBlock(**PLAIN).constants(100.0)
+    assert product == MatmulConstants(100.0, product.fixed_s, 0.5, 0.5)
+    of_pass = AttentionPassBlock(**PASS, peak_fractions={64: 0.5}).constants(100.0)
+    given = {"num_sms": 100.0, "fixed_s": of_pass.fixed_s, "memory_fraction": 0.5}
+    assert of_pass == AttentionPassConstants(head_dims=(64.0,), peak_fractions=(0.5,), **given)
 
 
 def test_whole_tiles():
