@@ -70,10 +70,7 @@ def _wrapped(grids: Sequence[Grid]) -> str:
 
 
 def view(state: State) -> Record:
-    """Return what a state shows: ``head``, ``body``, a ``figure`` with its ``label``, the job's ``point`` among layouts.
-
-    A plan and a report are asked for by themselves.
-    """
+    """Return what a state shows: ``head``, ``body``, a ``figure`` with its ``label``, the job's ``point`` among layouts."""
     shown: Record = {"head": "", "body": "", "figure": None, "label": "", "point": None}
     if state.view == "compare":
         return shown | {"head": "<h1>Job B against job A</h1>", "body": _compared(*state.jobs)}
@@ -198,11 +195,7 @@ def _overview(est: Estimate) -> Record:
 
 
 def bill_table(grid: Grid, opened: Mapping[str, str] | None = None, uses: tuple[str, int] = ("", 0)) -> str:
-    """Return a table whose lines are buttons.
-
-    `opened` is the HTML of the lines that are open, by key; `uses` says what a line is, where it is a layout that can be
-    made the job's, and how many layouts are counted before it.
-    """
+    """Return a table whose lines are buttons."""
     sides = [
         ("number" if column.number else "text")
         + (" minor" if column.title in _MINOR else "")

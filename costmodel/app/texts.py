@@ -67,10 +67,7 @@ def _values(job: Texts) -> dict[str, Any]:
 
 
 def plan_keywords(job: Texts, search: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keywords of `costmodel.plan`: a job whose layout is free, and what the search takes.
-
-    `search` has texts by field: values to try, constraints, and what replaces a field of the job.
-    """
+    """Return the keywords of `costmodel.plan`: a job whose layout is free, and what the search takes."""
     above: dict[str, Any] = {}
     for name, text in search.items():
         if text.strip():
@@ -184,10 +181,7 @@ def text_of(name: str, content: bytes) -> TextFile:
 
 
 def read_upload(name: str, content: bytes, form: Mapping[str, str] | None = None) -> tuple[Texts, JobFile]:
-    """Read a file of any kind from its bytes; return what it says as texts, and as it was read.
-
-    The `form` fills in what the file leaves open and other numbers of it follow from, such as the GPUs.
-    """
+    """Read a file of any kind from its bytes; return what it says as texts, and as it was read."""
     file = text_of(name, content)
     found, _ = job_of_file(file, {})
     fills = {name: text for name, text in (form or {}).items() if text and name not in found.keywords}

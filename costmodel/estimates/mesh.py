@@ -49,10 +49,7 @@ class MeshRow(NamedTuple):
 
 
 def mesh_rows(layout: Layout, cluster: Cluster, order: Sequence[str], recipe: Recipe) -> list[MeshRow]:
-    """Place one layout on a cluster and describe each axis, innermost first, then the experts' axes.
-
-    Degrees that do not divide the GPUs, and a cluster that is too small, are a `LayoutError`.
-    """
+    """Place one layout on a cluster and describe each axis, innermost first, then the experts' axes."""
     require_ranks(layout)
     gpus = float(layout.gpus)
     if gpus > cluster.max_gpus:

@@ -201,10 +201,7 @@ def lines_after(bill: Bill) -> list[TimeLine]:
 
 
 def durations(priced: Priced) -> Durations:
-    """Return how long one micro-batch takes on every pipeline rank of a single layout, by pass.
-
-    By chunk too where a rank holds several: a V's two, and those of the interleaved schedule, whole layers each.
-    """
+    """Return how long one micro-batch takes on every pipeline rank of a single layout, by pass."""
     parts = part_times(priced)
     by_stage = Durations(*(parts[part].exposed_s.sum(axis=0) for part in ("F", "I", "W")))
     ranks = int(priced.placed.layout.pp)

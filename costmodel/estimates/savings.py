@@ -67,10 +67,7 @@ def memory_savings(job: Job) -> list[Saving]:
 
 
 def time_savings(job: Job) -> list[Saving]:
-    """Price the changes of a pipeline that might shorten the step: virtual stages, the split, the order of axes.
-
-    The best of each kind is returned, and all of these together where that is better still.
-    """
+    """Price the changes of a pipeline that might shorten the step: virtual stages, the split, the order of axes."""
     if float(job.layout.pp) == 1:
         return []
     priced = _priced(job, [*_more_chunks(job), *_balanced(job), *_other_orders(job)], every_stage=True)

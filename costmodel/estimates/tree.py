@@ -32,10 +32,7 @@ def _parent(name: str, count: float, children: list[Node]) -> Node:
 
 
 def root_of(est: PricedJob) -> Node:
-    """Return the step of one layout as a tree of exposed seconds; its root is the step time.
-
-    Micro-batches are those of the slowest stage, and what runs once a step stands beside them.
-    """
+    """Return the step of one layout as a tree of exposed seconds; its root is the step time."""
     est.require_single("tree")
     priced = est.priced
     micro_batches = float(priced.placed.micro_batches)

@@ -34,10 +34,7 @@ UNEVEN = 1.2
 
 
 def warnings_of(est: PricedJob) -> list[str]:
-    """Return what somebody should know before running this job, most important first.
-
-    An estimate of many layouts has none; its columns say what fits.
-    """
+    """Return what somebody should know before running this job, most important first."""
     if est.job.layout.shape or est.shape:
         return []
     about = (

@@ -8,7 +8,6 @@ import numpy as np
 
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_bytes, format_seconds, format_si
-from costmodel.bill.lines import TimeLine
 from costmodel.estimates.mesh import MeshRow, MeshTable, RankTable
 from costmodel.estimates.priced_job import PricedJob
 
@@ -76,13 +75,9 @@ def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float
     total: dict[str, tuple[float, float, float]] = {}
     for line in est.bill.time_lines:
         if line.category == "communication":
-            dim = _dim_of(line, dims)
+            # Experts and replicas have an axis of their own.
+            dim = next((dim for dim in _WHERE.get(line.group, (line.group,)) if dim in dims), line.axis)
             sent, busy, exposed = total.get(dim, (0.0, 0.0, 0.0))
             more = float(np.asarray(line.bytes)), float(line.seconds), float(line.exposed_seconds)
             total[dim] = sent + more[0], busy + more[1], exposed + more[2]
     return total
-
-
-def _dim_of(line: TimeLine, dims: set[str]) -> str:
-    """Return the axis of the mesh that a line runs on: experts and replicas have their own."""
-    return next((dim for dim in _WHERE.get(line.group, (line.group,)) if dim in dims), line.axis)

@@ -149,11 +149,7 @@ _SLOTS = 120
 
 
 def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
-    """Draw what every pipeline rank does over the step, of so many tasks at most.
-
-    Few tasks are drawn one by one. Of many, a piece of the step shows by height how much of it a rank spends on each
-    pass, and a period from the middle of the step is drawn task by task below.
-    """
+    """Draw what every pipeline rank does over the step, of so many tasks at most."""
     run = run_pipeline(est) if most_tasks is None else run_pipeline(est, most_tasks=most_tasks)
     spread_s = sum(float(line.exposed_seconds) for line in lines_after(est.bill) if line.axis == "compute")
     # Host overhead is paid between kernels all along: tasks last longer by it, and what follows them is the rest.

@@ -67,10 +67,7 @@ def plan_grids(
 
 
 def plan_summary(plan: Plan, *, count: int | None = None, commands: bool = False) -> Summary:
-    """Return a plan in twenty lines: the best, three parallel layouts to benchmark, and what is gained by that.
-
-    Below it stand the best layouts and their commands where they are asked for.
-    """
+    """Return a plan in twenty lines: the best, three parallel layouts to benchmark, and what is gained by that."""
     short = _machines_summary(plan) if plan.has_machines else _single_summary(plan)
     requested = [
         *([top_grid(plan, count)] if count is not None else []),
@@ -286,7 +283,10 @@ def _row_cells(plan: Plan, table: Table) -> Cells:
         return str(table["zero_stage"][row]) + (f" / {group}" if group else "")
 
     def text(name: str) -> Form:
-        return lambda row: _plain_text(table[name][row])
+        truth = {True: "yes", False: "no"}
+        return lambda row: (
+            truth[bool(value)] if isinstance(value := table[name][row], bool | np.bool_) else str(value)
+        )
 
     differing: dict[str, tuple[str, set[Any]]] = {
         "Cluster": ("cluster", {job.cluster.name for job in jobs}),
@@ -309,10 +309,6 @@ def _row_cells(plan: Plan, table: Table) -> Cells:
         "Schedule": text("schedule"),
         "Recompute": text("recompute"),
     }
-
-
-def _plain_text(value: Any) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool | np.bool_) else str(value)
 
 
 def _of_table(table: Table) -> Cells:

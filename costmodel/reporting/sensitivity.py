@@ -19,11 +19,7 @@ MARK = " *"
 
 
 def sensitivity_grids(found: Sensitivity, *, every_one: bool = False, top: int = TOP) -> list[Grid]:
-    """Return numbers by elasticity, then switches by what turning them does.
-
-    Of each as many as `top` says, unless every one is asked for: numbers that move most, and switches
-    that save most of time or memory.
-    """
+    """Return numbers by elasticity, then switches by what turning them does."""
     rates, latencies = found.total("rate"), found.total("latency")
     by = f"{found.change:.0%}"
     numbers, left = _chosen(

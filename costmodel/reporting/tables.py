@@ -36,10 +36,7 @@ _COUNTS = {"causal": "half the matrix", "hardware": "recomputation counted"}
 
 
 def estimate_grids(est: Estimate, *, every_line: bool = False) -> list[Grid]:
-    """Return the tables of one layout in the order they are read, or the first rows of many.
-
-    With `every_line` lines of less than half a percent are shown one by one.
-    """
+    """Return the tables of one layout in the order they are read, or the first rows of many."""
     if est.shape:
         return [layouts_grid(est)]
     return [

@@ -22,7 +22,7 @@ from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 if TYPE_CHECKING:
     from costmodel.what_if.compare import Runs
-    from costmodel.whole_run.budget import Budget, Purchase
+    from costmodel.whole_run.budget import Budget
     from costmodel.whole_run.watch import Watch
 
 LIKELY = 0.75
@@ -341,7 +341,7 @@ def _watch_cost(seen: Watch) -> str:
 
 def budget_grids(found: Budget) -> list[Grid]:
     """Return the tables of a budget."""
-    own = {"Tokens/param >": _tokens_per_parameter}
+    own = {"Tokens/param >": lambda choice: say("{tokens_per_parameter:events}", choice)}
     if found.served_tokens:
         own["Serving >"] = lambda choice: say("{serve_usd:$}", choice) or "too large"
         own["Together >"] = lambda choice: (
@@ -378,8 +378,3 @@ def _budget_head(found: Budget) -> Grid:
     rows += facts_of("budget serving", found) if found.served_tokens else []
     title = f"A budget on {found.cluster.accelerator.name}{stars['cluster_star']}"
     return Grid(title, columns("", ""), rows)
-
-
-def _tokens_per_parameter(choice: Purchase) -> str:
-    ratio = choice.tokens_per_parameter
-    return f"{ratio:,.2g}" if ratio < 10 else f"{ratio:,.0f}"
