@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from doors import TOOL, answers, called, different, page, plans, steps
 
 import costmodel as cm
 from costmodel.cli import main
+from costmodel.cli.command import merged_job
+from costmodel.describe.jobs.fields import GENERATE_FIELDS, JOB_FIELDS, LENGTH_FIELDS, PLAN_FIELDS, RUN_FIELDS
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -120,6 +123,18 @@ def test_what_is_wrong_is_one_sentence_at_every_door():
                 with pytest.raises(cm.CostModelError) as usual:
                     cm.estimate(**asked)
                 assert str(said.value).removeprefix("Error: ") == str(usual.value), (name, value)
+
+
+def test_no_flag_of_a_command_is_refused_by_the_reader_of_a_file(files):
+    """Of its words the first, else a number, which some flags refuse."""
+    for fields in (PLAN_FIELDS, (*JOB_FIELDS, *LENGTH_FIELDS, *RUN_FIELDS), GENERATE_FIELDS):
+        for field, file in product(fields, files):
+            given = {"job": file, "gpus": "16", "cluster": "h100", "note": list, field.name: "2"}
+            given |= {field.name: field.words[0]} if field.words else {}
+            try:
+                merged_job(given, several=fields is PLAN_FIELDS)
+            except cm.CostModelError as error:
+                assert "is not a field" not in str(error), error  # noqa: PT017
 
 
 COMMANDS = (
