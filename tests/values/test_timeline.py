@@ -189,3 +189,13 @@ def test_a_long_step_of_stages_that_are_nearly_alike_goes_on_at_the_pace_of_the_
     assert simulated_pipeline_s(est.priced) == pytest.approx(run.timeline.makespan_s(), rel=2e-3)
     busy_s = sum(each.sum(axis=1) for each in durations(est.priced))
     assert 1.03 < busy_s[0] / busy_s[1] < 1.1
+
+
+def test_a_long_step_both_ways_goes_on_at_the_pace_of_two_stages_together():
+    """The last of four stages has the head and takes longer than the mean of it and the first, which share two ranks."""
+    job = {"model": "llama3-8b", "gpus": 4, "layout": "pp4", "seq_len": 4096, "global_batch": 64}
+    est = cm.estimate(**job, schedule="dualpipe")
+    run = run_pipeline(est)
+    assert run.is_whole
+    assert run.micro_batches == 64
+    assert simulated_pipeline_s(est.priced) == pytest.approx(run.timeline.makespan_s(), rel=2e-3)
