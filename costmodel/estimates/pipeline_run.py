@@ -147,7 +147,7 @@ def simulated_pipeline_s(priced: Priced) -> float | None:
     """Return what the pipeline of one layout takes, task by task; None where that takes more than milliseconds. [s]
 
     Of a long step four micro-batches a stage, and at least `_LEAST_RUN`, are run where the order of all tasks is given: it
-    grows on as it did with the last one of each stage, and at least by what the busiest rank takes.
+    grows on as it did with the last one of each stage.
     """
     layout, waits = priced.placed.layout, not priced.placed.synchronized
     p, m = int(layout.pp), int(priced.placed.micro_batches)
@@ -165,10 +165,7 @@ def simulated_pipeline_s(priced: Priced) -> float | None:
     if m <= few or fills:
         return takes_s(m)
     run_s = takes_s(few)
-    busy_s = np.sum([each.reshape(p, -1).sum(axis=1) for each in durations(priced)], axis=0)
-    if fold_of(priced) == Fold.BIDIRECTIONAL:
-        busy_s = 0.5 * (busy_s + busy_s[::-1])
-    return run_s + (m - few) * max((run_s - takes_s(few - p)) / p, float(busy_s.max()))
+    return run_s + (m - few) / p * (run_s - takes_s(few - p))
 
 
 def _exposed_s(lines: Iterable[TimeLine]) -> float:

@@ -237,6 +237,8 @@ def test_what_has_the_pipeline_of_a_simulated_row_is_taken_to_be_as_much_longer(
     assert longer["score"][2:].tolist() == table["score"][2:].tolist()
     assert longer["longer"].tolist() == pytest.approx([ratio, ratio, *[1.0] * 10], rel=1e-9)
     assert longer["step_time_s"] == pytest.approx(longer["score"], rel=1e-12)
+    both = with_simulation(unsimulated(table), [0, 1], lambda rows, row: est)
+    assert both["step_time_s"][:2] == pytest.approx([ratio, ratio], rel=1e-9)
 
 
 @pytest.mark.parametrize(
