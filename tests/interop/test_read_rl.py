@@ -49,6 +49,9 @@ def test_a_file_of_each_program_has_a_price(tmp_path):
 
 def test_defaults_are_followed_and_halves_stand_apart(tmp_path):
     (tmp_path / "base.yaml").write_text(NEMO)
+    # Of answers a file has the limit alone: half of it is assumed.
+    alone = read(tmp_path / "base.yaml").job
+    assert alone["response_len"] == pytest.approx(alone["max_response_len"] / 2)
     found = job_of(tmp_path, APART)
     holds(
         found.job,

@@ -341,6 +341,7 @@ def test_the_running_batch_of_halves_apart_meets_littles_law(changed):
         return batch * min(period, latency_s) - tokens * step_s(batch)
 
     low, high = 1.0, min(found.places, max(job.lag, 1.0) * tokens / job.lengths.mean)
+    assert terms["throughput_s"] == pytest.approx(framework * tokens * step_s(high) / high)
     assert beyond(low) < 0 < beyond(high)
     for _ in range(60):
         middle = (low + high) / 2
