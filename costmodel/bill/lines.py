@@ -43,7 +43,7 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 COMMUNICATING = tuple(axis for axis in AXES if axis not in ("compute", "optimizer", "resilience"))
 """Axes whose ranks send to each other."""
 BY_SHARDING: tuple[Axis, ...] = ("dp", "optimizer")
-"""Axes whose lines are told how data parallelism shards, of which a search has many ways."""
+"""Axes whose lines depend on how data parallelism shards, of which a search has many ways."""
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 CATEGORY_NAMES = {
     "math": "GEMM+attention",

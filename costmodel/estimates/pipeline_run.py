@@ -250,7 +250,7 @@ def _ranks_of(priced: Priced, stages: Array) -> Array:
 
 
 def _cut(priced: Priced, count: float, split: Split) -> StagePlan:
-    """Deal the layers to so many stages one after the other."""
+    """Split the layers over so many stages, in order."""
     placed = priced.placed
     return plan_stages(placed.model.kind_of_layer, len(placed.kinds), count, split, every_stage=True)
 

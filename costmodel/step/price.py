@@ -44,7 +44,7 @@ BLOCK: tuple[Callable[[PlacedJob, Block, Sequence[TimeLine]], list[TimeLine]], .
     expert.time_lines,
     compute.host_lines,
 )
-"""Lines of one block for one micro-batch, in this order: each is told the lines of those before it, whose ports
+"""Lines of one block for one micro-batch, in this order: each sees the lines of those before it, whose ports
 it shares; what the host cannot issue in time follows from all of them."""
 
 _OfStep = Callable[[Step], Sequence[Line]]
@@ -66,7 +66,7 @@ STEP: tuple[_OfStep, ...] = (
 """Lines of a whole step, from the stage that sets its pace; none needs another's."""
 
 SHARDED: tuple[_OfStep, ...] = (data.time_lines, optimizer.time_lines, states.memory_lines)
-"""Those of them that are told how data parallelism shards, which no line of a block is."""
+"""Those of them that depend on how data parallelism shards, which no line of a block does."""
 
 CLOSING: tuple[Callable[[Step, Bill], Sequence[Line]], ...] = (
     offload.lines,
@@ -98,7 +98,7 @@ class Unsharded:
     step: Step
     """What the critical path runs, with the lines of its blocks."""
     lines: Mapping[_OfStep, Sequence[Line]]
-    """What those of `STEP` give that are not told of the sharding."""
+    """What those of `STEP` give that do not depend on the sharding."""
 
     def sharded(self, zero_stage: Array, shard_group: Array) -> Priced:
         """Return the bill under a sharding, or an array of them, which may have dimensions of its own in front."""

@@ -46,7 +46,7 @@ def test_faster_replicas_wait_for_the_others_and_slower_ones_keep_them_waiting()
     )
 
 
-def test_a_batch_dealt_by_speed_by_hand():
+def test_a_batch_by_speed_by_hand():
     """Eight replicas of a node, 16 micro-batches each; two of A100 take `share` of the time of the others."""
     even, alone = step(hw={"mixed": "2:a100"}), step()
     share = passes(even)[0] / passes(alone)[0]
@@ -83,7 +83,7 @@ def test_a_batch_dealt_by_speed_by_hand():
     assert counts[0] == counts[1] > counts[2]
 
 
-def test_stages_on_other_nodes_take_their_share_and_layers_can_be_dealt_by_speed():
+def test_stages_on_other_nodes_take_their_share_and_layers_can_be_divided_by_speed():
     """Four stages of two nodes: the last on A100s, alone, then with a neighbour that has one of them, then with fewer layers."""
     alone, last, both = (
         step(pp=4, **more) for more in ({}, {"hw": {"mixed": "2:a100"}}, {"hw": {"mixed": "3:a100"}})

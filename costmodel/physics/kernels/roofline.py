@@ -34,7 +34,7 @@ class MatmulConstants(NamedTuple):
     """What the matrix kernels of one accelerator reach at one precision."""
 
     num_sms: float
-    """SMs (compute units) that tiles are dealt to. [-]"""
+    """SMs (compute units) that tiles are spread over. [-]"""
     fixed_s: float
     """Time of a kernel with nothing to do. [s]"""
     peak_fraction: float

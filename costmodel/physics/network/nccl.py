@@ -174,7 +174,7 @@ def collective_time(
     concurrent : array_like
         Groups that share every port and link of this one; divides all bandwidths. [-]
     without : tuple of str
-        Algorithms that the library does not have or is told to leave (NCCL_ALGO, NCCL_PAT_ENABLE=0).
+        Algorithms that the library does not have or leaves by a variable (NCCL_ALGO, NCCL_PAT_ENABLE=0).
 
     Returns
     -------
