@@ -221,3 +221,11 @@ def test_an_imagined_chip_is_no_surer_than_others_that_nobody_timed(tmp_path):
     imagined = cm.estimate(**job, cluster=load_cluster("xc", profile_path=tmp_path))
     assert imagined.error_band == bands["any-dense-estimated"]
     assert cm.estimate(**job, cluster="dgx-h200-ndr").error_band == bands["hopper-dense"]
+
+
+def test_a_gh200_runs_at_the_clock_that_its_module_leaves():
+    """Of 680 W Grace takes 100; the clock under load goes with the cube root of 580 over H100's 700."""
+    own, h100 = (load_accelerator(name).kernels.matmul for name in ("gh200", "h100-sxm-80gb"))
+    for dtype in ("bf16", "fp8", "fp8-block"):
+        clock = (1.0 - h100[dtype].sustained_loss) * (580 / 700) ** (1 / 3)
+        assert 1.0 - own[dtype].sustained_loss == pytest.approx(clock, abs=5e-4)

@@ -229,6 +229,11 @@ def moved_us(size_bytes: float, kernels: float = 1) -> float:
     return kernels + size_bytes / 1e6
 
 
+def computed_us(touched: float, kernels: float = 1.0) -> float:
+    """Time of kernels that the one SM limits: 2,070 elements a microsecond."""
+    return kernels + touched / 2070.0
+
+
 def ring_us(size_bytes: float, ranks: int = 2, *, passes: int = 1, outer: bool = False) -> float:
     """Microseconds of a ring inside a node, or of one rank a node across nodes; an all-reduce passes twice."""
     base, step, rate = (20, 10, 1e4) if outer else (5, 1, 1e5)

@@ -436,8 +436,8 @@ def memory_time(
     if scalar is not None:
         given |= scalar._asdict()
         formula = (
-            "rate = memory_fraction * hbm_bytes_per_s; kernels * fixed_s + (moved_bytes - scalar_bytes) / rate "
-            "+ max(scalar_bytes / rate, scalar_elements / scalar_elements_per_s)"
+            f"rate = memory_fraction * hbm_bytes_per_s; kernels * fixed_s + {slower}((moved_bytes - scalar_bytes) / rate "
+            "+ max(scalar_bytes / rate, scalar_elements / scalar_elements_per_s))"
         )
     if isinstance(moved_bytes, Quantity):
         return moved_bytes.then("moved_bytes", formula, **given)

@@ -224,10 +224,10 @@ class Adapter(NamedTuple):
 
 
 class ScalarWork(NamedTuple):
-    """What PyTorch's kernels do element by element: where tensors are strided, broadcast or of two dtypes.
+    """What kernels do element by element: where tensors are strided, broadcast or of two dtypes, or rows are reduced.
 
-    They load no vectors, so that the rate of an SM limits them before the memory does. `size_bytes` is the part of
-    the operator's traffic that is theirs. [-, B]
+    The rate of an SM limits them before the memory does. `size_bytes` is the part of the operator's traffic that is
+    theirs. [-, B]
     """
 
     elements: Array
@@ -317,7 +317,7 @@ def linear(
 class Traffic(NamedTuple):
     """HBM bytes an element, and kernels, of an element-wise operator, forward and backward.
 
-    `scalar_forward` and `scalar_backward` are how often kernels without vectors touch each element, and what they
+    `scalar_forward` and `scalar_backward` are how often kernels that SMs limit touch each element, and what they
     move of it. [-, B]
     """
 
@@ -332,11 +332,16 @@ class Traffic(NamedTuple):
 # Reads and writes of each kernel in bf16 (2 B), counted kernel by kernel; the unfused chains are
 # those of eager PyTorch with fp32 intermediates where the reference code upcasts. The norm is LLaMA's, in fp32;
 # Aleph-Alpha/scaling as released later computes it in bf16 (26 and 60 bytes).
-NORM_FUSED = Traffic(4, 12, 1, 2)
+# Kernels that reduce a row, or take a sigmoid and its slope, reach what SMs compute before they reach the memory's rate.
+# On an H200 a norm took 1.6 ps an element and 3.9 backward, SwiGLU 4.4 backward between products; linkedin/Liger-Kernel has
+# norms on A100 and H100, compiled ones too (tests/published/memory_kernels.csv): an element costs an SM about as much as
+# one of the conversions that `SCALAR_PER_SM` is of. How often, is fitted to these timings.
+NORM_FUSED = Traffic(4, 6, 1, 2, scalar_forward=(0.45, 4), scalar_backward=(1.1, 6))
+NORM_COMPILED = Traffic(4, 6, 1, 2, scalar_forward=(0.7, 4), scalar_backward=(2.5, 6))
 NORM_CHAIN = Traffic(36, 92, 7, 16)
 # The residual is added by the norm's kernel: what is added and the stream in, the sum and its norm out; backward both
 # gradients and the sum in, one gradient out (Dao-AILab/flash-attention csrc/layer_norm, dropout_add_layer_norm).
-NORM_RESIDUAL = Traffic(8, 8, 1, 2)
+NORM_RESIDUAL = Traffic(8, 8, 1, 2, scalar_forward=(0.45, 8), scalar_backward=(1.1, 8))
 ROPE_FUSED = Traffic(4, 4, 1, 1)
 ROPE_CHAIN = Traffic(22, 22, 8, 8)
 # Tiles of 4 tokens by half of 64 rotated columns are 128 elements for 128 threads: each loads one of a half at a time
@@ -344,7 +349,7 @@ ROPE_CHAIN = Traffic(22, 22, 8, 8)
 ROPE_BY_ELEMENT = Traffic(4, 4, 1, 1, scalar_forward=(1, 4), scalar_backward=(1, 4))
 GELU_FUSED = Traffic(4, 6, 1, 1)
 GELU_CHAIN = Traffic(12, 14, 3, 3)
-SWIGLU_FUSED = Traffic(6, 10, 1, 1)
+SWIGLU_FUSED = Traffic(6, 10, 1, 1, scalar_backward=(1.2, 10))
 SWIGLU_CHAIN = Traffic(10, 18, 2, 4)
 # Two clamps of strided halves (4 B) and a concatenation (4), an element of both halves. Backward a comparison of one half
 # and two of the other (3 each), their conjunction (3), the masked gradient (5) and a concatenation (4); all but that
@@ -420,7 +425,7 @@ def norm(
     """Make a norm; it saves its output, which is the next GEMM's input."""
     kernels = given.recipe.kernels
     chain = (always_rms or given.model.norm == "rmsnorm") and not (kernels.fused_norm or kernels.compiled)
-    traffic = NORM_CHAIN if chain else NORM_FUSED
+    traffic = NORM_CHAIN if chain else NORM_COMPILED if kernels.compiled else NORM_FUSED
     extra = 6.0 if chain else 0.0  # fp32 copy and normalised input
     if kernels.norm_adds_residual and leaf == "norm" and part in ("attention", "mlp"):
         traffic = NORM_RESIDUAL
