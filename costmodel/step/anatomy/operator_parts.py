@@ -340,8 +340,9 @@ NORM_FUSED = Traffic(4, 6, 1, 2, scalar_forward=(0.45, 4), scalar_backward=(1.1,
 NORM_COMPILED = Traffic(4, 6, 1, 2, scalar_forward=(0.7, 4), scalar_backward=(2.5, 6))
 NORM_CHAIN = Traffic(36, 92, 7, 16)
 # The residual is added by the norm's kernel: what is added and the stream in, the sum and its norm out; backward both
-# gradients and the sum in, one gradient out (Dao-AILab/flash-attention csrc/layer_norm, dropout_add_layer_norm).
-NORM_RESIDUAL = Traffic(8, 8, 1, 2, scalar_forward=(0.45, 8), scalar_backward=(1.1, 8))
+# gradients and the sum in, one gradient out (Dao-AILab/flash-attention csrc/layer_norm, dropout_add_layer_norm). Those of
+# DeepSeek-V3's published profile move them at the memory's rate (tests/published/test_deepseek_profile.py).
+NORM_RESIDUAL = Traffic(8, 8, 1, 2)
 ROPE_FUSED = Traffic(4, 4, 1, 1)
 ROPE_CHAIN = Traffic(22, 22, 8, 8)
 # Tiles of 4 tokens by half of 64 rotated columns are 128 elements for 128 threads: each loads one of a half at a time
