@@ -121,20 +121,9 @@ class Unsharded:
 def price(job: Job, *, every_stage: bool = False, order_factor: float = 1.0) -> Priced:
     """Price a job, or an array of jobs that differ in layout, batch or sequence length.
 
-    Parameters
-    ----------
-    job : Job
-        Its layout, batch and sequence length may be arrays that broadcast together.
-    every_stage : bool
-        Look at every pipeline stage of a single layout instead of first, middle and last.
-    order_factor : float
-        By how much the pipeline takes longer than its closed form, as its simulation has it. [-]
-
-    Returns
-    -------
-    Priced
-        The bill and what it was made from. Layouts that cannot exist are priced all the same;
-        `costmodel.describe.jobs.layout.layout_problems` masks them.
+    `every_stage` looks at every pipeline stage of a single layout instead of one of each composition; by `order_factor` its
+    pipeline takes longer than its closed form, as its simulation has it. Layouts that cannot exist are priced all the
+    same; `costmodel.describe.jobs.layout.layout_problems` masks them.
     """
     layout = job.layout
     unsharded = price_unsharded(job, every_stage=every_stage, order_factor=order_factor)

@@ -145,22 +145,10 @@ def plan_stages(
 ) -> StagePlan:
     """Split the layers over `pp` stages, in order, as evenly as whole layers allow, or as `split.chunks` lists them.
 
-    Where the layers do not divide, the later stages, which include the head's, have one layer less.
-
-    Parameters
-    ----------
-    kind_of_layer : sequence of int
-        Kind of each layer, first to last, of `num_kinds`.
-    pp, fold : array_like
-        Pipeline stages, and which of them a rank has, as `Fold`; with `BIDIRECTIONAL` counts are the mean of its two. [-]
-    every_stage : bool
-        Whether to return all ranks, of layouts with the same number of stages. Else one of each composition: the first,
-        which has the most micro-batches in flight, so that no other of them is slower or needs more memory.
-
-    Notes
-    -----
-    With virtual stages the counts are those of one contiguous run of layers per rank. For models that mix layer kinds
-    that is exact where kinds alternate, where the odd kind comes only first, or where `split.chunks` is given.
+    Where the layers do not divide, the later stages, which include the head's, have one layer less. `every_stage` returns
+    all ranks, else one of each composition: the first, which has the most micro-batches in flight. Counts of a
+    bidirectional rank are the mean of its two stages. With virtual stages they are of one contiguous run of layers per
+    rank: exact where kinds alternate, where the odd kind comes only first, or where `split.chunks` is given.
     """
     stack = _stack(kind_of_layer, num_kinds, split)
     cases, which = _distinct(pp, fold, *split.by_layout())
@@ -350,18 +338,8 @@ def balanced_split(
 
     With virtual stages all chunks have the same size, except that the first and last ones are smaller to offset embedding
     and head: ranks of an interleaved schedule wait for each other's larger chunks. Ties go to the most even split.
-    Where no split makes all chunks the same size, every split is considered.
-
-    Parameters
-    ----------
-    kind_of_layer : sequence of int
-        Kind of each layer, first to last; kinds are taken to cost the same.
-    pp, fold, vp : array_like
-        Pipeline stages, which of them a rank has (`Fold`), and virtual stages of linear schedules. [-]
-    head : float
-        Cost of head and loss, in layers. [-]
-    mtp_layers : int
-        MTP layers, which are on the head's stage. [-]
+    Where no split makes all chunks the same size, every split is considered. Kinds of layers are taken to cost the same,
+    and head and loss as much as `head` of them.
     """
     cases, which = _distinct(pp, fold, vp)
     best = [_best_offsets(len(kind_of_layer), *case, round(head, 6), mtp_layers) for case in cases]
@@ -410,21 +388,23 @@ def vee_by_speed(layers: int, ranks: int, split: Split) -> tuple[Chunk, ...]:
     """Return the chunks of one V-shaped layout by the speed of its ranks, in the order of the model."""
     rule = _Rule(*(float(np.asarray(each)) for each in split.by_layout()))
     counts = np.diff(_cuts_by_speed(layers, rule.pace_of_vee(ranks), rule.embedding, rule.head))
-    last = counts.size - 1
-    return tuple(
-        Chunk(int(i == 0), int(count), split.mtp_layers * (i == last), int(i == last))
-        for i, count in enumerate(counts)
-    )
+    return _as_chunks(counts, split.mtp_layers)
 
 
 def _listed_chunks(
     layers: Array, vp: int, mtp_layers: int, embedding: float, head: float
 ) -> tuple[Chunk, ...]:
     """Return the chunks of ranks with `layers` layers each, MTP layers apart."""
-    by_chunk, last = _divided_in_chunks(layers, vp, *np.rint([embedding, head])), layers.size * vp - 1
+    by_chunk = _divided_in_chunks(layers, vp, *np.rint([embedding, head]))
+    return _as_chunks(by_chunk.ravel(), mtp_layers)
+
+
+def _as_chunks(layers: Array, mtp_layers: int) -> tuple[Chunk, ...]:
+    """Return chunks of so many layers, in the order of the model."""
+    last = layers.size - 1
     return tuple(
         Chunk(int(i == 0), int(count), mtp_layers * (i == last), int(i == last))
-        for i, count in enumerate(by_chunk.ravel())
+        for i, count in enumerate(layers)
     )
 
 
