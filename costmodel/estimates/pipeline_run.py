@@ -27,7 +27,7 @@ from costmodel.physics.pipeline.stages import (
     StagePlan,
     chunks_on_ranks,
     plan_stages,
-    vee_by_speed,
+    v_chunks_by_speed,
 )
 from costmodel.step.price import Priced, price
 from costmodel.step.unlike_nodes import pace_of_ranks
@@ -231,7 +231,7 @@ def stages_in_order(priced: Priced) -> StagePlan:
     if fold:
         split = placed.split
         if split.by_speed:
-            chunks_in_vee = vee_by_speed(placed.model.num_layers, int(p), split)
+            chunks_in_vee = v_chunks_by_speed(placed.model.num_layers, int(p), split)
             split = Split(mtp_layers=split.mtp_layers, chunks=chunks_in_vee)
         return _cut(priced, p * fold, split)
     if not interleaves(priced):

@@ -50,11 +50,11 @@ _CACHE = (
     "cbrt(math_s ** 3 + memory_s ** 3)"
 )
 _ACTIVATIONS = "2 * tokens * (6 * hidden + 6 * inner / tp) / (memory_fraction * hbm_bytes_per_s)"
-_DECODED_ATTENTION_SHARE = 0.5
+_DECODE_ATTENTION_PEAK_FRACTION = 0.5
 """Share of the 16-bit peak that kernels of decoded attention reach where MLA's latent makes them compute. Assumed. [-]"""
-_CONVERTED = 0.5
+_CONVERSION_RATE = 0.5
 """Rate of the experts' products where the chip has no units for their format and converts it on the way. Assumed. [-]"""
-_ONCE: Array = np.asarray(1.0)
+_ONE_PASS: Array = np.asarray(1.0)
 _KERNELS = {"attention": 6.0, "mla": 10.0, "mixer": 8.0, "mlp": 4.0, "experts": 10.0}
 """Kernels of a layer's parts, norms included: an engine's fused ones, as the decoder layers of vLLM launch them
 (model_executor/models/llama.py, layers/fused_moe/fused_moe.py); `mla`, `mixer` roughly. Their time in a graph is fitted. [-]"""
@@ -76,31 +76,31 @@ def decode_step(
     """Price the step in which each sequence of a batch gets its next token: the sum of its lines is the inter-token latency.
 
     `batch` sequences run together in a replica, `context` tokens each so far, the prompt included, on average. With
-    tokens of prompts and answers sequences come and go, and a step bears the prefill of ``batch / response`` prompts;
-    without them the batch only decodes. A pipeline decodes `pp` micro-batches in turn: a token passes all stages, each
-    at ``batch / pp`` sequences. Experts are visited at random.
+    lengths of prompts and answers the batch is continuous: each step includes the prefill of ``batch / response``
+    prompts; without them it only decodes. A pipeline decodes `pp` micro-batches in turn: a token passes all stages, each
+    at ``batch / pp`` sequences. Tokens choose experts at random.
     """
     running = np.asarray(batch, dtype=np.float64)
-    of_group = np.maximum(running / (split.pp * split.dp), np.minimum(running, 1.0))
-    of_replica = np.maximum(running / split.pp, np.minimum(running, 1.0))
+    group_tokens = np.maximum(running / (split.pp * split.dp), np.minimum(running, 1.0))
+    replica_tokens = np.maximum(running / split.pp, np.minimum(running, 1.0))
     lines = [
-        *_linear_lines(served, split, "decode", of_group, of_replica, _ONCE),
-        _cache_line(served, split, of_group, context),
-        *_communication(served, split, "decode", of_group, of_replica),
+        *_linear_lines(served, split, "decode", group_tokens, replica_tokens, _ONE_PASS),
+        _cache_line(served, split, group_tokens, context),
+        *_communication(served, split, "decode", group_tokens, replica_tokens),
     ]
-    rate = np.asarray(response, dtype=np.float64)
-    if np.any(np.isfinite(rate)) and np.any(np.asarray(prompt) > 0.0):
-        one = prefill_step(served, split, 1.0, prompt, host=False).step_time_s()
+    answer_tokens = np.asarray(response, dtype=np.float64)
+    if np.any(np.isfinite(answer_tokens)) and np.any(np.asarray(prompt) > 0.0):
+        prompt_s = prefill_step(served, split, 1.0, prompt, host=False).step_time_s()
         lines.append(
-            _line(
+            _compute_line(
                 "decode.prefill",
                 "math",
                 formula="sequences / response * prompt_s",
-                terms={"sequences": of_group, "response": rate, "prompt_s": one},
+                terms={"sequences": group_tokens, "response": answer_tokens, "prompt_s": prompt_s},
                 source="every sequence that ends makes room for a prompt, whose prefill the others wait for",
             )
         )
-    # The groups that attend apart on one node share the process that takes sequences in and streams tokens out.
+    # Attention groups of one node share the host process that admits sequences and streams tokens.
     groups = np.minimum(split.dp, np.maximum(served.cluster.gpus_per_node / split.tp, 1.0))
     lines += _kernels_and_host(served, lines, running / split.dp * groups)
     return Bill(tuple(lines), ())
@@ -109,10 +109,10 @@ def decode_step(
 def prefill_step(
     served: Deployment, split: Split, prompts: ArrayLike, prompt: ArrayLike, *, host: bool = True
 ) -> Bill:
-    """Price the forward pass over prompts, in chunks: the time to the first token where nobody waits.
+    """Price the forward pass over prompts, in chunks: the time to first token without queueing.
 
-    Each attention group (of `tp` GPUs) takes so many `prompts` together, of `prompt` tokens each; `host` with the host's
-    time of the steps.
+    Each attention group (of `tp` GPUs) runs `prompts` prompts of `prompt` tokens together; `host` adds the host's time
+    of the steps.
     """
     count, length = np.asarray(prompts, dtype=np.float64), np.asarray(prompt, dtype=np.float64)
     tokens = count * length
@@ -123,7 +123,7 @@ def prefill_step(
         *_communication(served, split, "prefill", tokens, tokens * split.dp, passes),
     ]
     lines.append(
-        _line(
+        _compute_line(
             "prefill.other",
             "overhead",
             formula="(prefill_factor - 1) * priced_s",
@@ -137,7 +137,7 @@ def prefill_step(
 
 
 def line_rows(lines: Iterable[TimeLine], **before: str) -> list[dict[str, Any]]:
-    """Return a row a line of a bill, as answers show it."""
+    """Return the lines of a bill as rows of an answer's table."""
     return [
         {
             **before,
@@ -153,13 +153,13 @@ def line_rows(lines: Iterable[TimeLine], **before: str) -> list[dict[str, Any]]:
     ]
 
 
-def _line(name: str, category: Category, *, count: ArrayLike = 1.0, **more: Any) -> TimeLine:
-    """Return a line of a forward pass that computes."""
+def _compute_line(name: str, category: Category, *, count: ArrayLike = 1.0, **more: Any) -> TimeLine:
+    """Return a compute line of a forward pass."""
     return time_line(name, axis="compute", category=category, phase="forward", count=count, **more)
 
 
-def _message(name: str, axis: Axis, count: ArrayLike, cost: GroupCost, **more: Any) -> TimeLine:
-    """Return a line of messages over the groups of an axis."""
+def _message_line(name: str, axis: Axis, count: ArrayLike, cost: GroupCost, **more: Any) -> TimeLine:
+    """Return a communication line over the groups of an axis."""
     return time_line(
         name,
         axis=axis,
@@ -177,12 +177,12 @@ def _linear_lines(
     served: Deployment,
     split: Split,
     when: str,
-    of_group: Array,
-    of_replica: Array,
+    group_tokens: Array,
+    replica_tokens: Array,
     passes: Array,
     sampled: Array | None = None,
 ) -> Iterable[TimeLine]:
-    """Yield the products with weights: attention's, MLPs, experts, head; and what moves beside them."""
+    """Yield the GEMMs with weights (attention, MLPs, experts, head), and the line of activations."""
     model = served.model
     accelerator = served.cluster.accelerator
     kernels = served.kernels
@@ -196,7 +196,7 @@ def _linear_lines(
             "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
         }
         category: Category = "hbm" if when == "decode" else "math"
-        return _line(f"{when}.{name}", category, formula=formula, terms=terms, source=_POPE)
+        return _compute_line(f"{when}.{name}", category, formula=formula, terms=terms, source=_POPE)
 
     for part in layer_weights(model):
         element = weight_element_bytes(served, part.name)
@@ -209,7 +209,7 @@ def _linear_lines(
                 _EXPERTS,
                 dtype,
                 kernels.grouped_matmul[dtype],
-                tokens=of_replica,
+                tokens=replica_tokens,
                 weights=part.split,
                 shards=split.tp * split.dp,
                 weight_bytes=element,
@@ -217,7 +217,7 @@ def _linear_lines(
                 experts=float(model.num_experts),
                 ep=split.ep,
                 deviations=expected_maximum_normal(split.ep),
-                rate=1.0 if native else _CONVERTED,
+                rate=1.0 if native else _CONVERSION_RATE,
             )
         else:
             yield line(
@@ -225,19 +225,19 @@ def _linear_lines(
                 _LINEAR,
                 dtype,
                 kernels.matmul[dtype],
-                tokens=of_group,
+                tokens=group_tokens,
                 weights=part.split,
                 replicated=part.whole,
                 shards=split.tp,
                 weight_bytes=element,
             )
-    yield _activations(served, split, when, of_group)
+    yield _activations(served, split, when, group_tokens)
     yield line(
         "head",
         _LINEAR,
         "bf16",
         kernels.matmul["bf16"],
-        tokens=of_group if sampled is None else sampled,
+        tokens=group_tokens if sampled is None else sampled,
         weights=float(model.vocab_size) * model.hidden_size,
         replicated=0.0,
         shards=split.tp,
@@ -245,8 +245,8 @@ def _linear_lines(
     )
 
 
-def _hbm(served: Deployment) -> dict[str, float]:
-    """Return the terms of traffic to memory by kernels that compute little."""
+def _hbm_terms(served: Deployment) -> dict[str, float]:
+    """Return the terms of the HBM traffic of memory-bound kernels."""
     return {
         "memory_fraction": served.kernels.memory.bandwidth_fraction,
         "hbm_bytes_per_s": served.cluster.accelerator.memory_bandwidth_bytes_per_s,
@@ -254,78 +254,84 @@ def _hbm(served: Deployment) -> dict[str, float]:
 
 
 def _activations(served: Deployment, split: Split, when: str, tokens: Array) -> TimeLine:
-    """Return what moves beside weights and cache: the hidden state through every kernel, and MLPs' inner widths."""
+    """Return HBM traffic besides weights and cache: hidden states through every kernel, and inner widths of MLPs."""
     model = served.model
-    whole, inner = 0.0, 0.0
+    hidden_widths, inner_widths = 0.0, 0.0
     for number, kind in enumerate(model.layer_kinds()):
-        count, seen = model.kind_of_layer.count(number), model.seen_by(kind)
-        whole += count * model.hidden_size * (2.0 if kind.has_mlp else 1.0)
+        count, kind_dims = model.kind_of_layer.count(number), model.seen_by(kind)
+        hidden_widths += count * model.hidden_size * (2.0 if kind.has_mlp else 1.0)
         if kind.is_moe:
-            inner += count * (model.top_k * model.expert_ffn_size + model.shared_expert_ffn_size)
-            whole += count * model.hidden_size * model.top_k
+            inner_widths += count * (model.top_k * model.expert_ffn_size + model.shared_expert_ffn_size)
+            hidden_widths += count * model.hidden_size * model.top_k
         elif kind.has_mlp:
-            inner += count * seen.ffn_size
+            inner_widths += count * kind_dims.ffn_size
         if kind.attends:
-            inner += count * seen.num_heads * seen.head_dim
-    return _line(
+            inner_widths += count * kind_dims.num_heads * kind_dims.head_dim
+    return _compute_line(
         f"{when}.activations",
         "hbm",
         formula=_ACTIVATIONS,
-        terms={"tokens": tokens, "hidden": whole, "inner": inner, "tp": split.tp, **_hbm(served)},
+        terms={
+            "tokens": tokens,
+            "hidden": hidden_widths,
+            "inner": inner_widths,
+            "tp": split.tp,
+            **_hbm_terms(served),
+        },
         source="16-bit inputs and outputs of every kernel; elements of a token summed over layers",
     )
 
 
 def _cache_line(served: Deployment, split: Split, sequences: Array, context: ArrayLike) -> TimeLine:
-    """Return what reading the cache of every sequence, and attending to it, takes."""
+    """Return the time to read the KV cache of every sequence and attend to it."""
     tokens = np.asarray(context, dtype=np.float64)
-    read = 2.0 * state_elements(served.model, tokens) * STATE_BYTES / split.tp
-    for each in cached_layers(served.model):
-        met = each.layers * each.elements * attended(tokens, each.reach)
-        read = read + served.cache_bytes * met / np.minimum(split.tp, each.heads)
+    read_bytes = 2.0 * state_elements(served.model, tokens) * STATE_BYTES / split.tp
+    for cache in cached_layers(served.model):
+        attended_elements = cache.layers * cache.elements * attended(tokens, cache.reach)
+        read_bytes = read_bytes + served.cache_bytes * attended_elements / np.minimum(split.tp, cache.heads)
     terms = {
         "sequences": sequences,
-        "read_bytes": read,
+        "read_bytes": read_bytes,
         "attention_flops": attention_flops(served.model, tokens),
         "tp": split.tp,
-        "peak_fraction": _DECODED_ATTENTION_SHARE,
+        "peak_fraction": _DECODE_ATTENTION_PEAK_FRACTION,
         "peak_flops_per_s": served.cluster.accelerator.peak_flops_per_s["bf16"],
-        **_hbm(served),
+        **_hbm_terms(served),
     }
     source = "keys and values of every sequence once a step; states of other mixers read and written"
-    return _line("decode.kv_cache", "hbm", formula=_CACHE, terms=terms, source=source)
+    return _compute_line("decode.kv_cache", "hbm", formula=_CACHE, terms=terms, source=source)
 
 
 def _prefill_attention(served: Deployment, split: Split, prompts: Array, prompt: Array) -> Iterable[TimeLine]:
-    """Yield attention over the prompts themselves, by kind of layer; MLA unpacks its latent for it."""
+    """Yield attention over the prompts themselves, by kind of layer; MLA decompresses its latent first."""
     accelerator = served.cluster.accelerator
-    known = served.kernels.attention
+    constants_of = served.kernels.attention
     model = served.model
     for number, kind in enumerate(model.layer_kinds()):
         if not kind.attends:
             continue
-        seen = model.seen_by(kind)
-        made = attention_time(
+        kind_dims = model.seen_by(kind)
+        time = attention_time(
             prompts,
             prompt,
             prompt,
-            seen.num_heads / split.tp,
-            kv_heads=np.maximum(seen.num_kv_heads / split.tp, 1.0),
-            qk_head_dim=float(seen.head_dim),
-            v_head_dim=float(seen.v_head_dim),
+            kind_dims.num_heads / split.tp,
+            kv_heads=np.maximum(kind_dims.num_kv_heads / split.tp, 1.0),
+            qk_head_dim=float(kind_dims.head_dim),
+            v_head_dim=float(kind_dims.v_head_dim),
             causal=True,
             backward=False,
-            constants=known.get(accelerator.software.attention) or next(iter(known.values())),
+            constants=constants_of.get(accelerator.software.attention) or next(iter(constants_of.values())),
             peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
             memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
             keys_per_query=attended_tokens(prompt, kind.reach, causal=True) if kind.reach else None,
             windowed=bool(kind.window),
         )
-        yield _line(
+        yield _compute_line(
             f"prefill.attention_core.{kind.name}",
             "math",
             count=model.kind_of_layer.count(number),
-            made=made,
+            made=time,
             source="costmodel.physics.kernels.roofline.attention_time, as in training",
         )
 
@@ -340,20 +346,20 @@ def _communication(
     served: Deployment,
     split: Split,
     when: str,
-    of_group: Array,
-    of_replica: Array,
-    passes: Array = _ONCE,
+    group_tokens: Array,
+    replica_tokens: Array,
+    passes: Array = _ONE_PASS,
 ) -> Iterable[TimeLine]:
-    """Yield what ranks send: sums over tp, tokens to experts and back where groups attend apart, stage to stage."""
+    """Yield communication: all-reduce over tp, expert exchange under data-parallel attention, sends between stages."""
     model, tiers, mesh = served.model, served.tiers(split), served.mesh(split)
     moe = sum(model.layer_kinds()[kind].is_moe for kind in model.kind_of_layer)
     hidden, parts = 2.0 * model.hidden_size, {part.name: part.layers for part in layer_weights(model)}
     if np.any(split.tp > 1.0):
-        # With one attention group the experts' outputs are summed as an MLP's are; apart they come back by the exchange.
+        # With one attention group experts' outputs are all-reduced as an MLP's; with several the combine returns them.
         mlps = parts.get("mlp", 0) if not moe else model.num_layers - moe + moe * (split.dp <= 1.0)
-        summed = of_group * hidden / passes
+        summed = group_tokens * hidden / passes
         cost = collective_time("all_reduce", summed, mesh.tp, tiers)
-        # By the engine's own kernel in the innermost domain, else by the library.
+        # Engines have their own kernel within the innermost domain and call NCCL beyond it.
         made = cost.made.then(
             "library_s",
             _OWN_ALL_REDUCE,
@@ -365,11 +371,11 @@ def _communication(
         )
         source = "engines' own all-reduce over peer memory (vLLM custom_all_reduce, TensorRT-LLM AllReduce), or NCCL's"
         count = (parts.get("attention", 0) + mlps) * passes
-        yield _message(f"{when}.tp.all_reduce", "tp", count, cost, made=made, source=source)
+        yield _message_line(f"{when}.tp.all_reduce", "tp", count, cost, made=made, source=source)
     if np.any(split.dp > 1.0) and moe:
         for name, element in (("dispatch", served.weights.weight_bytes), ("combine", 2.0)):
             cost = moe_exchange_time(
-                of_replica / (split.tp * split.dp * passes),
+                replica_tokens / (split.tp * split.dp * passes),
                 min(max(element, 1.0), 2.0) * model.hidden_size,
                 float(model.top_k),
                 mesh.ep,
@@ -385,11 +391,11 @@ def _communication(
             )
             count = np.where(split.dp > 1.0, moe, 0) * passes
             source = "tokens to their experts and back, one copy an expert (DeepEP's low-latency kernels)"
-            yield _message(f"{when}.ep.{name}", "ep", count, cost, made=made, source=source)
+            yield _message_line(f"{when}.ep.{name}", "ep", count, cost, made=made, source=source)
     if np.any(split.pp > 1.0):
-        cost = collective_time("send_recv", of_group * hidden / (split.tp * passes), mesh.pp, tiers)
+        cost = collective_time("send_recv", group_tokens * hidden / (split.tp * passes), mesh.pp, tiers)
         source = "hidden states from stage to stage"
-        yield _message(
+        yield _message_line(
             f"{when}.pp.send", "pp", (split.pp - 1.0) * passes, cost, made=cost.made, source=source
         )
 
@@ -414,9 +420,9 @@ def _kernels_and_host(
     before: list[TimeLine],
     sequences: Array,
     when: str = "decode",
-    passes: Array = _ONCE,
+    passes: Array = _ONE_PASS,
 ) -> Iterable[TimeLine]:
-    """Yield what no byte or product explains: starts of kernels, and the host between steps."""
+    """Yield overheads that neither FLOPs nor bytes explain: kernel launches, and the host between steps."""
     engine = served.engine
     kernels: dict[str, ArrayLike] = {"kernels": kernels_of(served), "kernel_s": engine.kernel_s}
     formula = "kernels * kernel_s"
@@ -441,7 +447,7 @@ def _kernels_and_host(
         ("host.sequences", 1.0, every, each, fitted),
     )
     for name, count, text, terms, source in rows:
-        yield _line(
+        yield _compute_line(
             f"{when}.{name}",
             "overhead",
             count=count,

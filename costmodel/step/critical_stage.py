@@ -77,9 +77,9 @@ class Step:
     blocks: tuple[Block, ...]
     """Layers of every kind, the embedding, the head, and the MTP projection."""
     block_lines: tuple[tuple[TimeLine, ...], ...]
-    """Of each block: its lines for one micro-batch through one such block, count 1."""
+    """Lines of each block for one micro-batch through one such block, count 1."""
     counts: tuple[Array, ...]
-    """Of each block: how often the critical stage runs it in a step. [-]"""
+    """Runs of each block on the critical stage in a step. [-]"""
     stage: StageTimes
     order_factor: float = 1.0
     """Time of the pipeline with its tasks run one by one, over that of the closed form. [-]"""
@@ -87,36 +87,37 @@ class Step:
     @cached_property
     def params(self) -> Params:
         """Parameters of a rank on each priced stage (last dimension). [-]"""
-        return self._summed([block.params for block in self.blocks], table=True)
+        return self._summed([block.params for block in self.blocks], with_embedding_copies=True)
 
     @cached_property
     def trained(self) -> Params:
-        """Those of them that have gradients. [-]"""
+        """Parameters with gradients of a rank on each priced stage. [-]"""
         if self.placed.tuning.whole:
             return self.params
         return self._summed(
-            [block.trained for block in self.blocks], table="embedding" not in self.placed.tuning.frozen
+            [block.trained for block in self.blocks],
+            with_embedding_copies="embedding" not in self.placed.tuning.frozen,
         )
 
     @cached_property
     def quantised(self) -> Params:
-        """Those of them that lie in the dtype of a frozen base. [-]"""
-        return self._summed([block.quantised for block in self.blocks], table=False)
+        """Parameters of a rank on each priced stage that are stored in the dtype of a frozen base. [-]"""
+        return self._summed([block.quantised for block in self.blocks], with_embedding_copies=False)
 
-    def _summed(self, each: Sequence[Params], *, table: bool) -> Params:
-        """Add up the parameters of all blocks on each stage; with `table`, also copies of the embedding table."""
+    def _summed(self, each: Sequence[Params], *, with_embedding_copies: bool) -> Params:
+        """Add up the parameters of all blocks on each stage; on request with copies of the embedding table."""
         placed, stages, model = self.placed, self.placed.stages, self.placed.model
         zero = np.zeros_like(stages.has_head)
         total = Params(zero, zero)
         for block, params in zip(self.blocks, each, strict=True):
             total = total + params.for_stages().scaled(block.num_on_stage)
-        if not table:
+        if not with_embedding_copies:
             return total
         # Stages after the first need a copy of the embedding table: for tied logits, and for MTP's look-up.
-        reads = stages.has_head if model.tied_embeddings else zero
-        reads = np.maximum(reads, np.minimum(stages.mtp, 1.0))
+        needs_table = stages.has_head if model.tied_embeddings else zero
+        needs_table = np.maximum(needs_table, np.minimum(stages.mtp, 1.0))
         rows = np.asarray(float(model.vocab_size * model.hidden_size) / placed.layout.tp)[..., None]
-        copies = np.maximum(reads - stages.has_embedding, 0.0)
+        copies = np.maximum(needs_table - stages.has_embedding, 0.0)
         return total + Params(rows * copies, np.zeros_like(copies))
 
     def ports(self, *, forward: bool) -> Ports:
@@ -129,8 +130,8 @@ class Step:
                     sent.take(line, each)
         return sent
 
-    def most_on_a_stage(self, each_s: Sequence[Array], once_s: Sequence[Array]) -> Array:
-        """Return the most that any stage pays beyond its wait: `each_s` per run of a block, `once_s` where it has any. [s]"""
+    def max_beyond_waits_s(self, each_s: Sequence[Array], once_s: Sequence[Array]) -> Array:
+        """Return the largest time of any stage beyond its wait: `each_s` per run of a block, `once_s` if it runs at all. [s]"""
         runs = [block.runs_on_stage for block in self.blocks]
 
         def paid_beyond_waits(stage: int) -> Array:
@@ -173,12 +174,12 @@ def critical_step(
     blocks_sender = not placed.recipe.overlap.pp_overlap and any_nonzero(placed.layout.pp > 1)
     blocking_s = _message_s(placed) if blocks_sender else np.zeros(1)
     pass_s, back_s = forward_s + blocking_s * sent.forward, backward_s + blocking_s * sent.backward
-    shared = _of_pipeline(placed, blocks, (forward, back, weight), blocking_s[..., 0])
+    shared = _pipeline_times(placed, blocks, (forward, back, weight), blocking_s[..., 0])
     shared |= {"most_forward_s": highest_on_stages(pass_s), "most_backward_s": highest_on_stages(back_s)}
     if placed.chunk_waits is not None:
         each_s = [np.asarray(f + b) for f, b in zip(forward, back, strict=True)]
         last_s = np.asarray(pass_s[..., -1] + back_s[..., -1])
-        shared |= _by_chunk(placed, placed.chunk_waits, blocks, each_s, last_s, shared)
+        shared |= _interleaved_times(placed, placed.chunk_waits, blocks, each_s, last_s, shared)
         # Each rank sends the output of its first chunk, and all but the first send its input gradient.
         ranks = np.maximum(placed.layout.pp, 2.0)
         shared["first_chunk_s"] = shared["first_chunk_s"] + blocking_s[..., 0] * (2.0 * ranks - 3.0) / (
@@ -192,24 +193,24 @@ def critical_step(
         "last": last,
         "behind": placed.stages.behind,
     }
-    paced_s = _paced_s(placed, of_stage, shared)
+    step_s = _step_s_if_critical(placed, of_stage, shared)
     # With one micro-batch every stage of a plain schedule has the same step time, and where a wait cycle sets the
     # pace all stages have its pace: the tie goes to the busiest stage.
     busy_s = pass_s + back_s
-    without_ties_s = paced_s + _TIE * busy_s
-    at_slowest = _of_largest(where(_with_stages(placed.waits_differ_by_rank), without_ties_s, busy_s))
+    ranking_s = step_s + _TIE * busy_s
+    at_slowest = _at_largest(where(_with_stage_axis(placed.waits_differ_by_rank), ranking_s, busy_s))
 
     counts = [at_slowest(count) for count in runs]
-    waits_s = np.asarray(at_slowest(paced_s)[..., None] - paced_s)
-    beside_each_s = 0.5 * waits_s / placed.micro_batches[..., None]
+    waits_s = np.asarray(at_slowest(step_s)[..., None] - step_s)
+    half_wait_each_s = 0.5 * waits_s / placed.micro_batches[..., None]
     passes = {**{name: at_slowest(each) for name, each in of_stage.items()}, **shared}
     stage = StageTimes(
         passes=passes,
         sent=schedules.Sent(*map(at_slowest, sent)),
         forward_window_s=lowest_on_stages(np.asarray(forward_s + 0.5 * waits_s)),
         backward_window_s=lowest_on_stages(np.asarray(backward_s + 0.5 * waits_s)),
-        forward_each_s=lowest_on_stages(np.asarray(forward_s + beside_each_s)),
-        backward_each_s=lowest_on_stages(np.asarray(backward_s + beside_each_s)),
+        forward_each_s=lowest_on_stages(np.asarray(forward_s + half_wait_each_s)),
+        backward_each_s=lowest_on_stages(np.asarray(backward_s + half_wait_each_s)),
         idle_s=_idle_s(placed, passes),
         waits_s=waits_s,
     )
@@ -222,8 +223,8 @@ def critical_step(
     )
 
 
-def _of_largest(scores: Array) -> Callable[[Array], Array]:
-    """Return a function that takes, of values by stage (last dimension), those of the (first) stage with the largest score."""
+def _at_largest(scores: Array) -> Callable[[Array], Array]:
+    """Return a function that selects, from values by stage (last dimension), the first stage with the largest score."""
     if scores.ndim == 1:
         best = int(np.argmax(scores))
         return lambda values: at_stage(values, best)
@@ -250,17 +251,17 @@ def _sent(placed: PlacedJob, first: Array, last: Array) -> schedules.Sent:
     )
 
 
-def _of_pipeline(
+def _pipeline_times(
     placed: PlacedJob,
     blocks: Sequence[Block],
-    each: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
+    block_times: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
     blocking_s: Array,
 ) -> dict[str, Array]:
     """Return times of one micro-batch on all stages together, and those of layers alone on the fullest and the mean stage.
 
-    `each` are the forward, backward and weight-gradient seconds of the blocks.
+    `block_times` are the forward, backward and weight-gradient seconds of the blocks.
     """
-    forward, back, weight = each
+    forward, back, weight = block_times
     layers = [at for at, block in enumerate(blocks) if block.role == "layer"]
     stages = placed.layout.pp
     none, one = np.zeros(1), np.ones(1)
@@ -270,26 +271,26 @@ def _of_pipeline(
         return broadcast_sum([np.asarray(blocks[at].runs_in_model * times[at]) for at in some])
 
     found: dict[str, Array] = {}
-    for name, times, between, at_ends in (
+    for name, times, inner_messages, end_messages in (
         ("forward", forward, inner.forward[..., 0], (first.forward + last.forward)[..., 0]),
         ("backward", back, inner.backward[..., 0], (first.backward + last.backward)[..., 0]),
         ("backward_weight", weight, np.asarray(0.0), np.asarray(0.0)),
     ):
         on_stages = broadcast_sum([blocks[at].runs_on_stage * times[at][..., None] for at in layers])
-        # Of two ranks both are ends.
-        sent_s = blocking_s * np.where(stages > 2, between, 0.5 * at_ends)
-        all_sent_s = blocking_s * ((stages - 2.0) * between + at_ends)
+        # With two ranks both are ends.
+        sent_s = blocking_s * np.where(stages > 2, inner_messages, 0.5 * end_messages)
+        all_sent_s = blocking_s * ((stages - 2.0) * inner_messages + end_messages)
         found[f"sum_{name}_s"] = np.asarray(summed(times, range(len(blocks))) + all_sent_s)
         found[f"plain_{name}_s"] = np.asarray(highest_on_stages(on_stages) + sent_s)
         found[f"mean_{name}_s"] = np.asarray(summed(times, layers) / stages + sent_s)
-    return found | _wait_cycle_times(placed, blocks, layers, each, blocking_s)
+    return found | _wait_cycle_times(placed, blocks, layers, block_times, blocking_s)
 
 
 def _wait_cycle_times(
     placed: PlacedJob,
     blocks: Sequence[Block],
-    of_layers: list[int],
-    each: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
+    layers: list[int],
+    block_times: tuple[Sequence[Array], Sequence[Array], Sequence[Array]],
     blocking_s: Array,
 ) -> dict[str, Array]:
     """Return times of one micro-batch on the wait cycles of a V-shaped schedule, as terms of `schedules.bubble_time_s`.
@@ -300,105 +301,107 @@ def _wait_cycle_times(
     wait_cycles = placed.wait_cycles
     if wait_cycles is None:
         return {}
-    forward, back, weight = each
+    forward, back, weight = block_times
     inputs = [np.asarray(b - w) for b, w in zip(back, weight, strict=True)]
 
     def most(counts: Sequence[Array], times: Sequence[Array], sent: Array | float = 0.0) -> Array:
-        parts = zip(counts, of_layers, strict=True)
-        layers = broadcast_sum([count * times[at][..., None] for count, at in parts])
-        return highest_on_stages(np.asarray(layers + blocking_s[..., None] * sent))
+        parts = zip(counts, layers, strict=True)
+        layers_s = broadcast_sum([count * times[at][..., None] for count, at in parts])
+        return highest_on_stages(np.asarray(layers_s + blocking_s[..., None] * sent))
 
-    of_pair, of_three = 4.0 - wait_cycles.pair_turns, 6.0 - wait_cycles.three_turns
-    layers_at_turn = dict(zip(of_layers, wait_cycles.turn, strict=True))
+    pair_messages, three_messages = 4.0 - wait_cycles.pair_turns, 6.0 - wait_cycles.three_turns
+    layers_at_turn = dict(zip(layers, wait_cycles.turn, strict=True))
     turn = [
         np.asarray(layers_at_turn.get(at, block.runs_in_model) * (forward[at] + inputs[at]))
         for at, block in enumerate(blocks)
         if block.role not in ("embedding", "tower")
     ]
     return {
-        "pair_forward_s": most(wait_cycles.pairs, forward, of_pair),
-        "pair_input_s": most(wait_cycles.pairs, inputs, of_pair),
+        "pair_forward_s": most(wait_cycles.pairs, forward, pair_messages),
+        "pair_input_s": most(wait_cycles.pairs, inputs, pair_messages),
         "pair_weight_s": most(wait_cycles.pairs, weight),
-        "three_forward_s": most(wait_cycles.threes, forward, of_three),
-        "three_input_s": most(wait_cycles.threes, inputs, of_three),
+        "three_forward_s": most(wait_cycles.threes, forward, three_messages),
+        "three_input_s": most(wait_cycles.threes, inputs, three_messages),
         "vee_turn_s": np.asarray(broadcast_sum(turn) + 5.0 * blocking_s),
     }
 
 
-def _by_chunk(
+def _interleaved_times(
     placed: PlacedJob,
     chunk_waits: ChunkWaits,
     blocks: Sequence[Block],
-    each: Sequence[Array],
+    block_s: Sequence[Array],
     last_s: Array,
     shared: Mapping[str, Array],
 ) -> dict[str, Array]:
     """Return times of one micro-batch under interleaving, as terms of `schedules.bubble_time_s`.
 
-    `each` are the seconds of the blocks, forward and backward, `last_s` those of the last rank.
+    `block_s` are the seconds of the blocks, forward and backward, `last_s` those of the last rank.
     """
-    each = [
+    block_s = [
         np.asarray(one * block.runs_in_model) if block.role == "head" else one
-        for block, one in zip(blocks, each, strict=True)
+        for block, one in zip(blocks, block_s, strict=True)
     ]
-    # Of a tower, which no chunk is counted to, the whole first stage has the time.
+    # A tower is in no chunk: its time is that of the whole first stage.
     rows = [at for at, block in enumerate(blocks) if block.role != "tower"]
-    longer_s = broadcast_sum([chunk_waits.more[at] * each[at][..., None] for at in rows])
+    longer_s = broadcast_sum([chunk_waits.more[at] * block_s[at][..., None] for at in rows])
     groups = (placed.micro_batches / placed.layout.pp)[..., None]
     waits_s = chunk_waits.share * (1.0 - chunk_waits.next_group / groups) * np.maximum(longer_s, 0.0)
     # Every further hop between two ranks allows one more mean chunk of slack.
     mean_s = shared["mean_forward_s"] + shared["mean_backward_s"]
-    apart_s = np.asarray(mean_s / (placed.layout.vp * placed.layout.pp))[..., None]
+    slack_s = np.asarray(mean_s / (placed.layout.vp * placed.layout.pp))[..., None]
     most_s: Array = np.asarray(0.0)
-    for number in range(int(chunk_waits.rank.max()) + 1):
-        here = chunk_waits.rank == number
-        further = np.where(here, chunk_waits.hops - 1.0, 0.0).max(axis=-1)
-        most_s = np.maximum(most_s, np.where(here, waits_s, 0.0).sum(axis=-1) - further * apart_s[..., 0])
-    first_s = broadcast_sum([np.asarray(chunk_waits.first[at] * each[at]) for at in rows])
+    for rank in range(int(chunk_waits.rank.max()) + 1):
+        here = chunk_waits.rank == rank
+        extra_hops = np.where(here, chunk_waits.hops - 1.0, 0.0).max(axis=-1)
+        most_s = np.maximum(most_s, np.where(here, waits_s, 0.0).sum(axis=-1) - extra_hops * slack_s[..., 0])
+    first_s = broadcast_sum([np.asarray(chunk_waits.first[at] * block_s[at]) for at in rows])
     return {"last_by_chunk_s": np.asarray(last_s + most_s), "first_chunk_s": first_s}
 
 
-def _paced_s(placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[str, Array]) -> Array:
-    """Return the step time if each priced stage (last dimension) is the critical one, up to a common constant. [s]"""
+def _step_s_if_critical(
+    placed: PlacedJob, of_stage: Mapping[str, Array], shared: Mapping[str, Array]
+) -> Array:
+    """Return the step time that each priced stage (last dimension) would set as the critical one, up to a common constant. [s]"""
     micro_batches = placed.micro_batches[..., None]
     stage_s = np.asarray(of_stage["forward_s"] + of_stage["backward_input_s"] + of_stage["backward_weight_s"])
-    unlike = placed.waits_differ_by_rank
+    waits_differ = placed.waits_differ_by_rank
     # A stage's first micro-batch overlaps with its wait for the others, except in one chunk.
     paced_s = np.asarray((micro_batches - placed.chunk_shares[0][..., None]) * stage_s)
-    if not any_nonzero(unlike):
+    if not any_nonzero(waits_differ):
         return paced_s
-    waiting = {
+    terms = {
         **placed.schedule_terms(by_stage=True),
         **of_stage,
         **{name: value[..., None] for name, value in shared.items()},
     }
-    waits_s = schedules.bubble_time_s(**waiting)
+    waits_s = schedules.bubble_time_s(**terms)
     if placed.recipe.overlap.pp_overlap:
-        # Messages that a slower stage hides are a part of its step time.
+        # Overlapped messages still delay the stages that wait for them.
         message_s = _message_s(placed)
-        sent = schedules.waited_messages(waiting, message_s)
+        sent = schedules.waited_messages(terms, message_s)
         waits_s = np.asarray(waits_s + sent * message_s)
-    return where(_with_stages(unlike), micro_batches * stage_s + waits_s, paced_s)
+    return where(_with_stage_axis(waits_differ), micro_batches * stage_s + waits_s, paced_s)
 
 
 def _idle_s(placed: PlacedJob, passes: Mapping[str, Array]) -> Array:
-    """Return by how much the critical stage's bubble grows per micro-batch where a wait cycle sets the pace. [s]
+    """Return the growth of the critical stage's bubble per micro-batch where a wait cycle limits the step. [s]
 
     That time is a window for overlap too: shorter passes of the critical stage would not shorten the step.
     """
     if placed.wait_cycles is None:
         return np.asarray(0.0)
-    terms, few = {**placed.schedule_terms(), **passes}, placed.micro_batches
+    terms, micro_batches = {**placed.schedule_terms(), **passes}, placed.micro_batches
     less_s, more_s = (
-        schedules.bubble_time_s(**{**terms, "micro_batches": micro_batches})
-        for micro_batches in (few, few + 1.0)
+        schedules.bubble_time_s(**{**terms, "micro_batches": count})
+        for count in (micro_batches, micro_batches + 1.0)
     )
     return where(
         schedules.fact("has_wait_cycles", placed.layout.schedule), np.maximum(more_s - less_s, 0.0), 0.0
     )
 
 
-def _with_stages(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _with_stage_axis(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return a mask with a last dimension for pipeline stages; a single value for all layouts stays as it is."""
     return mask[..., None] if mask.ndim else mask
 

@@ -44,7 +44,7 @@ from costmodel.step.states import (
 
 # Megatron-Core's default bucket: max(40 million, 1 million x dp) gradients; the last one is exposed.
 _BUCKET_ELEMENTS = 40e6
-_NONE, _ONE = np.asarray(0.0), np.asarray(1.0)
+_ZERO, _ONE = np.asarray(0.0), np.asarray(1.0)
 
 
 def time_lines(step: Step) -> list[TimeLine]:
@@ -68,10 +68,10 @@ def time_lines(step: Step) -> list[TimeLine]:
 class Window:
     """A pass of compute that messages hide behind.
 
-    All messages behind one pass share its ports: on its tier each has what those before it, and those of
-    other axes in the same pass, leave. Tiers work side by side: while the pass waits for one, the others go
-    on, so that together messages make it wait for the tier that takes longest. On `one_stream` the messages
-    wait for each other on whatever tier.
+    All messages behind one pass share its ports: on its tier each gets the bandwidth that earlier messages, and
+    those of other axes in the same pass, leave free. Tiers run in parallel: while the pass waits for one, the
+    others continue, so that the pass waits for the slowest tier alone. With `one_stream` messages wait for each
+    other on every tier.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class Window:
         self._last_s: Array | None = None
         self._waited_s: Array | None = None
 
-    def behind_part(self, pass_s: Array) -> Window:
-        """Return the same ports, and what was waited for them, beside a part of the pass."""
+    def part_of_pass(self, pass_s: Array) -> Window:
+        """Return a window of a part of the pass, with the same ports and the waits so far."""
         other = Window(self._placed, pass_s, one_stream=self._one_stream)
         other._ports, other._waited_s = self._ports, self._waited_s
         return other
 
     def left_s(self) -> Array:
-        """Seconds of the pass that no message before uses. [s]"""
-        # Only now, as a search need not know what the last message leaves.
+        """Return the seconds of the pass that no earlier message uses. [s]"""
+        # Evaluated lazily: after the last message nobody needs what it leaves.
         if self._last_s is not None:
             self._pass_s, self._last_s = np.maximum(self._pass_s - self._last_s, 0.0), None
         return self._pass_s
@@ -140,7 +140,7 @@ class Window:
 
 
 class _Part(NamedTuple):
-    """Dense or expert parameters, and the ranks that hold them: all, those that shard, those that copy."""
+    """Dense or expert parameters, and their groups: all ranks, those that shard one copy, those that replicate a shard."""
 
     name: DataPart
     whole: Group
@@ -151,21 +151,21 @@ class _Part(NamedTuple):
 def _parts(placed: PlacedJob) -> list[_Part]:
     """Return the dense parameters, and the experts where there are any.
 
-    A schedule that runs both ways keeps a stage on two pipeline ranks, so that twice as many share it.
+    A bidirectional schedule keeps each stage on two pipeline ranks, so that twice as many ranks share it.
     """
     copies, pipeline = placed.weight_copies, placed.mesh.pp
-    together = np.where(placed.layout.shard_group == 0, copies, 1.0)
+    shard_copies = np.where(placed.layout.shard_group == 0, copies, 1.0)
     parts = []
     groups: tuple[tuple[DataPart, Group], ...] = (("dense", placed.mesh.grad), ("expert", placed.mesh.edp))
-    for name, one in groups:
+    for name, group in groups:
         if name == "expert" and not placed.model.num_experts:
             continue
-        near = [
-            np.asarray(members * np.where(inside >= pipeline.ranks, copies, 1.0))
-            for members, inside in zip(one.members, pipeline.members, strict=True)
+        members = [
+            np.asarray(inside * np.where(domain >= pipeline.ranks, copies, 1.0))
+            for inside, domain in zip(group.members, pipeline.members, strict=True)
         ]
-        whole = one._replace(ranks=np.asarray(one.ranks * copies), members=tuple(near))
-        parts.append(_Part(name, whole, *split_group(whole, placed.shard_ranks.of(name) * together)))
+        whole = group._replace(ranks=np.asarray(group.ranks * copies), members=tuple(members))
+        parts.append(_Part(name, whole, *split_group(whole, placed.shard_ranks.of(name) * shard_copies)))
     return parts
 
 
@@ -178,8 +178,8 @@ def _replicated_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
     backward, forward = (
         Window(placed, pass_s, step.ports(forward=is_forward), one_stream=True)
         for pass_s, is_forward in (
-            (stage.backward_window_s + stage.idle_s if overlaps else _NONE, False),
-            (_NONE if gathers_late else stage.forward_window_s + stage.idle_s, True),
+            (stage.backward_window_s + stage.idle_s if overlaps else _ZERO, False),
+            (_ZERO if gathers_late else stage.forward_window_s + stage.idle_s, True),
         )
     )
     lines: list[TimeLine] = []
@@ -193,22 +193,24 @@ def _replicated_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
 def _replicated_part_lines(
     step: Step, part: _Part, params: Array, backward: Window, forward: Window
 ) -> list[TimeLine]:
-    """Reduce the gradients of `params` parameters and gather what their owners made of them.
+    """Reduce the gradients of `params` parameters and gather the updated parameters.
 
-    Under ZeRO-2 a framework that keeps no full gradient at all reduces after every micro-batch.
-    Replicas that are averaged rarely sum after a step of their own, behind nothing.
+    Under ZeRO-2 a framework that keeps no full gradient reduces after every micro-batch. Replicas that are
+    averaged every `sync_every` steps (local SGD, DiLoCo) send after a step, behind no compute.
     """
     placed, overlap, name = step.placed, step.placed.recipe.overlap, f"dp.{part.name}"
     sharded = np.asarray(placed.shards_optimizer & ~placed.shards_parameters, dtype=np.float64)
     is_rare = placed.policy.sync_every > 1
-    # Of a rare average ranks that share states still need the sum of every step, among themselves.
+    # Between two outer averages ranks that shard states still sum their gradients every step.
     summed = sharded * (overlap.zero_all_reduce and is_rare)
     scattered = sharded * (not overlap.zero_all_reduce)
     whole_sum = np.asarray(1.0 * ~placed.shards_optimizer + sharded - summed - scattered)
-    each = without_constant_axes((placed.layout.zero_stage == 2) & overlap.reduce_each_micro_batch) > 0
-    repeats = np.where(each, placed.micro_batches, 1.0)
-    often = np.asarray(1.0 / placed.policy.sync_every)
-    rarely = _rare_window(step) if is_rare else backward
+    every_micro_batch = (
+        without_constant_axes((placed.layout.zero_stage == 2) & overlap.reduce_each_micro_batch) > 0
+    )
+    repeats = np.where(every_micro_batch, placed.micro_batches, 1.0)
+    syncs_per_step = np.asarray(1.0 / placed.policy.sync_every)
+    outer_window = _outer_sync_window(step) if is_rare else backward
     bucket_elements = overlap.bucket_elements or _BUCKET_ELEMENTS
     bucket = bucket_elements / np.maximum(params, bucket_elements)
     buckets = 1.0 / bucket if overlap.bucket_elements else _ONE
@@ -217,25 +219,25 @@ def _replicated_part_lines(
         owners, reduce, gather = np.minimum(part.shard.ranks, _tensors(placed)), "reduce", "broadcast"
     grad = params * compression.gradient_bytes(placed)
     outer = params * compression.outer_bytes(placed)
-    between = Message("grad_replica_all_reduce", "all_reduce", part.replica, outer / part.shard.ranks)
-    fetched = Message(f"param_{gather}", gather, part.shard, params * gathered_bytes(placed))
+    replica_sum = Message("grad_replica_all_reduce", "all_reduce", part.replica, outer / part.shard.ranks)
+    param_gather = Message(f"param_{gather}", gather, part.shard, params * gathered_bytes(placed))
     sums = compression.all_reduce_messages(step, params, part.whole, part.name)
     scatters = compression.scatter_messages(placed, part.shard, grad, reduce)
-    inside = compression.all_reduce_messages(step, params, part.shard, part.name)
-    several = (scattered + summed) * (part.replica.ranks > 1)
-    # In this order, as those before leave those after them less to hide behind.
+    shard_sums = compression.all_reduce_messages(step, params, part.shard, part.name)
+    has_replicas = (scattered + summed) * (part.replica.ranks > 1)
+    # Order matters: earlier messages leave later ones less compute to hide behind.
     fragments = np.asarray(float(placed.policy.sync_fragments)) if is_rare else None
     traffic: list[tuple[Window, Phase, Message, Array, Array, Array | None]] = [
         *(
-            (rarely, "grad_sync", message, whole_sum, often, fragments if is_rare else buckets)
+            (outer_window, "grad_sync", message, whole_sum, syncs_per_step, fragments if is_rare else buckets)
             for message in sums
         ),
         *((backward, "grad_sync", message, scattered, repeats, owners) for message in scatters),
-        *((backward, "grad_sync", message, summed, _ONE, buckets) for message in inside),
-        (rarely, "grad_sync", between, several, often, fragments),
-        (forward, "param_sync", fetched, sharded, _ONE, owners),
+        *((backward, "grad_sync", message, summed, _ONE, buckets) for message in shard_sums),
+        (outer_window, "grad_sync", replica_sum, has_replicas, syncs_per_step, fragments),
+        (forward, "param_sync", param_gather, sharded, _ONE, owners),
     ]
-    least = bucket if overlap.dp_overlap != "none" else _NONE
+    least = bucket if overlap.dp_overlap != "none" else _ZERO
     lines = [
         window.send(
             name,
@@ -244,7 +246,7 @@ def _replicated_part_lines(
             share=share,
             count=count,
             pieces=pieces,
-            least_share=_NONE if is_rare and window is rarely else least,
+            least_share=_ZERO if is_rare and window is outer_window else least,
         )
         for window, phase, message, share, count, pieces in traffic
         if any_nonzero(share)
@@ -259,24 +261,24 @@ def _replicated_part_lines(
         part.whole.ranks,
         part.name,
         share=on,
-        count=np.asarray(often * whole_sum + summed + repeats * scattered),
+        count=np.asarray(syncs_per_step * whole_sum + summed + repeats * scattered),
     )
 
 
 def _outer_lines(step: Step, name: str, held: Array, part: _Part, share: Array) -> list[TimeLine]:
-    """Return the kernels that quantise, sum and restore the part of a rank in a rare average."""
+    """Return the kernels that quantise, sum and dequantise a rank's part of an outer average."""
     policy, ranks = step.placed.policy, part.replica.ranks
-    often, called = np.asarray(1.0 / policy.sync_every), policy.outer_compression
+    syncs_per_step, method = np.asarray(1.0 / policy.sync_every), policy.outer_compression
     return compression.kernel_lines(
-        step, f"{name}.outer", held, ranks, part.name, share=share, count=often, called=called
+        step, f"{name}.outer", held, ranks, part.name, share=share, count=syncs_per_step, called=method
     )
 
 
-def _rare_window(step: Step) -> Window:
-    """Return the steps beside which replicas that are averaged rarely send their parts, all of them together.
+def _outer_sync_window(step: Step) -> Window:
+    """Return the compute that hides the outer average of replicas, over all fragments.
 
-    Streaming DiLoCo (arXiv:2501.18512, section 2): each of the fragments beside the compute of so many steps. Fragments
-    that overlap share the line: between two averages of one there are no more steps than that.
+    Streaming DiLoCo (arXiv:2501.18512, section 2): each fragment overlaps with `sync_overlap_steps` steps. Overlapping fragments
+    share the link, at most `sync_every` steps between two averages of one fragment.
     """
     policy = step.placed.policy
     works = zip(step.counts, step.block_lines, strict=True)
@@ -286,7 +288,7 @@ def _rare_window(step: Step) -> Window:
 
 
 def _tensors(placed: PlacedJob) -> Array:
-    """Weights of the layers that a stage holds, counted as tensors. [-]"""
+    """Return the number of weight tensors of the layers on a stage. [-]"""
     layers = placed.model.kind_of_layer
     tensors = sum(
         layers.count(number) * len(layer_param_blocks(placed.model, kind))
@@ -296,7 +298,7 @@ def _tensors(placed: PlacedJob) -> Array:
 
 
 def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
-    """ZeRO-3 / FSDP: the messages of the critical stage's blocks, and what another stage pays beyond them."""
+    """ZeRO-3 / FSDP: messages of the critical stage's blocks, and the excess of a stage that sends more."""
     placed = step.placed
     lines: list[TimeLine] = []
     each_s, once_s, own_s = [], [], []
@@ -317,7 +319,7 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
                 phase="param_sync",
                 count=1.0 * (placed.layout.pp > 1),
                 formula="max(most_s - own_s, 0)",
-                terms={"most_s": step.most_on_a_stage(each_s, once_s), "own_s": broadcast_sum(own_s)},
+                terms={"most_s": step.max_beyond_waits_s(each_s, once_s), "own_s": broadcast_sum(own_s)},
                 source="the step is as long as the slowest stage's: step/critical_stage.py",
             )
         )
@@ -327,7 +329,7 @@ def _sharded_lines(step: Step, parts: list[_Part]) -> list[TimeLine]:
 def _sharded_block_lines(
     step: Step, block: Block, parts: list[_Part], others: Sequence[TimeLine]
 ) -> tuple[list[TimeLine], list[TimeLine]]:
-    """Return the lines of a step that each such block of a stage adds, and those that the first one adds."""
+    """Return the lines that every such block of a stage adds to a step, and those that only its first one adds."""
     placed, overlap = step.placed, step.placed.recipe.overlap
     overlaps = overlap.dp_overlap != "none"
     passes = (
@@ -335,7 +337,7 @@ def _sharded_block_lines(
         [line for line in others if line.phase != "forward"],
     )
     forward, backward = (
-        Window(placed, exposed_sum(lines), Ports(lines)) if overlaps else Window(placed, _NONE)
+        Window(placed, exposed_sum(lines), Ports(lines)) if overlaps else Window(placed, _ZERO)
         for lines in passes
     )
     gathered = as_gathered(placed, block)
@@ -345,49 +347,55 @@ def _sharded_block_lines(
     for part in parts:
         if not any_nonzero(gathered.of(part.name)):
             continue
-        before, after = forward, backward
+        forward_window, backward_window = forward, backward
         if overlaps and part.name == "expert" and not overlap.fsdp_across_layers:
             experts = block.of_part("experts")
-            before = forward.behind_part(
+            forward_window = forward.part_of_pass(
                 exposed_sum(passes[0]) - broadcast_sum([item.forward_s for item in experts])
             )
-            after = backward.behind_part(
+            backward_window = backward.part_of_pass(
                 exposed_sum(passes[1])
                 - broadcast_sum([item.backward_s + item.recompute_s for item in experts])
             )
-        sent.append((part, *_sharded_part_lines(step, block, part, gathered, before, after)))
-    # Replicas add up once a step, after the messages of every micro-batch: none of those hides behind this.
-    for part, lines, ends in sent:
-        between = _replica_lines(step, block, part, gathered, backward)
-        each += [*lines, *between]
+        sent.append(
+            (part, *_sharded_part_lines(step, block, part, gathered, forward_window, backward_window))
+        )
+    # Replicas are summed once a step, after the messages of all micro-batches, which therefore come first.
+    for part, lines, first_and_last in sent:
+        replica_sums = _replica_lines(step, block, part, gathered, backward)
+        each += [*lines, *replica_sums]
         if overlap.dp_overlap == "every-layer" and block.role == "layer":
-            once.append(_ends_line(_name(block, part), ends[0], [*ends[1:], *between]))
+            once.append(
+                _first_and_last_line(
+                    _name(block, part), first_and_last[0], [*first_and_last[1:], *replica_sums]
+                )
+            )
     return each, once
 
 
 def _name(block: Block, part: _Part) -> str:
-    """Return how the lines of a part of a block begin."""
+    """Return the prefix of the names of a part's lines."""
     return f"dp.{block.label}{block.role}.{part.name}"
 
 
 def _sharded_part_lines(
     step: Step, block: Block, part: _Part, gathered: Params, forward: Window, backward: Window
 ) -> tuple[list[TimeLine], list[TimeLine]]:
-    """Gather parameters of one block for its passes, reduce the gradients of those trained, and copy both to and fro.
+    """Gather parameters of one block for its passes, reduce the gradients of the trained ones, and copy both to and from buffers.
 
-    Where parameters stay gathered for all micro-batches, that happens once a step. Returns all lines, and of these
-    the gather of the forward pass with the reductions.
+    Where parameters stay gathered for all micro-batches, this happens once a step. Returns all lines, and the subset
+    of forward gather and reductions.
     """
     placed, overlap, name = step.placed, step.placed.recipe.overlap, _name(block, part)
     params, trained = gathered.of(part.name), block.trained.of(part.name)
     on = np.asarray(1.0 * placed.shards_parameters)
     stays = stays_gathered(placed)
     count = np.where(stays, 1.0, np.maximum(placed.micro_batches, 1.0))
-    regather = np.where(stays, 0.0, on) if overlap.fsdp_reshard_after_forward else _NONE
-    sums_on = on if placed.tuning.whole else on * (trained > 0)
-    again = backward if overlap.fsdp_backward_prefetch else Window(placed, _NONE)
-    least, size = _first_share(placed, block, part), np.asarray(params * gathered_bytes(placed))
-    near = split_group(part.shard, overlap.hpz_ranks)[0] if overlap.hpz_ranks else part.shard
+    regather = np.where(stays, 0.0, on) if overlap.fsdp_reshard_after_forward else _ZERO
+    reduces = on if placed.tuning.whole else on * (trained > 0)
+    backward_gather_window = backward if overlap.fsdp_backward_prefetch else Window(placed, _ZERO)
+    min_share, size = _first_matrix_share(placed, block, part), np.asarray(params * gathered_bytes(placed))
+    gather_group = split_group(part.shard, overlap.hpz_ranks)[0] if overlap.hpz_ranks else part.shard
     gathers = [
         window.send(
             name,
@@ -395,32 +403,32 @@ def _sharded_part_lines(
             Message(f"param_all_gather.{label}", "all_gather", group, size),
             share=share,
             count=count,
-            least_share=least,
+            least_share=min_share,
         )
         for label, group, window, share in (
             ("forward", part.shard, forward, on),
-            ("backward", near, again, regather),
+            ("backward", gather_group, backward_gather_window, regather),
         )
     ]
     reduced = np.asarray(trained * compression.gradient_bytes(placed))
     sums = [
-        backward.send(name, "grad_sync", message, share=sums_on, count=count, least_share=least)
+        backward.send(name, "grad_sync", message, share=reduces, count=count, least_share=min_share)
         for message in compression.scatter_messages(placed, part.shard, reduced)
     ]
-    several = part.shard.ranks > 1
+    is_sharded = part.shard.ranks > 1
     lines = [
         *gathers,
         *sums,
         *compression.kernel_lines(
-            step, name, trained, part.shard.ranks, part.name, share=sums_on, count=count
+            step, name, trained, part.shard.ranks, part.name, share=reduces, count=count
         ),
-        *_buffer_lines(placed, name, params, trained, on * several, regather * several, count),
+        *_buffer_lines(placed, name, params, trained, on * is_sharded, regather * is_sharded, count),
     ]
     return lines, [gathers[0], *sums]
 
 
-def _first_share(placed: PlacedJob, block: Block, part: _Part) -> float:
-    """Return the share of a part that is the first matrix of a layer, which nothing of the layer runs before. [-]"""
+def _first_matrix_share(placed: PlacedJob, block: Block, part: _Part) -> float:
+    """Return the share of a layer's dense parameters in its first matrix, whose gather no compute of the layer hides. [-]"""
     if placed.recipe.overlap.fsdp_across_layers or part.name == "expert" or block.role != "layer":
         return 0.0
     dense = [one for one in block.parts if one.sharding != "expert"]
@@ -433,20 +441,20 @@ def _replica_lines(
 ) -> list[TimeLine]:
     """Sum the gradients of one block over replicas of the shards, once a step or more rarely.
 
-    Behind the backward pass of the layers below, on the ports that gathers and scatters leave free; averages that are
-    rare behind a block's part of the steps beside which they run.
+    Behind the backward pass of the layers below, on the ports that gathers and scatters leave free; outer averages
+    behind a block's part of the steps that they overlap with.
     """
     placed = step.placed
-    several, params = part.replica.ranks > 1, gathered.of(part.name)
-    if not any_nonzero(several):
+    has_replicas, params = part.replica.ranks > 1, gathered.of(part.name)
+    if not any_nonzero(has_replicas):
         return []
-    window = backward if placed.recipe.overlap.hsdp_overlap else Window(placed, _NONE)
+    window = backward if placed.recipe.overlap.hsdp_overlap else Window(placed, _ZERO)
     if placed.policy.sync_every > 1:
         blocks = broadcast_sum([np.asarray(count / placed.micro_batches) for count in step.counts])
-        window = Window(placed, np.asarray(_rare_window(step).left_s() / blocks))
+        window = Window(placed, np.asarray(_outer_sync_window(step).left_s() / blocks))
     elements = np.asarray(params / part.shard.ranks)
     size = np.asarray(elements * compression.outer_bytes(placed))
-    on = np.asarray(1.0 * placed.shards_parameters * several * (placed.tuning.whole | (params > 0)))
+    on = np.asarray(1.0 * placed.shards_parameters * has_replicas * (placed.tuning.whole | (params > 0)))
     return [
         *_outer_lines(step, _name(block, part), elements, part, on),
         window.send(
@@ -459,8 +467,8 @@ def _replica_lines(
     ]
 
 
-def _ends_line(name: str, gather: TimeLine, sums: list[TimeLine]) -> TimeLine:
-    """Pay what was hidden of the first gather and the last reduction: nothing runs beside these."""
+def _first_and_last_line(name: str, gather: TimeLine, sums: list[TimeLine]) -> TimeLine:
+    """Return the hidden time of the first gather and the last reduction, which no compute overlaps."""
     return time_line(
         f"{name}.first_and_last",
         axis="dp",
@@ -472,7 +480,7 @@ def _ends_line(name: str, gather: TimeLine, sums: list[TimeLine]) -> TimeLine:
         terms={
             "gather_s": gather.each_s,
             "gather_exposed_s": gather.exposed_each_s,
-            "reduce_s": sum((line.each_s for line in sums), start=_NONE),
+            "reduce_s": sum((line.each_s for line in sums), start=_ZERO),
             "reduce_exposed_s": exposed_sum(sums),
         },
         source="FSDP has no compute to hide the first gather and the last reduction behind",

@@ -27,7 +27,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.recipe import resolved_for
 from costmodel.physics.pipeline import schedules
-from costmodel.physics.pipeline.stages import Fold, OnOthers
+from costmodel.physics.pipeline.stages import Fold, OtherNodeRanks
 from costmodel.step.communication import exposed_sum
 from costmodel.step.critical_stage import Step
 from costmodel.step.placed_job import Block, PlacedJob, stages_of
@@ -151,15 +151,15 @@ def _own_ranks(placed: PlacedJob) -> Array:
     return np.asarray(_own_gpus(placed) * placed.layout.pp / placed.layout.gpus)
 
 
-def _stages(placed: PlacedJob, ranks: Array | None = None) -> OnOthers:
+def _stages(placed: PlacedJob, ranks: Array | None = None) -> OtherNodeRanks:
     """Return on which nodes the priced stages are, or these pipeline ranks."""
     first = last = ranks
     if first is None or last is None:
         first = placed.stages.index
         # Of stages alike, of which one is priced, the last one may be on the other nodes.
         last = np.maximum(first, placed.layout.pp[..., None] - 1.0 - placed.stages.behind)
-    found, apart = OnOthers.ranks(first, last, _own_ranks(placed)[..., None]), _apart(placed)[..., None]
-    return OnOthers(apart & found.whole, ~apart | found.part)
+    found, apart = OtherNodeRanks.ranks(first, last, _own_ranks(placed)[..., None]), _apart(placed)[..., None]
+    return OtherNodeRanks(apart & found.whole, ~apart | found.part)
 
 
 def pace_of_ranks(placed: PlacedJob, block: Block, ranks: Array) -> Array:

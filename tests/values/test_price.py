@@ -25,7 +25,7 @@ import costmodel as cm
 from costmodel.base.errors import RecipeError
 from costmodel.describe.factors import Factors
 from costmodel.estimates.estimate import estimate_job
-from costmodel.step.critical_stage import Step, _of_largest
+from costmodel.step.critical_stage import Step, _at_largest
 from costmodel.step.placed_job import measured_load
 
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
@@ -291,7 +291,7 @@ def test_a_stage_that_waits_pays_for_that_much_less():
 
     def most(waits):
         step = SimpleNamespace(placed=None, blocks=blocks, stage=SimpleNamespace(waits_s=np.asarray(waits)))
-        return float(Step.most_on_a_stage(step, each, once))
+        return float(Step.max_beyond_waits_s(step, each, once))
 
     assert most([0.0, 0.0]) == 2.5
     assert most([3.0, 0.0]) == 1.5
@@ -315,8 +315,8 @@ def test_the_bill_is_that_of_the_stage_that_sets_the_pace():
     """Scores of three stages by layout; of equal ones the first counts, in arrays of layouts as in one."""
     scores = np.asarray([[1.0, 3.0, 2.0], [5.0, 5.0, 0.0], [0.0, 1.0, 4.0]])
     stages = np.asarray([10.0, 20.0, 30.0])
-    assert _of_largest(scores)(np.broadcast_to(stages, (3, 3))).tolist() == [20.0, 10.0, 30.0]
-    assert [float(_of_largest(one)(stages)) for one in scores] == [20.0, 10.0, 30.0]
+    assert _at_largest(scores)(np.broadcast_to(stages, (3, 3))).tolist() == [20.0, 10.0, 30.0]
+    assert [float(_at_largest(one)(stages)) for one in scores] == [20.0, 10.0, 30.0]
     # The head of 128k tokens makes the last stage the slowest.
     job = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 4096, "schedule": "1f1b"}
     together = cm.estimate(**job, pp=np.asarray([2, 4, 8])).step_time_s

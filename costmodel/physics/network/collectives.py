@@ -6,7 +6,7 @@ Links are full duplex, one message at a time per port (Hockney 1994), without co
 is what is evaluated, over the steps of `STEPS` and these numbers, scalars or arrays:
 
 - ``size_bytes``, the full logical tensor S: reduced buffer, gathered output, scattered input, all that
-  one rank sends in an all-to-all, the message of a send, what a root holds [B];
+  one rank sends in an all-to-all, the message of a send, the root's buffer [B];
 - ``ranks``, the group n [-]; ``start_s``, start-up of one message, alpha [s]; ``bytes_per_s``, what one
   rank sends in one direction, 1/beta [B/s]; ``add_s_per_byte``, local reduction of one byte, gamma [s/B];
 - over nodes ``node_ranks``, g, ``nodes``, N [-], and start-up and rate of one rank inside a node and between
@@ -46,19 +46,19 @@ Array = NDArray[np.float64]
 STEPS = (
     ("log_ranks", "ceil(log2(ranks))"),
     ("others_bytes", "(ranks - 1) / ranks * size_bytes"),
-    # The largest power of two up to n, and whether ranks beyond it fold their vector into a partner first.
+    # Exponent of the largest power of two up to n, and 1 where ranks beyond it fold their vector into a partner first.
     ("core", "floor(log2(ranks))"),
     ("folded", "ceil(log2(ranks)) - floor(log2(ranks))"),
     ("in_node_bytes", "(node_ranks - 1) / node_ranks * size_bytes"),
     ("between_bytes", "(nodes - 1) / nodes * size_bytes"),
 )
-"""What several records use."""
-_ALONE = "latency_s = where(ranks > 1, {latency}, 0); transfer_s = where(ranks > 1, {transfer}, 0); latency_s + transfer_s"
+"""Steps that several records use."""
+_FLAT = "latency_s = where(ranks > 1, {latency}, 0); transfer_s = where(ranks > 1, {transfer}, 0); latency_s + transfer_s"
 _NODES = "latency_s = {latency}; transfer_s = {transfer}; latency_s + transfer_s"
 _CHUNKED = (
     "stages = {stages}; wire_s = {transfer}; "
     "fill = stages - 1; cross_s = sqrt(max(fill, 0) * start_s * wire_s); cut = fill * wire_s > start_s; "
-    + _ALONE.format(
+    + _FLAT.format(
         latency="where(cut, fill * start_s + cross_s, stages * start_s)",
         transfer="where(cut, wire_s + cross_s, stages * wire_s)",
     )
@@ -90,7 +90,7 @@ class Algorithm(NamedTuple):
     stages: str
     """Hops of a pipeline of chunks, whose whole message takes `transfer`; empty where messages are not cut."""
     valid: str
-    """True for groups that it holds for; empty for all."""
+    """Condition on the group for which it holds; empty for all groups."""
     needs: str
     """Hardware without which it cannot run; empty if none."""
     source: str
@@ -101,11 +101,11 @@ class Algorithm(NamedTuple):
     @property
     def formula(self) -> str:
         """Steps ``latency_s`` and ``transfer_s``, and their sum."""
-        text = _NODES if self.over == "nodes" else _CHUNKED if self.stages else _ALONE
+        text = _NODES if self.over == "nodes" else _CHUNKED if self.stages else _FLAT
         return with_steps(STEPS, text.format(**self._asdict()))
 
     def applies(self, num_ranks: ArrayLike) -> NDArray[np.bool_]:
-        """Say for which group sizes the formula holds."""
+        """Return for which group sizes the formula holds."""
         n = np.asarray(num_ranks, dtype=np.float64)
         return np.broadcast_to(evaluate(with_steps(STEPS, self.valid or "1"), {"ranks": n}) > 0, n.shape)
 
@@ -136,14 +136,14 @@ class Algorithm(NamedTuple):
 
 
 def _set_bits(num_ranks: ArrayLike) -> Array:
-    r"""Count the bits that are set in all whole numbers below n: :math:`\sum_{i<n}\mathrm{popcount}(i)`."""
+    r"""Return the set bits of all whole numbers below n: :math:`\sum_{i<n}\mathrm{popcount}(i)`."""
     n = np.asarray(num_ranks, dtype=np.float64)[..., None]
     span = 2.0 ** np.arange(1, 33)
     ones = np.floor(n / span) * span / 2 + np.maximum(np.mod(n, span) - span / 2, 0.0)
     return np.asarray(ones.sum(axis=-1))
 
 
-def _by_name(over: str) -> dict[str, dict[str, Algorithm]]:
+def _algorithms_over(over: str) -> dict[str, dict[str, Algorithm]]:
     """Return the records over ranks or nodes, by collective and name."""
     found: dict[str, dict[str, Algorithm]] = {}
     for row in read_rows(Path(__file__).with_name("collectives.csv")):
@@ -152,9 +152,9 @@ def _by_name(over: str) -> dict[str, dict[str, Algorithm]]:
     return found
 
 
-ALGORITHMS = _by_name("ranks")
+ALGORITHMS = _algorithms_over("ranks")
 """Every algorithm on a flat tier, by collective and name."""
-TWO_LEVEL = _by_name("nodes")
+TWO_LEVEL = _algorithms_over("nodes")
 """Every algorithm over nodes, by collective and name."""
 
 
@@ -272,7 +272,7 @@ def two_level_time(
 
 
 def crossover_size_bytes(latency_s: ArrayLike, bandwidth_bytes_per_s: ArrayLike) -> Array:
-    r"""Message whose start-up and transfer take as long, in bytes: :math:`n^* = \alpha/\beta`.
+    r"""Message size at which start-up and transfer take equally long, in bytes: :math:`n^* = \alpha/\beta`.
 
     >>> float(crossover_size_bytes(1e-6, 450e9))
     450000.0

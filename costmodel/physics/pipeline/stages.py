@@ -35,9 +35,9 @@ class StagePlan:
     index: Array
     """Number of the stage, 0 … pp-1."""
     behind: Array
-    """Stages after the last one with the same contents."""
+    """Number of stages after the last one with the same contents."""
     alike: Array
-    """Stages with the same contents on the same kind of node."""
+    """Number of stages with the same contents on the same kind of node."""
     layers: tuple[Array, ...]
     """Layers on the stage, one array per layer kind, MTP layers included."""
     has_embedding: Array
@@ -59,19 +59,19 @@ class Split:
     """The rule by which layers are split over stages. [-]"""
 
     embedding: ArrayLike = 0.0
-    """Layers that the embedding counts for on the first stage, by layout."""
+    """Layers that the embedding is counted as on the first stage, by layout."""
     head: ArrayLike = 0.0
-    """Layers that the head counts for on the last stage, by layout."""
+    """Layers that the head is counted as on the last stage, by layout."""
     mtp_layers: int = 0
     """MTP layers: additional layers of the last kind, on the head's stage unless `chunks` place them."""
     chunks: tuple[Chunk, ...] = ()
     """Contents of each chunk, in the order of the model; empty where a rule splits the layers."""
     others: ArrayLike = 0.0
-    """Last ranks of the pipeline that lie on the job's other nodes, by layout; a fraction is a rank on both kinds."""
+    """Number of the pipeline's last ranks that run on the second kind of nodes, by layout; a fraction is a rank on both kinds."""
     pace: ArrayLike = 1.0
-    """Time of a layer on those nodes over that on the cluster's own, by layout."""
+    """Time of a layer on those nodes over that on the cluster's first kind, by layout."""
     by_speed: bool = False
-    """Whether ranks get layers by their pace, so that the slowest is as fast as can be."""
+    """Whether layers are distributed by the speed of ranks, to minimise the time of the slowest."""
 
     def by_layout(self) -> tuple[ArrayLike, ...]:
         """Return the numbers of a `_Rule`."""
@@ -92,36 +92,36 @@ class _Rule(NamedTuple):
     def pace_of_ranks(self, ranks: int) -> Array:
         """Return the time of a layer on each rank over that on the cluster's own nodes. [-]"""
         number = np.arange(float(ranks))
-        return OnOthers.ranks(number, number, float(ranks) - self.others).pace(self.pace)
+        return OtherNodeRanks.ranks(number, number, float(ranks) - self.others).pace(self.pace)
 
-    def pace_of_vee(self, ranks: int) -> Array:
-        """Return the same of each chunk where a rank has two in a V. [-]"""
+    def pace_of_chunks(self, ranks: int) -> Array:
+        """Return the same for each chunk of a V-shaped schedule. [-]"""
         pace = self.pace_of_ranks(ranks)
         return np.concatenate([pace, pace[::-1]])
 
 
-class OnOthers(NamedTuple):
-    """Which ranks lie on the job's other nodes alone, and which have nodes of both kinds."""
+class OtherNodeRanks(NamedTuple):
+    """Which ranks run on the second kind of nodes alone, and which on both kinds."""
 
     whole: NDArray[np.bool_]
     part: NDArray[np.bool_]
 
     @classmethod
-    def ranks(cls, first: Array, last: Array, own: Array | float) -> OnOthers:
-        """Return it of ranks that are alike from `first` to `last`, where `own` ranks are on the cluster's own nodes."""
+    def ranks(cls, first: Array, last: Array, own: Array | float) -> OtherNodeRanks:
+        """Return it for ranges of equal ranks, `first` to `last`, where the first `own` ranks are on the first kind of nodes."""
         whole = np.asarray(first >= own)
         return cls(whole, ~whole & (last + 1.0 > own))
 
     def pace(self, share: ArrayLike) -> Array:
-        """Return the time of ranks over that on the cluster's own nodes, where the others' is `share` of it. [-]
+        """Return the time of ranks over that on the first kind of nodes; the second kind takes `share` of it. [-]
 
-        A rank that has nodes of both kinds waits for the slower.
+        A rank on both kinds of nodes waits for the slower.
         """
         return np.where(self.whole, share, np.where(self.part, np.maximum(share, 1.0), 1.0))
 
 
 class _Stack(NamedTuple):
-    """The kind of every layer, and the parts of the split that are the same for all layouts."""
+    """The kind of every layer, and the parts of `Split` that are the same for all layouts; hashable."""
 
     kinds: tuple[int, ...]
     num_kinds: int
@@ -152,7 +152,10 @@ def plan_stages(
     """
     stack = _stack(kind_of_layer, num_kinds, split)
     cases, which = _distinct(pp, fold, *split.by_layout())
-    found = [_stage_rows(stack, every_stage, of, way, _Rule(*rule)) for of, way, *rule in cases]
+    found = [
+        _stage_rows(stack, every_stage, stages, fold_of_case, _Rule(*rule))
+        for stages, fold_of_case, *rule in cases
+    ]
     index, behind, _, *layers, first, last, mtp = _by_layout(found, which)
     (alike,) = _by_layout([rows[2:3] for rows in found], which, repeats=False)
     return StagePlan(index, behind, alike, tuple(layers), has_embedding=first, has_head=last, mtp=mtp)
@@ -160,7 +163,7 @@ def plan_stages(
 
 @lru_cache(maxsize=8192)
 def _stage_rows(stack: _Stack, every_stage: bool, pp: float, fold: float, rule: _Rule) -> Array:
-    """Return index, stages behind the last alike, stages alike, and contents, of each stage (columns)."""
+    """Return index, stages after the last equal one, number of equal stages, and contents, of each stage (columns)."""
     rows = _rank_rows(stack, int(pp), fold, rule)
     first = last = np.arange(int(pp))
     alike = np.ones(int(pp), dtype=np.int64)
@@ -175,8 +178,8 @@ def _stage_rows(stack: _Stack, every_stage: bool, pp: float, fold: float, rule: 
 
 def _rank_rows(stack: _Stack, ranks: int, fold: float, rule: _Rule) -> Array:
     """Return the contents of each rank (columns), in the rows of `_chunk_rows`. [-]"""
-    pace = rule.pace_of_vee(ranks) if fold == Fold.V_SHAPED else rule.pace_of_ranks(ranks)
-    # A rank of a two-way schedule holds two stages, one of each end.
+    pace = rule.pace_of_chunks(ranks) if fold == Fold.V_SHAPED else rule.pace_of_ranks(ranks)
+    # A rank of a bidirectional schedule holds one stage of each end: speeds do not apply.
     stack = stack._replace(by_speed=stack.by_speed and fold != Fold.BIDIRECTIONAL)
     return _folded(_chunk_rows(stack, pace, rule), ranks, fold)
 
@@ -216,10 +219,10 @@ def _chunk_rows(stack: _Stack, pace: Array, rule: _Rule) -> Array:
 
 
 def _cuts_by_speed(layers: int, pace: Array, embedding: float, head: float) -> Array:
-    """Return the layers before each chunk and behind the last, so that the chunk that takes longest takes the least.
+    """Return the layers before each chunk and after the last, with the least maximum time of a chunk.
 
-    Each layer goes to the chunk that is done first with it: of layers alike no other split has a lower maximum.
-    Embedding and head take as long as so many layers of their chunks.
+    Greedy: each layer goes to the chunk that would finish it first, which is optimal for equal layers. Embedding and
+    head are counted as `embedding` and `head` layers of their chunks.
 
     >>> _cuts_by_speed(32, np.array([1.0, 1.0, 1.0, 2.5]), 0.0, 1.0).astype(int).tolist()
     [0, 10, 20, 30, 32]
@@ -227,7 +230,7 @@ def _cuts_by_speed(layers: int, pace: Array, embedding: float, head: float) -> A
     done = np.arange(1.0, layers + 1.0) * pace[:, None]
     done[0] += embedding * pace[0]
     done[-1] += head * pace[-1]
-    # Of chunks that are done with it at the same time the faster one takes it.
+    # Ties go to the faster chunk.
     first = np.lexsort([np.broadcast_to(pace[:, None], done.shape).ravel(), np.round(done.ravel(), 9)])[
         :layers
     ]
@@ -235,7 +238,7 @@ def _cuts_by_speed(layers: int, pace: Array, embedding: float, head: float) -> A
 
 
 def _even_cuts(layers: int, count: int, embedding: ArrayLike, head: ArrayLike) -> Array:
-    """Return the layers before each of `count` even chunks and behind the last (last dimension). [-]"""
+    """Return the layers before each of `count` even chunks and after the last (last dimension). [-]"""
     first, last = np.asarray(embedding)[..., None], np.asarray(head)[..., None]
     cuts = np.ceil(np.arange(count + 1.0) * (layers + first + last) / count) - first
     return np.asarray(np.clip(cuts, 0, layers))
@@ -257,7 +260,7 @@ def _by_layout(found: Sequence[Array], which: NDArray[np.int64], *, repeats: boo
 
 
 def _distinct(*columns: ArrayLike) -> tuple[list[tuple[float, ...]], NDArray[np.int64]]:
-    """Return the distinct combinations of numbers, and the index of each element's."""
+    """Return the distinct combinations of numbers, and the index of the combination of each element."""
     arrays = [np.asarray(column, dtype=np.float64) for column in columns]
     if all(array.ndim == 0 for array in arrays):
         return [tuple(float(array) for array in arrays)], np.asarray(0)
@@ -274,15 +277,15 @@ def _distinct(*columns: ArrayLike) -> tuple[list[tuple[float, ...]], NDArray[np.
 class WaitCycles(NamedTuple):
     """Layers of neighbouring ranks of a V-shaped schedule that wait for each other in a cycle. [-]
 
-    Layers by kind; the last dimension runs over cycles of different composition. The first rank is in none.
+    Layers by kind; the last dimension runs over distinct cycles. The first rank is in no cycle.
     """
 
     pairs: tuple[Array, ...]
-    """Of two neighbours: ranks 1 and 2, 3 and 4, ..."""
+    """Layers of two neighbours: ranks 1 and 2, 3 and 4, ..."""
     pair_turns: Array
     """1 where the last rank, at which the V turns, is among them."""
     threes: tuple[Array, ...]
-    """Of three neighbours: the last three, the three before them, ..."""
+    """Layers of three neighbours: the last three, the three before them, ..."""
     three_turns: Array
     turn: tuple[Array, ...]
     """Layers by kind in the last chunks of the first three ranks, MTP layers included."""
@@ -294,7 +297,7 @@ def plan_wait_cycles(
     """Return the wait cycles where `pp` ranks hold two chunks each in a V; zeros with fewer than four ranks."""
     stack = _stack(kind_of_layer, num_kinds, split)
     cases, which = _distinct(pp, *split.by_layout())
-    found = [_wait_cycle_rows(stack, of, _Rule(*rule)) for of, *rule in cases]
+    found = [_wait_cycle_rows(stack, ranks, _Rule(*rule)) for ranks, *rule in cases]
     pairs, threes, turn = (_by_layout(rows, which) for rows in zip(*found, strict=True))
     of_turn = tuple(row[..., 0] for row in turn)
     return WaitCycles(tuple(pairs[:-1]), pairs[-1], tuple(threes[:-1]), threes[-1], of_turn)
@@ -304,7 +307,7 @@ def plan_wait_cycles(
 def _wait_cycle_rows(stack: _Stack, pp: float, rule: _Rule) -> tuple[Array, Array, Array]:
     """Return rows of pairs, of threes (layers by kind, and whether they turn) and of the turn of one layout.
 
-    A layer on the job's other nodes counts as often as it takes the time of one on the cluster's own.
+    A layer on the second kind of nodes is counted by its time over that on the first kind.
     """
     ranks, kinds = int(pp), stack.num_kinds
     if ranks < 4:
@@ -316,13 +319,13 @@ def _wait_cycle_rows(stack: _Stack, pp: float, rule: _Rule) -> tuple[Array, Arra
     least = ranks - 1 - 2 * (ranks % 3 == 0)
     pairs = [rows[:, i] + rows[:, i + 1] for i in range(1, ranks - 1, 2)]
     threes = [rows[:, i] + rows[:, i - 1] + rows[:, i - 2] for i in range(least, 2, -3)]
-    chunks = _chunk_rows(stack, rule.pace_of_vee(ranks), rule)[:kinds, -3:]
+    chunks = _chunk_rows(stack, rule.pace_of_chunks(ranks), rule)[:kinds, -3:]
     turn = (chunks * pace[2::-1]).sum(axis=1, keepdims=True)
     return np.unique(pairs, axis=0).T, np.unique(threes, axis=0).T, turn
 
 
 _MAX_HEAD_OFFSET = 16
-"""Most layers that the head may count for when stages are balanced."""
+"""Upper limit of the layers that the head is counted as when stages are balanced."""
 
 
 def balanced_split(
@@ -351,7 +354,7 @@ def balanced_split(
 def _best_offsets(
     layers: int, pp: float, fold: float, vp: float, head: float, mtp_layers: int
 ) -> tuple[float, float]:
-    """Return how many layers embedding and head count for in the split with the least time per micro-batch."""
+    """Return the layers that embedding and head are counted as in the split with the least time per micro-batch."""
     if pp < 2:
         return 0.0, 0.0
     embedding, head_offset = np.ix_(np.arange(2.0), np.arange(min(_MAX_HEAD_OFFSET, layers) + 1.0))
@@ -375,19 +378,19 @@ def _best_offsets(
 def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int, split: Split = _EVEN) -> tuple[Chunk, ...]:
     """Return the contents of every chunk of one layout, in the order of the model: chunk i on rank i mod pp, `vp` per rank.
 
-    Each rank splits its layers over its chunks evenly, the first chunks taking what does not divide, so that no rank
-    waits for a chunk larger than those of the fullest rank. Layers that embedding and head count for are left out of
-    the first and the last chunks.
+    Each rank splits its layers over its chunks evenly, the remainder in the first chunks, so that no rank
+    waits for a chunk larger than those of the fullest rank. The first and last chunks are
+    shorter by the layers that embedding and head are counted as.
     """
     layers_of_rank = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head
     embedding, head = (float(np.asarray(each)) for each in (split.embedding, split.head))
     return _listed_chunks(layers_of_rank, vp, mtp_layers, embedding, head)
 
 
-def vee_by_speed(layers: int, ranks: int, split: Split) -> tuple[Chunk, ...]:
+def v_chunks_by_speed(layers: int, ranks: int, split: Split) -> tuple[Chunk, ...]:
     """Return the chunks of one V-shaped layout by the speed of its ranks, in the order of the model."""
     rule = _Rule(*(float(np.asarray(each)) for each in split.by_layout()))
-    counts = np.diff(_cuts_by_speed(layers, rule.pace_of_vee(ranks), rule.embedding, rule.head))
+    counts = np.diff(_cuts_by_speed(layers, rule.pace_of_chunks(ranks), rule.embedding, rule.head))
     return _as_chunks(counts, split.mtp_layers)
 
 
@@ -411,7 +414,7 @@ def _as_chunks(layers: Array, mtp_layers: int) -> tuple[Chunk, ...]:
 def _divided_in_chunks(layers_of_rank: Array, vp: int, embedding: ArrayLike, head: ArrayLike) -> Array:
     """Return the layers of each chunk, (..., chunks of a rank, ranks), from those of each rank (last dimension). [-]
 
-    `embedding` and `head` are the layers that these count for: the first and the last chunks are shorter by them.
+    `embedding` and `head` are counted as so many layers: the first and the last chunks are shorter by them.
 
     >>> _divided_in_chunks(np.array([17.0, 18.0, 18.0, 15.0]), 6, 1.0, 3.0).T.astype(int).tolist()
     [[2, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 3], [3, 3, 3, 3, 3, 0]]
@@ -457,7 +460,7 @@ def plan_chunk_waits(
     """
     stack = _stack(kind_of_layer, num_kinds, split)
     cases, which = _distinct(pp, vp, *split.by_layout())
-    found = [_chunk_wait_rows(stack, of, chunks, _Rule(*rule)) for of, chunks, *rule in cases]
+    found = [_chunk_wait_rows(stack, ranks, chunks, _Rule(*rule)) for ranks, chunks, *rule in cases]
     columns, first = zip(*found, strict=True)
     *more, share, rank, hops, next_group = _by_layout(columns, which, repeats=False)
     firsts = tuple(row[..., 0] for row in _by_layout(first, which))
@@ -468,12 +471,12 @@ def plan_chunk_waits(
 def _chunk_wait_rows(stack: _Stack, pp: float, vp: float, rule: _Rule) -> tuple[Array, Array]:
     """Return the waits of one layout (rows: more, share, rank, hops and next_group), and the mean first chunk.
 
-    A layer on the job's other nodes counts as often as it takes the time of one on the cluster's own.
+    A layer on the second kind of nodes is counted by its time over that on the first kind.
     """
     ranks, chunks = int(pp), int(vp)
-    none = np.zeros((stack.num_kinds + 7, 1))
+    zeros = np.zeros((stack.num_kinds + 7, 1))
     if ranks < 2 or chunks < 2:
-        return none, none[4:]
+        return zeros, zeros[4:]
     pace, listed = rule.pace_of_ranks(ranks), stack.chunks
     if not listed:
         of_ranks = _rank_rows(stack._replace(mtp_layers=0), ranks, Fold.LINEAR, rule)
@@ -493,7 +496,7 @@ def _chunk_wait_rows(stack: _Stack, pp: float, vp: float, rule: _Rule) -> tuple[
                 alike[*more[:, chunk].tolist(), shift > 0 and chunk == chunks - 1] += share
         hops = min(ahead, ranks - ahead)
         columns += [(*more, share, number, hops, next_group) for (*more, next_group), share in alike.items()]
-    return np.array(columns).T if columns else none, held[:, 0, :-1].mean(axis=1, keepdims=True)
+    return np.array(columns).T if columns else zeros, held[:, 0, :-1].mean(axis=1, keepdims=True)
 
 
 def chunk_shares(plan: StagePlan, vp: ArrayLike, chunks: Sequence[Chunk] = ()) -> tuple[Array, Array]:
