@@ -26,7 +26,7 @@ from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_figure, format_seconds
 from costmodel.base.words import called
 from costmodel.describe.jobs.fields import FIELD
-from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.short_form import job_file_text, short_form
 from costmodel.estimates.samples import QUANTILES
 from costmodel.reporting import tables
@@ -319,7 +319,7 @@ def overview_plan(state: State, *, progress: Progress) -> Record:
 
 def _taken(state: State, est: Estimate) -> str:
     """Return the query of the state in which a layout is the job's."""
-    texts = texts_of(spelled_out(short_form(est.job)))
+    texts = texts_of(expand_layout(short_form(est.job)))
     model = {"model": state.job.fields["model"]} if state.job.fields.get("model") else {}
     job = Texts({**{name: text for name, text in texts.items() if name != "model"}, **model}, state.job.model)
     return query_of(replace(state.with_job(job), view="overview", line=""))

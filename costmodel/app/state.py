@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 from costmodel.app.texts import SEARCH_FIELDS, WHOLE_RUN_FIELDS, Texts, known_fields
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.jobs.fields import JOB_FIELDS
-from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.job import expand_layout
 
 VIEWS = {
     "overview": "Overview",
@@ -122,7 +122,7 @@ def _by_degree(texts: dict[str, str]) -> dict[str, str]:
     ({'gpus': '64', 'tp': '8', 'pp': '4'}, {'layout': 'tp8', 'tp': '4'})
     """
     try:
-        return {name: str(value) for name, value in spelled_out(texts).items()}
+        return {name: str(value) for name, value in expand_layout(texts).items()}
     except CostModelError:
         return texts
 

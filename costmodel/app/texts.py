@@ -24,7 +24,7 @@ from costmodel.describe.jobs.fields import (
     names,
     unknown_field,
 )
-from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.jobs.short_form import PAIRS, flags_of
@@ -187,7 +187,7 @@ def read_upload(name: str, content: bytes, form: Mapping[str, str] | None = None
     fills = {name: text for name, text in (form or {}).items() if text and name not in found.keywords}
     if fills:
         found, _ = job_of_file(file, fills)
-    job = spelled_out(found.keywords)
+    job = expand_layout(found.keywords)
     model = job.pop("model", None)
     own = _of_model(model) if isinstance(model, Model) else Texts(texts_of({"model": model}))
     return Texts({**texts_of(job), **own.fields}, own.model), found

@@ -54,7 +54,7 @@ CATEGORY_NAMES = {
     "activation": "activations",
     "overhead": "overhead",
 }
-"""What people call the categories."""
+"""Names of the categories in tables."""
 PHASES: tuple[Phase, ...] = get_args(Phase)
 MEMORY_PARTS: tuple[MemoryPart, ...] = get_args(MemoryPart)
 
@@ -216,7 +216,7 @@ def memory_line(
 
 
 def any_nonzero(mask: ArrayLike) -> bool:
-    """Tell whether something holds, or is not zero, in some layout; of one layout it is no reduction."""
+    """Tell whether a mask or number is nonzero in any layout; fast for a single layout."""
     array = np.asarray(mask)
     return bool(array) if array.ndim == 0 else bool(np.count_nonzero(array))
 
@@ -297,7 +297,7 @@ class Bill:
     tier_names: tuple[str, ...] = field(default=())
     host_lines: tuple[HostLine, ...] = field(default=())
     _known: dict[bool, tuple[int, Array]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """How many of the first lines have been looked at, and the sum of those of `BY_SHARDING`, and of the others."""
+    """Cache of `exposed_s`: the number of lines already summed, and their sum, by `by_sharding`."""
 
     def plus(self, lines: Iterable[Line]) -> Bill:
         """Return the bill with more lines, each where it belongs."""
@@ -341,7 +341,7 @@ class Bill:
         return _on_worst_stage([line.bytes for line in self.memory_lines])
 
     def host_memory_bytes(self) -> Array:
-        """Return the memory of a host all of whose GPUs hold the worst pipeline stage; 0 where nothing is there. [B]"""
+        """Memory of a host all of whose GPUs hold the worst pipeline stage; 0 without host lines. [B]"""
         return _on_worst_stage([line.bytes for line in self.host_lines])
 
 
@@ -358,7 +358,7 @@ def _on_worst_stage(lines: Sequence[Array]) -> Array:
     worst: Array | None = None
     for stage in range(stages):
         stage_bytes = broadcast_sum([at_stage(each, stage) for each in sums])
-        # From the second on, into what nobody else holds.
+        # The first result may be a line's own array; later ones are ours and can be overwritten.
         worst = (
             stage_bytes if worst is None else np.maximum(worst, stage_bytes, out=worst if stage > 1 else None)
         )
@@ -386,8 +386,8 @@ def _over_stages(pick: np.ufunc, values: Array) -> Array:
     return np.asarray(reduce(pick, (values[..., stage] for stage in range(values.shape[-1]))))
 
 
-def at_stage(line_bytes: Array, stage: int) -> Array:
-    """Take one stage of a memory line (a line without that dimension is the same on all)."""
-    if line_bytes.ndim == 0:
-        return line_bytes
-    return np.asarray(line_bytes[..., stage if line_bytes.shape[-1] > 1 else 0])
+def at_stage(values: Array, stage: int) -> Array:
+    """Return the values of one stage (the last dimension); values without that dimension hold for all."""
+    if values.ndim == 0:
+        return values
+    return np.asarray(values[..., stage if values.shape[-1] > 1 else 0])

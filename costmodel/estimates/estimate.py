@@ -15,7 +15,7 @@ from costmodel.base.words import called, errors_called
 from costmodel.describe.jobs.job import Job, job_of
 from costmodel.estimates.explain import Explanation, explain
 from costmodel.estimates.frame import long_columns, wide_columns
-from costmodel.estimates.pipeline_run import price_in_order
+from costmodel.estimates.pipeline_run import price_with_task_order
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.estimates.record import estimate_record
 from costmodel.estimates.samples import (
@@ -174,7 +174,9 @@ def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:
     """Price a checked job."""
     single = job.layout.shape == ()
     with errors_called(job.cluster.accelerator.called):
-        return Estimate(job, price_in_order(job, every_stage=single if every_stage is None else every_stage))
+        return Estimate(
+            job, price_with_task_order(job, every_stage=single if every_stage is None else every_stage)
+        )
 
 
 def estimate(**job: Any) -> Estimate:

@@ -12,7 +12,7 @@ from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import LayoutError
 from costmodel.base.words import DEVICE, errors_called
 from costmodel.describe.jobs.fields import PLACE_FIELDS
-from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.keywords import JobKeywords, shows
 from costmodel.describe.jobs.layout import place_groups, require_ranks
 from costmodel.describe.jobs.merge import placement
@@ -238,6 +238,6 @@ def mesh(**placed: Unpack[JobKeywords]) -> MeshTable:
     >>> [(row.dim, row.factor, row.link) for row in mesh(cluster="dgx-h100-ndr", gpus=64, layout="tp8").rows]
     [('tp', 8, 'nvlink'), ('cp', 1, ''), ('dp', 8, 'leaf'), ('pp', 1, '')]
     """
-    layout, cluster, order, recipe = placement(spelled_out(keywords(placed, PLACE_FIELDS, who="mesh")))
+    layout, cluster, order, recipe = placement(expand_layout(keywords(placed, PLACE_FIELDS, who="mesh")))
     with errors_called(cluster.accelerator.called):
         return MeshTable(mesh_rows(layout, cluster, order, recipe), cluster.accelerator.called)

@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 STREAMS = ("compute", *COMMUNICATING)
-"""What runs beside each other on a stage."""
-MOST_TASKS = 40_000
-"""Tasks of all ranks together beyond which fewer micro-batches are simulated."""
+"""Streams of a stage, which run concurrently."""
+MAX_TASKS = 40_000
+"""Upper limit of simulated tasks, over all ranks; longer steps are simulated with fewer micro-batches."""
 
-CLOSE = 0.005
-"""How far from its simulation an estimate's pipeline may be: as far as two layouts of a plan that count as equal. [-]"""
-_LEAST_RUN = 32
-"""Micro-batches that are run of a long step of few stages, until the slowest of two that are nearly alike sets the pace. [-]"""
-_SOON_FILLED = 1024
-"""Micro-batches on all ranks up to which filled gaps are found in a tenth of a second. [-]"""
+PIPELINE_TOLERANCE = 0.005
+"""Relative deviation of a priced pipeline from its simulation that is accepted, as between equal layouts of a plan. [-]"""
+_MIN_SIMULATED = 32
+"""Least number of micro-batches simulated of a long step: of nearly equal stages the slowest limits only later ones. [-]"""
+_MAX_FILLED_MICRO_BATCHES = 1024
+"""Micro-batches times ranks up to which schedules that fill gaps are simulated, in a tenth of a second. [-]"""
 
 
 class Durations(NamedTuple):
@@ -66,7 +66,7 @@ class PipelineRun:
     orders: Orders
     micro_batches: int
     simulated: int
-    """How many of them the timeline holds."""
+    """Number of micro-batches in the timeline."""
     message_s: float
     """One message between ranks. [s]"""
     after_s: float
@@ -78,20 +78,20 @@ class PipelineRun:
         return self.simulated == self.micro_batches
 
 
-def run_pipeline(est: PricedJob, *, most_tasks: int = MOST_TASKS) -> PipelineRun:
+def run_pipeline(est: PricedJob, *, most_tasks: int = MAX_TASKS) -> PipelineRun:
     """Simulate the pipeline of an estimate of one layout."""
     if est.job.layout.shape or est.shape:
         raise LayoutError("pipeline: this estimate holds several layouts; estimate one of them")
     placed, layout = est.priced.placed, est.job.layout
     p, m = int(layout.pp), int(placed.micro_batches)
     chunks = int(layout.vp)
-    shown = min(m, max(4 * p, most_tasks // (3 * p * chunks)))
-    # Two-way schedules want an even number, interleaved ones a multiple of the stages.
-    return _simulated(est.priced, m if shown >= m else max(p * 2, shown // (2 * p) * 2 * p))
+    simulated = min(m, max(4 * p, most_tasks // (3 * p * chunks)))
+    # Bidirectional schedules need an even number, interleaved ones a multiple of the stages.
+    return _simulated(est.priced, m if simulated >= m else max(p * 2, simulated // (2 * p) * 2 * p))
 
 
 def _simulated(priced: Priced, micro_batches: int) -> PipelineRun:
-    """Simulate so many micro-batches of the pipeline of one layout."""
+    """Simulate some micro-batches of the pipeline of one layout."""
     placed, layout = priced.placed, priced.placed.layout
     name = schedules.schedule_at(layout.schedule).name if layout.pp > 1 else "1f1b"
     sends = [line for line in priced.bill.time_lines if line.group == "pp" and line.phase == "step"]
@@ -105,12 +105,12 @@ def _simulated(priced: Priced, micro_batches: int) -> PipelineRun:
         pending_weight_fraction=float(placed.pending_weight_fraction),
         synchronized=placed.synchronized,
     )
-    after_s = _exposed_s(lines_after(priced.bill))
+    after_s = _exposed_s(lines_after_pipeline(priced.bill))
     return PipelineRun(timeline, orders, int(placed.micro_batches), micro_batches, message_s, after_s)
 
 
-def price_in_order(job: Job, *, every_stage: bool) -> Priced:
-    """Price a job; the pipeline of a single layout, all its stages known, takes about what its tasks do one by one."""
+def price_with_task_order(job: Job, *, every_stage: bool) -> Priced:
+    """Price a job; that of a single layout with all stages is corrected by the simulation of its pipeline."""
     priced = price(job, every_stage=every_stage)
     if not every_stage or job.layout.shape or priced.bill.step_time_s().ndim:
         return priced
@@ -119,53 +119,55 @@ def price_in_order(job: Job, *, every_stage: bool) -> Priced:
 
 
 def order_factor(priced: Priced) -> float:
-    """Return by how much a single layout's pipeline takes longer than its closed form, to be `CLOSE` to its simulation. [-]
+    """Return the factor that brings the closed form of a pipeline within `PIPELINE_TOLERANCE` of its simulation. [-]
 
-    1 without a pipeline, and where no simulation is soon done: a two-way schedule on nodes of two kinds, and weight
-    gradients that fill gaps of many micro-batches.
+    1 without a pipeline and where the simulation is too slow or not available: many micro-batches whose weight gradients
+    fill gaps, and bidirectional schedules on two kinds of nodes.
     """
     placed = priced.placed
     mixed_ways = placed.cluster.mixed is not None and fold_of(priced) == Fold.BIDIRECTIONAL
     if placed.layout.pp == 1 or mixed_ways:
         return 1.0
-    took_s = simulated_pipeline_s(priced)
-    if took_s is None:
+    simulated_s = simulated_pipeline_s(priced)
+    if simulated_s is None:
         return 1.0
     billed_s = billed_pipeline_s(priced.bill)
-    goal_s = min(max(billed_s, took_s * (1.0 - CLOSE)), took_s * (1.0 + CLOSE))
-    if goal_s == billed_s:
+    target_s = min(
+        max(billed_s, simulated_s * (1.0 - PIPELINE_TOLERANCE)), simulated_s * (1.0 + PIPELINE_TOLERANCE)
+    )
+    if target_s == billed_s:
         return 1.0
     (bubble,) = (line for line in priced.bill.time_lines if line.name == "pp.bubble")
     passes = priced.step.stage.passes
     stage_s = sum(
         float(passes[name]) for name in ("forward_s", "backward_input_s", "backward_weight_s")
     ) * float(placed.micro_batches)
-    return 1.0 + (goal_s - billed_s) / (stage_s + float(bubble.exposed_seconds))
+    return 1.0 + (target_s - billed_s) / (stage_s + float(bubble.exposed_seconds))
 
 
 def simulated_pipeline_s(priced: Priced) -> float | None:
-    """Return what the pipeline of one layout takes, task by task; None where that takes more than milliseconds. [s]
+    """Return the simulated time of one layout's pipeline; None where the simulation would be slow. [s]
 
-    Of a long step four micro-batches a stage, and at least `_LEAST_RUN`, are run where the order of all tasks is given: it
-    grows on as it did with the last one of each stage.
+    Of a long step four micro-batches a stage, at least `_MIN_SIMULATED`, are simulated if the order of tasks is fixed; the
+    rest is extrapolated from the last `p`.
     """
     layout, waits = priced.placed.layout, not priced.placed.synchronized
     p, m = int(layout.pp), int(priced.placed.micro_batches)
     name = schedules.schedule_at(layout.schedule).name
-    few = p * max(4, ceil(_LEAST_RUN / p))
-    orders = schedules.task_orders(name, p, min(m, few), int(layout.vp))
+    enough = p * max(4, ceil(_MIN_SIMULATED / p))
+    orders = schedules.task_orders(name, p, min(m, enough), int(layout.vp))
     fills = bool(orders.fill_limit or orders.in_unit_time)
-    if fills and p * m > _SOON_FILLED:
+    if fills and p * m > _MAX_FILLED_MICRO_BATCHES:
         return None
 
-    def takes_s(micro_batches: int) -> float:
+    def simulated_s(micro_batches: int) -> float:
         timeline = _simulated(priced, micro_batches).timeline
         return timeline.step_s() if waits else timeline.makespan_s()
 
-    if m <= few or fills:
-        return takes_s(m)
-    run_s = takes_s(few)
-    return run_s + (m - few) / p * (run_s - takes_s(few - p))
+    if m <= enough or fills:
+        return simulated_s(m)
+    run_s = simulated_s(enough)
+    return run_s + (m - enough) / p * (run_s - simulated_s(enough - p))
 
 
 def _exposed_s(lines: Iterable[TimeLine]) -> float:
@@ -173,8 +175,8 @@ def _exposed_s(lines: Iterable[TimeLine]) -> float:
 
 
 def billed_pipeline_s(bill: Bill) -> float:
-    """Return what a bill charges for passes, bubble and messages. [s]"""
-    after = {line.name for line in lines_after(bill)}
+    """Return a bill's time of passes, bubble and messages. [s]"""
+    after = {line.name for line in lines_after_pipeline(bill)}
     return _exposed_s(
         line
         for line in bill.time_lines
@@ -182,12 +184,12 @@ def billed_pipeline_s(bill: Bill) -> float:
     )
 
 
-def floors_of_ports(bill: Bill) -> list[TimeLine]:
-    """Return the time lines of ports that are busy for longer than all that the step takes besides."""
+def port_floor_lines(bill: Bill) -> list[TimeLine]:
+    """Return the time lines of ports that are busy for longer than the rest of the step."""
     return [line for line in bill.time_lines if line.name.startswith("overhead.port.")]
 
 
-def lines_after(bill: Bill) -> list[TimeLine]:
+def lines_after_pipeline(bill: Bill) -> list[TimeLine]:
     """Return the time lines that come after the last task of the pipeline."""
     return [
         line
@@ -216,7 +218,7 @@ def interleaves(priced: Priced) -> bool:
 
 
 def fold_of(priced: Priced) -> int:
-    """Return which stages share a rank of a single layout, as `Fold` counts them; 0 with one stage. [-]"""
+    """Return the `Fold` of a single layout; linear with one stage."""
     layout = priced.placed.layout
     return int(schedules.fact("fold", layout.schedule)) if layout.pp > 1 else 0
 
@@ -256,7 +258,7 @@ def _cut(priced: Priced, count: float, split: Split) -> StagePlan:
 
 
 class PartTimes(NamedTuple):
-    """Seconds of one micro-batch in one part of its way, by stream and stage: what it waits for, and all."""
+    """Seconds of one micro-batch in one pass, by stream and stage: exposed and busy."""
 
     exposed_s: Array
     busy_s: Array
@@ -273,7 +275,7 @@ def part_times(priced: Priced) -> dict[str, PartTimes]:
     ]
     ranks = _ranks_of(priced, plan.index)
     for block, count, lines in zip(priced.step.blocks, blocks, priced.step.block_lines, strict=True):
-        # What a tower runs on the whole model is at the pace of its nodes.
+        # A tower's time already accounts for the nodes that it runs on.
         pace = np.asarray(1.0) if block.role == "tower" else pace_of_ranks(priced.placed, block, ranks)
         for line in lines:
             part = times[{"forward": "F", "backward_weight": "W"}.get(line.phase, "I")]

@@ -16,9 +16,9 @@ from costmodel.base.numbers import divisors
 from costmodel.describe.frameworks import framework_of
 from costmodel.describe.hardware.cluster import ATTENTION_KERNELS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.describe.jobs.job import BALANCED, Change, Job, check_job, with_layout, with_switch
+from costmodel.describe.jobs.job import BALANCED, Change, Job, check_job, layout_change, switch_change
 from costmodel.describe.jobs.layout import Layout
-from costmodel.estimates.pipeline_run import price_in_order
+from costmodel.estimates.pipeline_run import price_with_task_order
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at, schedule_code
 from costmodel.step.price import chunks_of
@@ -108,7 +108,7 @@ def _priced(job: Job, changes: Iterable[Change], *, every_stage: bool = False) -
 
 def _figures(job: Job, every_stage: bool) -> list[tuple[float, float, bool]]:
     """Return by layout memory and step time of a job, and whether its hosts have room."""
-    bill = price_in_order(job, every_stage=every_stage).bill
+    bill = price_with_task_order(job, every_stage=every_stage).bill
     has_room = bill.host_memory_bytes() <= job.cluster.host.memory_bytes
     by_layout = np.broadcast_arrays(
         bill.memory_bytes(), bill.step_time_s(), has_room, np.atleast_1d(job.layout.gpus)
@@ -129,9 +129,9 @@ def _layout_changes(job: Job) -> Iterator[Change]:
     layout = job.layout
     now = RECOMPUTE_POLICIES[int(layout.recompute)]
     for code in range(int(layout.recompute) + 1, len(RECOMPUTE_POLICIES)):
-        yield with_layout(job, "recompute", now, RECOMPUTE_POLICIES[code], recompute=code)
+        yield layout_change(job, "recompute", now, RECOMPUTE_POLICIES[code], recompute=code)
     for stage in range(int(layout.zero_stage) + 1, 4):
-        yield with_layout(job, "zero", f"{int(layout.zero_stage)}", f"{stage}", zero_stage=stage)
+        yield layout_change(job, "zero", f"{int(layout.zero_stage)}", f"{stage}", zero_stage=stage)
     for axis in _DOUBLED:
         degree = float(getattr(layout, axis))
         degrees = {axis: 2.0 * degree}
@@ -139,19 +139,19 @@ def _layout_changes(job: Job) -> Iterator[Change]:
             degrees["sequence_parallel"] = 1.0
         if axis == "pp" and degree == 1:
             degrees["schedule"] = schedule_code("1f1b")
-        yield with_layout(job, axis, f"{degree:.0f}", f"{2.0 * degree:.0f}", **degrees)
+        yield layout_change(job, axis, f"{degree:.0f}", f"{2.0 * degree:.0f}", **degrees)
     size = float(layout.micro_batch)
     if size > 1:
         half = float(np.ceil(size / 2.0))
-        yield with_layout(job, "micro-batch", f"{size:.0f}", f"{half:.0f}", micro_batch=half)
+        yield layout_change(job, "micro-batch", f"{size:.0f}", f"{half:.0f}", micro_batch=half)
     if layout.tp > 1 and layout.sequence_parallel == 0:
-        yield with_layout(job, "sequence parallelism", "", "", sequence_parallel=1.0)
+        yield layout_change(job, "sequence parallelism", "", "", sequence_parallel=1.0)
     if layout.vp > 1:
         plain = {"vp": 1.0, "schedule": float(schedule_code("1f1b"))}
-        yield with_layout(job, "vp", f"{float(layout.vp):.0f}", "1 (schedule 1f1b)", **plain)
+        yield layout_change(job, "vp", f"{float(layout.vp):.0f}", "1 (schedule 1f1b)", **plain)
     if layout.shard_group > 0 and layout.zero_stage > 0:
         group = f"{float(layout.shard_group):.0f}"
-        yield with_layout(job, "shard group", group, "over all of dp·cp", shard_group=0.0)
+        yield layout_change(job, "shard group", group, "over all of dp·cp", shard_group=0.0)
 
 
 def _switch_changes(job: Job) -> Iterator[Change]:
@@ -164,7 +164,7 @@ def _switch_changes(job: Job) -> Iterator[Change]:
             else switch == "offload_optimizer" and not job.optimizer.on_host
         )
         if switches[switch] in wasteful and not nothing:
-            yield with_switch(job, switch, value)
+            yield switch_change(job, switch, value)
 
 
 def _more_chunks(job: Job) -> Iterator[Change]:
@@ -178,7 +178,7 @@ def _more_chunks(job: Job) -> Iterator[Change]:
     now, code = float(layout.vp), schedule_code("interleaved")
     for vp in divisors(on_a_stage, _MOST_CHUNKS):
         if vp not in (1.0, now):
-            yield with_layout(job, "--vp", f"{now:.0f}", f"{vp:.0f}", vp=vp, schedule=code)
+            yield layout_change(job, "--vp", f"{now:.0f}", f"{vp:.0f}", vp=vp, schedule=code)
 
 
 def _balanced(job: Job) -> Iterator[Change]:

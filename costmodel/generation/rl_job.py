@@ -12,7 +12,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import ANSWER_LENGTHS, FIELD, JOB_FIELDS, RL_FIELDS, names
-from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
@@ -97,7 +97,7 @@ class RLJob:
 
 def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
     """Check and complete a job of reinforcement learning given under the names of the table."""
-    given = spelled_out(keywords(fields, (*JOB_FIELDS, *RL_FIELDS), who=who))
+    given = expand_layout(keywords(fields, (*JOB_FIELDS, *RL_FIELDS), who=who))
     if "global_batch" in given:
         raise CostModelError(
             "global_batch: follows from prompts, samples_per_prompt and optimizer_steps; leave it out"

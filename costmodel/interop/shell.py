@@ -1,8 +1,9 @@
-"""Following a launch script: what it sets and the commands that it would start, without starting any.
+"""An interpreter of launch scripts: the variables that they set and the commands that they would start, without starting any.
 
-A small part of the shell is read: assignments, arrays, conditions, loops of known turns, here documents,
-``source`` below the script's own folder. Where only running the script tells how it goes on, nothing is guessed: what
-depends on it is marked as not known, by the construct's name and line (see `shell_words`).
+A subset of the shell is interpreted: assignments, arrays, conditions, loops with known iterations, here documents,
+``source`` below the script's own folder. Methods are named as the POSIX grammar (Shell Command Language, 2.10). What is
+known only at run time is never guessed: values that depend on it are marked as unknown, with the construct and line
+(see `shell_words`).
 """
 
 from __future__ import annotations
@@ -32,25 +33,26 @@ from costmodel.interop.shell_words import (
 )
 from costmodel.interop.text_file import read_text
 
-_LONGEST, _STEP, _MOST_TURNS, _DEEPEST = 1_000_000, 150, 500, 24
+_MAX_CHARACTERS, _COMMAND_WORK, _MAX_ITERATIONS, _MAX_DEPTH = 1_000_000, 150, 500, 24
+"""Limits of a script: its length, work charged for a command (`Scope.spend`), iterations of a loop, nested scripts."""
 _SHELLS = ("bash", "sh", "zsh")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _PRINTERS = ("echo", "printf", "cat", "dirname", "basename", "realpath", "readlink", "pwd", "expr")
-_QUIET = ("true", ":", "false", "break", "continue", "return", "shift", "set")
+_NO_EFFECT = ("true", ":", "false", "break", "continue", "return", "shift", "set")
 _NOT_FOLLOWED = ("read", "mapfile", "readarray", "let", "getopts")
-"""Commands that set variables as only running the script tells."""
+"""Commands that set variables to values known only at run time."""
 _SETS_NO_FLAGS = re.compile(
     r"(?:^|/)(?:activate|conda\.sh|set_?env\.sh|setvars\.sh|modules?\.sh|\.?bash_?(?:rc|profile)|\.?profile|bash|\.env)$"
 )
-"""Files that set up a shell or a Python, and no job."""
+"""Sourced files that set up a shell or Python environment and no flags of a job."""
 
 Status = bool | Literal["program"] | None
-"""Whether a command succeeds: a program is taken to, None where only running the script tells."""
+"""Whether a command succeeds: a program is assumed to; None where that is known only at run time."""
 
 
 @dataclass
 class Launch:
-    """A command that a script would start; `certain` where no condition in doubt stands around it."""
+    """A command that a script would start; `certain` outside of conditions that are known only at run time."""
 
     words: list[str]
     environment: dict[str, str]
@@ -67,11 +69,13 @@ def follow(
 ) -> Script:
     """Follow a script of some `name`, with the variables of `environment` set when it starts.
 
-    What it sources is read from `folder`, where it lies, and below, and from `allowed` folders.
+    Sourced files are read from `folder`, the script's own, from below it, and from `allowed` folders.
     """
-    if len(text) > _LONGEST:
-        raise CostModelError(f"expected a script of at most {_LONGEST:,} characters, got {len(text):,}")
-    # The job's own options come before those of jobs that it submits.
+    if len(text) > _MAX_CHARACTERS:
+        raise CostModelError(
+            f"expected a script of at most {_MAX_CHARACTERS:,} characters, got {len(text):,}"
+        )
+    # The first of repeated options is the job's own; later ones are of jobs that it submits.
     slurm = dict(reversed(_slurm_options(text)))
     places = [] if folder is None else [folder, *map(Path, allowed)]
     script = Script({**_slurm_variables(slurm), **(environment or {})}, places, f"./{name}")
@@ -136,7 +140,7 @@ def gpus_per_node(slurm: Mapping[str, str]) -> str:
     return next((found[1] for found in matches if found), "")
 
 
-# A script as words and the signs between them
+# Tokens: words and operators
 
 _JOINS = ("&&", "||", "|", "|&")
 _SEPARATORS = ("\n", ";", "&", *_JOINS)
@@ -149,11 +153,11 @@ _FUNCTION = re.compile(
 _BLANK = re.compile(r"(?:[ \t\r]|\\\n)+|#[^\n]*")
 _REDIRECT = re.compile(r"(\d*|&)(<<<|<<[-']?|>>?[&|]?|<[&>]?)(?!\()")
 _SIGN = re.compile(rf"{_REDIRECT.pattern}|&&|\|\|?&?|;;&?|;&|[;&()\n]")
-_STOPS = " \t\r\n;&|()<>"
+_WORD_ENDS = " \t\r\n;&|()<>"
 
 
 def _tokens(text: str, line: int) -> Iterator[tuple[int, str]]:
-    """Yield the words of a script as they are written and the signs between them, each with its line.
+    """Yield the unexpanded words and the operators of a script, each with its line.
 
     An array ``name=( … )`` and ``(( … ))`` are a word each, a function's head is ``() name``. A here document follows
     its line, behind ``<<``, or ``<<'`` if it is not expanded.
@@ -195,11 +199,11 @@ def _tokens(text: str, line: int) -> Iterator[tuple[int, str]]:
 
 
 def _end_of_word(text: str, start: int, line: int) -> int:
-    """Return where a word ends, be it an array, ``((…))`` or ``<(…)``."""
+    """Return the end of a word, which may be an array, ``((…))`` or ``<(…)``."""
     try:
         at = end_of_nested(text, start + 2) if text[start] in "<>" else start
         at = end_of_nested(text, start + 1) if text[start] == "(" else at
-        while at < len(text) and text[at] not in _STOPS:
+        while at < len(text) and text[at] not in _WORD_ENDS:
             at = end_of_piece(text, at)
             if text.startswith("(", at) and _ASSIGNED.fullmatch(text, start, at):
                 at = end_of_nested(text, at + 1)
@@ -208,20 +212,20 @@ def _end_of_word(text: str, start: int, line: int) -> int:
     return at
 
 
-# Going through it
+# Interpretation
 
 _IN_LOOP = "set in a {} loop, whose turns only running the script tells"
 _NOT_READ = "set in a {}, which is not followed"
 _UNDER_CONDITION = "set under a condition that only running the script tells"
 _COUNTED = re.compile(r"\(\(\s*([A-Za-z_]\w*)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\1)\s*\)\)")
-"""``i=0; i<N; i++``, the loop whose turns are counted."""
+"""``i=0; i<N; i++``, a counted loop."""
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
 
 
 class Script(Scope):
-    """A script that is followed: its commands in order, its variables, and what was not followed.
+    """State of a script that is interpreted: its commands in order, its variables, and what was not followed.
 
-    Every method that reads tokens takes whether they are `live`: those of a branch that is not taken are only passed.
+    Methods that consume tokens take whether these are `live`: those of a branch that is not taken are skipped.
     """
 
     def __init__(self, values: Mapping[str, str | list[str]], places: Sequence[Path], own: str) -> None:
@@ -238,50 +242,50 @@ class Script(Scope):
         self.output: list[str] | None = None
         """What is printed, inside of ``$( … )``."""
         self.depth = 0
-        """How deep in scripts of scripts and sourced files."""
+        """Depth in nested scripts and sourced files."""
         self.certain = True
-        """Whether no condition in doubt stands around."""
+        """Whether no enclosing condition is known only at run time."""
         self.ended = False
         """Whether an ``exit`` was reached."""
         self.tokens: list[tuple[int, str]] = []
         self.at = 0
 
-    def nested(self, script: str, line: int, *, apart: bool = False) -> None:
-        """Follow a script, or what stands in a word, in a document or in a file beside it; `apart` if no variable stays."""
-        if self.depth >= _DEEPEST:
+    def nested(self, script: str, line: int, *, subshell: bool = False) -> None:
+        """Interpret a script, also of a word, here document or sourced file; a `subshell` keeps its variables to itself."""
+        if self.depth >= _MAX_DEPTH:
             raise CostModelError(f"line {line}: the script calls itself without end")
         self.spend(len(script) if self.depth else 0)
         outer, ended, values = (self.tokens, self.at), self.ended, dict(self.values)
         self.tokens, self.at = list(_tokens(script.replace("\r\n", "\n"), line)), 0
         self.depth += 1
-        self.block(True, "")
+        self.compound_list(True, "")
         self.depth -= 1
         (self.tokens, self.at), self.ended = outer, ended
-        if apart:
+        if subshell:
             self.values = values
 
-    def next(self) -> str:
-        """Return the token that comes next, empty at the end."""
+    def peek(self) -> str:
+        """Return the next token without consuming it; empty at the end."""
         return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
 
     def take(self) -> str:
-        """Return the token that comes next and pass it, empty at the end."""
-        token = self.next()
+        """Consume and return the next token; empty at the end."""
+        token = self.peek()
         self.at += 1
         return token
 
-    def until(self, *ends: str) -> list[str]:
-        """Return the tokens up to one of some, which is not passed."""
+    def tokens_until(self, *ends: str) -> list[str]:
+        """Consume and return the tokens before the first of `ends`."""
         start = self.at
-        while self.at < len(self.tokens) and self.next() not in ends:
+        while self.at < len(self.tokens) and self.peek() not in ends:
             self.at += 1
         return [token for _, token in self.tokens[start : self.at]]
 
-    def block(self, live: bool, opener: str, *ends: str) -> Status:
-        """Go through commands and past the word that closes them; return whether the last one succeeds."""
+    def compound_list(self, live: bool, opener: str, *ends: str) -> Status:
+        """Interpret commands up to and including the word that closes them; return whether the last one succeeds."""
         first = self.tokens[self.at - 1][0] if opener else 0
         joined, truth = "", True  # type: str, Status
-        while token := self.next():
+        while token := self.peek():
             self.line = self.tokens[self.at][0]
             if token in ends:
                 self.at += 1
@@ -292,80 +296,80 @@ class Script(Scope):
             elif token in _CLOSE:
                 raise CostModelError(f"line {self.line}: a '{token}' stands where none can")
             else:
-                truth = self.joined(live and not self.ended, joined, truth)
+                truth = self.and_or_item(live and not self.ended, joined, truth)
         if ends:
             raise CostModelError(f"line {first}: nothing ends the '{opener}'")
         return truth
 
-    def joined(self, live: bool, sign: str, truth: Status) -> Status:
-        """Go through the command behind ``&&``, ``||``, ``|`` or none, given whether the one before succeeded."""
+    def and_or_item(self, live: bool, sign: str, truth: Status) -> Status:
+        """Interpret the command after ``&&``, ``||``, ``|`` or none, given whether the previous one succeeded."""
         if live and sign in ("|", "|&") and self.output is not None:
             self.output.append(self.unknown("a pipe"))
         if not live or sign in ("", "|", "|&"):
-            return self.one(live)
+            return self.command(live)
         if truth is None:
-            self.in_doubt(True, _UNDER_CONDITION, self.one)
+            self.uncertain(True, _UNDER_CONDITION, self.command)
             return None
         runs = bool(truth) is (sign == "&&")
-        status = self.one(runs)
+        status = self.command(runs)
         return status if runs else truth
 
-    def one(self, live: bool) -> Status:
-        """Go through one command, compound or not."""
+    def command(self, live: bool) -> Status:
+        """Interpret one command, simple or compound."""
         first, line, truth = self.take(), self.line, True  # type: str, int, Status
         if live:
-            self.spend(_STEP)
+            self.spend(_COMMAND_WORK)
         match first:
             case "!":
-                status = self.one(live)
+                status = self.command(live)
                 return not status if isinstance(status, bool) else None
             case "if":
-                truth = self.choose(live)
+                truth = self.if_clause(live)
             case "while" | "until":
-                truth = self.block(live, first, "do")
+                truth = self.compound_list(live, first, "do")
                 turns = live and truth is not (first == "until")
-                self.in_doubt(turns, _IN_LOOP.format(first), self.block, first, "done")
+                self.uncertain(turns, _IN_LOOP.format(first), self.compound_list, first, "done")
                 truth = True
             case "for":
-                self.loop(live)
+                self.for_clause(live)
             case "case":
-                self.until("in", "")
-                self.in_doubt(live, _NOT_READ.format(first), self.cases)
+                self.tokens_until("in", "")
+                self.uncertain(live, _NOT_READ.format(first), self.case_clause)
             case "{":
-                truth = self.block(live, first, "}")
+                truth = self.compound_list(live, first, "}")
             case "(":
                 values, ended = dict(self.values), self.ended
-                truth = self.block(live, first, ")")
+                truth = self.compound_list(live, first, ")")
                 self.values, self.ended = values, ended
             case "[[":
-                words = [word for word in self.until("]]") if word.strip()]
+                words = [word for word in self.tokens_until("]]") if word.strip()]
                 if not self.take():
                     raise CostModelError(f"line {line}: nothing ends the '[['")
                 truth = self.test(words) if live else None
             case "select" | "coproc":
                 raise CostModelError(f"line {line}: '{first}' is not followed")
             case _ if first.startswith("() "):
-                self.in_doubt(live, _NOT_READ.format("function"), self.one)
+                self.uncertain(live, _NOT_READ.format("function"), self.command)
             case _ if first.startswith("(("):
                 value = self.arithmetic(first[2:].removesuffix("))")) if live else ""
                 truth = None if missing_in(value) else value != "0"
             case _:
                 self.at -= 1
-                return self.simple(live)
-        self.words()
+                return self.simple_command(live)
+        self.command_words()
         return truth
 
-    def in_doubt(self, live: bool, what: str, read: Callable[..., object], *given: str) -> None:
-        """Go through what only running the script tells whether it is reached, and mark the variables that it sets."""
+    def uncertain(self, live: bool, what: str, read: Callable[..., object], *given: str) -> None:
+        """Interpret commands that may not run, and mark the variables that they set as unknown."""
         if live:
-            line, after = self.line, self.aside(read, *given)
+            line, after = self.line, self.values_if_run(read, *given)
             self.line = line
             self.merge([after], what)
         else:
             read(False, *given)
 
-    def aside(self, read: Callable[..., object], *given: str) -> Values:
-        """Follow what only running the script tells whether it is reached; return the variables at its end."""
+    def values_if_run(self, read: Callable[..., object], *given: str) -> Values:
+        """Interpret commands that may not run; return the variables if they do, and leave those of the script."""
         self.spend(len(self.values))
         before, certain, ended = dict(self.values), self.certain, self.ended
         self.certain = False
@@ -377,7 +381,7 @@ class Script(Scope):
         return after
 
     def merge(self, others: list[Values], what: str) -> None:
-        """Mark what differs in variables that the script may have as well: not known, or noted where it is flags."""
+        """Mark variables that differ between possible executions as unknown; where they hold flags, keep them with a note."""
         flags = []
         for name in dict.fromkeys(name for other in others for name in (*other, *self.values)):
             values = [values.get(name, "") for values in (*others, self.values)]
@@ -391,21 +395,21 @@ class Script(Scope):
             self.note(f"line {self.line}: {', '.join(flags)}: {what}, and not read")
 
     def note(self, text: str) -> None:
-        """Keep a sentence once."""
+        """Add a note unless it is there."""
         self.notes += [text] if text not in self.notes else []
 
-    def choose(self, live: bool) -> Status:
-        """Go through an ``if``: the first branch that is taken, and aside those before it that may be."""
+    def if_clause(self, live: bool) -> Status:
+        """Interpret an ``if``: the first branch that is taken, and those before it that may be."""
         line, others, branch = self.line, list[Values](), "if"
         taken: Status = True
         ended = self.ended
         while branch != "fi":
-            holds = True if branch == "else" else self.block(live, branch, "then")
+            holds = True if branch == "else" else self.compound_list(live, branch, "then")
             ends = ("fi",) if branch == "else" else ("elif", "else", "fi")
             if live and not isinstance(holds, bool):
-                others.append(self.aside(self.block, branch, *ends))
+                others.append(self.values_if_run(self.compound_list, branch, *ends))
             else:
-                truth = self.block(live and bool(holds), branch, *ends)
+                truth = self.compound_list(live and bool(holds), branch, *ends)
                 if live and holds:
                     live, taken = False, truth
             branch = self.tokens[self.at - 1][1]
@@ -414,26 +418,26 @@ class Script(Scope):
             self.merge(others, _UNDER_CONDITION)
         return taken
 
-    def cases(self, live: bool) -> None:
-        """Go through all branches of a ``case``, from its ``in`` on."""
+    def case_clause(self, live: bool) -> None:
+        """Interpret all branches of a ``case``, from its ``in`` on."""
         line = self.line
         self.at += 1
         while True:
-            self.until("esac", ")")
-            if not self.next():
+            self.tokens_until("esac", ")")
+            if not self.peek():
                 raise CostModelError(f"line {line}: nothing ends the 'case'")
             if self.take() == "esac":
                 return
-            self.block(live, "case", "esac", *_NEXT_CASE)
+            self.compound_list(live, "case", "esac", *_NEXT_CASE)
             self.at -= self.tokens[self.at - 1][1] == "esac"
 
-    def loop(self, live: bool) -> None:
-        """Go through a ``for`` loop; aside where only running tells its turns."""
+    def for_clause(self, live: bool) -> None:
+        """Interpret a ``for`` loop; as one that may not run where its iterations are unknown."""
         line = self.line
-        words = self.until(*_SEPARATORS, "do")
-        self.block(False, "for", "do")
+        words = self.tokens_until(*_SEPARATORS, "do")
+        self.compound_list(False, "for", "do")
         start = self.at
-        self.block(False, "for", "done")
+        self.compound_list(False, "for", "done")
         end, self.line = self.at, line
         if not live:
             return
@@ -449,29 +453,29 @@ class Script(Scope):
         if counted:
             items = [self.arithmetic(part) for part in counted.group(2, 4)]
             if not any(map(missing_in, items)):
-                turns = range(int(items[0]), int(items[1]) + (counted[3] == "<="))
-                items = [*map(str, turns[: _MOST_TURNS + 1])]
+                iterations = range(int(items[0]), int(items[1]) + (counted[3] == "<="))
+                items = [*map(str, iterations[: _MAX_ITERATIONS + 1])]
         body = [token for _, token in self.tokens[start:end]]
         sets = {found[1] for found in map(_ASSIGNED.match, body) if found}
         changes = header[0] == "(" and not sets.isdisjoint(re.findall(r"\w+", header))
         leaves = changes or "break" in body or "continue" in body
-        if leaves or len(items) > _MOST_TURNS or any(map(missing_in, items)):
+        if leaves or len(items) > _MAX_ITERATIONS or any(map(missing_in, items)):
             what = _IN_LOOP.format("for")
             for name in names:
                 self.set(name, self.unknown(what))
             self.at = start
-            self.in_doubt(True, what, self.block, "for", "done")
+            self.uncertain(True, what, self.compound_list, "for", "done")
             return
         for item in items:
             self.set(names[0], item)
             self.at = start
-            self.block(True, "for", "done")
+            self.compound_list(True, "for", "done")
         if counted:
             self.set(names[0], self.unknown("the count of a loop"))
         self.at = end
 
     def test(self, words: list[str]) -> bool | None:
-        """Whether ``[ … ]`` holds, None where only running the script tells."""
+        """Return whether ``[ … ]`` holds; None where that is known only at run time."""
         if words[:1] == ["!"]:
             truth = self.test(words[1:])
             return None if truth is None else not truth
@@ -484,13 +488,13 @@ class Script(Scope):
             return self.compared(*words)
         text = self.expand(words[-1]) if words else ""
         if len(words) == 2 and words[0] in ("-f", "-e", "-s", "-r"):
-            return True if self.neighbour(text) else None
+            return True if self.readable_file(text) else None
         if len(words) > 2 or is_unknown(text) or words[:-1] not in ([], ["-n"], ["-z"]):
             return None
         return bool(without_marks(text)) is (words[:1] != ["-z"] or len(words) == 1)
 
     def compared(self, left: str, sign: str, right: str) -> bool | None:
-        """Compare two words; a second one without quotes is a pattern. None if only running the script tells."""
+        """Compare two words; a second one without quotes is a pattern. None where the result is known only at run time."""
         first, second = self.expand(left), self.expand(right)
         if is_unknown(first + second):
             return None
@@ -504,10 +508,10 @@ class Script(Scope):
         equal = first == second if right[:1] in "'\"" else fnmatch.fnmatchcase(first, second)
         return equal is (sign != "!=")
 
-    def words(self) -> tuple[list[str], str, str, str]:
-        """Return the words up to the end of a command, its here document with the sign before, and where it prints to."""
+    def command_words(self) -> tuple[list[str], str, str, str]:
+        """Return the words of a command, the operator and text of its here document, and the file it prints to."""
         words, sign, document, target = list[str](), "", "", ""
-        while self.at < len(self.tokens) and self.next() not in (*_SEPARATORS, *_NEXT_CASE, ")"):
+        while self.at < len(self.tokens) and self.peek() not in (*_SEPARATORS, *_NEXT_CASE, ")"):
             line, token = self.tokens[self.at]
             self.at += 1
             redirect = _REDIRECT.fullmatch(token)
@@ -515,8 +519,8 @@ class Script(Scope):
                 raise CostModelError(f"line {line}: a ( stands where none can")
             if redirect is None:
                 words.append(token)
-            # A word with dashes stands behind the end of a placeholder such as <path to data>.
-            elif self.next() not in (*_SEPARATORS, ")", "") and self.next()[:2] != "--":
+            # Flags follow a placeholder such as <path to data>, which is no redirection.
+            elif self.peek() not in (*_SEPARATORS, ")", "") and self.peek()[:2] != "--":
                 behind = self.take()
                 if redirect[2][:2] == "<<":
                     sign, document = redirect[2], behind
@@ -524,9 +528,9 @@ class Script(Scope):
                     target = behind
         return words, sign, document, target
 
-    def simple(self, live: bool) -> Status:
-        """Go through a simple command."""
-        written, sign, document, target = self.words()
+    def simple_command(self, live: bool) -> Status:
+        """Interpret a simple command."""
+        written, sign, document, target = self.command_words()
         if not live:
             return None
         place = next((n for n, word in enumerate(written) if not _ASSIGNED.match(word)), len(written))
@@ -569,9 +573,9 @@ class Script(Scope):
             for variable in given:
                 self.values.pop(variable, None)
         elif name == "exit":
-            # A check of what was given, which fails, does not end it.
+            # ``exit 1`` is a failed check of arguments, assumed not to happen.
             self.ended = given[:1] in ([], ["0"])
-        elif name in _QUIET:
+        elif name in _NO_EFFECT:
             return name != "false"
         elif name == "cd":
             before, to = self.text("PWD") or ".", "".join([word for word in given if word[:1] != "-"][:1])
@@ -610,7 +614,7 @@ class Script(Scope):
             self.set(name, (held if adds else "") + self.expand(value))
 
     def launch(self, words: list[str], local: dict[str, str]) -> None:
-        """Note a command; a shell in it that gets a script as one word is followed into it."""
+        """Record a command; the script of a ``bash -c`` in it is interpreted instead."""
         place = next((n for n, word in enumerate(words) if Path(word).name in _SHELLS), len(words))
         rest = words[place + 1 :]
         if not any(re.fullmatch(r"-\w*c", part) for part in rest):
@@ -619,8 +623,8 @@ class Script(Scope):
         script = next((part for part in rest if " " in part or "\n" in part), "")
         self.nested(ANY_MARK.sub("", script), self.line)
 
-    def neighbour(self, name: str) -> Path | None:
-        """Return a file that may be read, None if there is none."""
+    def readable_file(self, name: str) -> Path | None:
+        """Return the path of a file in the allowed folders; None if there is none."""
         plain, there = without_marks(name), self.text("PWD") or "."
         if not plain or missing_in(Path(name).name):
             return None
@@ -631,8 +635,8 @@ class Script(Scope):
         return None
 
     def source(self, named: list[str]) -> None:
-        """Follow a neighbouring file; others are noted."""
-        file = self.neighbour(named[0]) if named else None
+        """Interpret a readable sourced file; note others."""
+        file = self.readable_file(named[0]) if named else None
         if file is None:
             for name in named:
                 self.note(f"source {without_marks(name) or name}: not read")
@@ -647,11 +651,11 @@ class Script(Scope):
         self.sources.pop()
 
     def output_of(self, script: str) -> str:
-        """Return what a command would write where that follows from the script, else a mark."""
+        """Return the output of a command where it follows from the script, else a mark."""
         line, outer = self.line, self.output
         written = self.output = list[str]()
         try:
-            self.nested(script, line, apart=True)
+            self.nested(script, line, subshell=True)
         except CostModelError:
             written.append(self.unknown("unread"))
         self.output, self.line = outer, line
@@ -660,7 +664,7 @@ class Script(Scope):
         return "\n".join(written).rstrip("\n")
 
     def printed(self, name: str, given: list[str]) -> str:
-        """Return what a program writes, of those that only depend on their words."""
+        """Return the output of a program that depends on its arguments alone."""
         if name == "echo":
             return " ".join(given[given[:1] in (["-e"], ["-n"], ["-E"]) :])
         if name == "pwd":

@@ -22,7 +22,7 @@ from costmodel.estimates.warnings import accumulation
 from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.planning.best import Columns
-from costmodel.planning.found import Found
+from costmodel.planning.found import SearchResult
 from costmodel.planning.no_layout import (
     dividing_batch,
     dividing_gpus,
@@ -51,7 +51,7 @@ _AXES = {
 _DEGREES = tuple(axis for axis in DEGREES if FIELD[axis].tuned == "placement")
 
 
-def advice(plan: Found) -> list[str]:
+def advice(plan: SearchResult) -> list[str]:
     """Explain the pick in a few sentences with numbers from bills."""
     best, question = plan.best, plan.question
     headroom_share = question.headroom_share(best.job)
@@ -77,30 +77,30 @@ def advice(plan: Found) -> list[str]:
     return [opening, *(text for text in choices if text), limits, *warned]
 
 
-def yours_text(plan: Found) -> str:
+def yours_text(plan: SearchResult) -> str:
     """Say how the layout that the job has today compares with the pick: time, money, rank."""
-    if plan.own_problem:
-        return f"Yours cannot be priced: {plan.own_problem}."
+    if plan.current_problem:
+        return f"Yours cannot be priced: {plan.current_problem}."
     yours = plan.yours
     if yours is None:
         return ""
     est = yours.est
     degrees = layout_text(est.job.layout).partition(",")[0]
     step = f"Yours ({degrees}): {format_seconds(float(est.step_time_s), 4)} a step"
-    if plan.own_row == plan.pick:
+    if plan.current_row == plan.pick:
         return (
             f"{step}; no layout is more than {TIE_SHARE:.1%} faster."
             if plan.pick == 0
             else f"{step}; it is the plan."
         )
     parts = [step, f"{yours.slower:+.1%}"]
-    ours, theirs = plan.columns_of([plan.own_row or 0, plan.pick])["dollars"]
+    ours, theirs = plan.columns_of([plan.current_row or 0, plan.pick])["dollars"]
     if ours is not None and theirs is not None:
         parts.append(f"${abs(ours - theirs):,.0f} {'more' if ours > theirs else 'less'} over the run")
     if yours.rank is not None:
         parts.append(f"rank {yours.rank:,} of {yours.num_fit:,} layouts that fit")
-    elif yours.unasked:
-        parts.append(f"and it is not as asked ({', '.join(yours.unasked)})")
+    elif yours.unrequested:
+        parts.append(f"and it is not as asked ({', '.join(yours.unrequested)})")
     elif not est.fits:
         need, have = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
         parts.append(f"and it does not fit: {format_bytes(need)} of {format_bytes(have)}")
@@ -110,7 +110,7 @@ def yours_text(plan: Found) -> str:
     return f"{', '.join(parts)}."
 
 
-def simplest(plan: Found) -> str:
+def simplest(plan: SearchResult) -> str:
     """Say that the pick is the simplest of those as fast, by how much it is slower, and without what."""
     score = float(plan.candidates.top["score"][0])
     if plan.pick_score == score:
@@ -121,7 +121,7 @@ def simplest(plan: Found) -> str:
     )
 
 
-def by_speed(plan: Found) -> str:
+def by_speed(plan: SearchResult) -> str:
     """Say how the work is divided over nodes of two kinds, and what the same layout takes with equal parts."""
     best, mixed = plan.best, plan.best.job.cluster.mixed
     if mixed is None:
@@ -161,7 +161,7 @@ def _share(est: Estimate, *axes: str, category: str | None = None) -> str:
     return f"{paid / float(est.step_time_s):.1%}"
 
 
-def _otherwise(plan: Found, knob: str, value: float) -> str:
+def _otherwise(plan: SearchResult, knob: str, value: float) -> str:
     """Say what the best layout with another value of a knob costs."""
     name = f"{knob} {value_text(knob, value)}"
     score = plan.by_value.get(knob, {}).get(value, np.inf)
@@ -177,7 +177,7 @@ def _slower_text(share: float) -> str:
     return f"{share:.1%} slower" if share > 0 else f"{-share:.1%} faster"
 
 
-def _alternatives(plan: Found, knob: str) -> str:
+def _alternatives(plan: SearchResult, knob: str) -> str:
     """Say what the values next to the chosen one would cost."""
     chosen = float(plan.candidates.top[knob][plan.pick])
     known = sorted(plan.by_value.get(knob, {}))
@@ -188,7 +188,7 @@ def _alternatives(plan: Found, knob: str) -> str:
     return "; " + ", ".join(_otherwise(plan, knob, value) for value in near)
 
 
-def _axis_text(plan: Found, axis: str) -> str:
+def _axis_text(plan: SearchResult, axis: str) -> str:
     """Say what an axis costs, or that it is not used, and what the degrees next to the chosen one would cost."""
     best, degree = plan.best, float(getattr(plan.best.job.layout, axis))
     alternatives = _alternatives(plan, axis)
@@ -222,7 +222,7 @@ def _memory_without_pipeline(best: Estimate) -> str:
     return f" ({format_bytes(float(states.max()))} a GPU instead of {format_bytes(float(states.sum()))})"
 
 
-def _data(plan: Found) -> str:
+def _data(plan: SearchResult) -> str:
     layout = plan.best.job.layout
     return (
         f"DP{float(layout.dp):.0f} with ZeRO-{float(layout.zero_stage):.0f} costs {_share(plan.best, 'dp')} of the step "
@@ -230,7 +230,7 @@ def _data(plan: Found) -> str:
     )
 
 
-def _recompute(plan: Found) -> str:
+def _recompute(plan: SearchResult) -> str:
     values = plan.by_value.get("recompute", {})
     chosen = float(plan.candidates.top["recompute"][plan.pick])
     others = [value for value in sorted(values) if value != chosen]
@@ -240,7 +240,7 @@ def _recompute(plan: Found) -> str:
     return f"Recompute {value_text('recompute', chosen)}: {listed}."
 
 
-def relaxed_gains(plan: Found) -> list[tuple[str, float]]:
+def relaxed_gains(plan: SearchResult) -> list[tuple[str, float]]:
     """Return each of the user's constraints with the share of step time that dropping it would save."""
     # Other choices are left out on both sides: what a constraint costs does not hang on them.
     question = replace(plan.question, search_switches=False)
@@ -287,7 +287,7 @@ def _least(scores: Mapping[int, float], jobs: Sequence[int]) -> float:
     return min(scores.get(index, np.inf) for index in jobs)
 
 
-def _best_score(plan: Found, question: Question) -> float:
+def _best_score(plan: SearchResult, question: Question) -> float:
     """Return the best score of a question; infinite where no layout is left."""
     try:
         return _least(plan.search(question, num_candidates=1).tally.best_score, range(len(question.jobs)))
@@ -322,7 +322,7 @@ def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, fl
     return found
 
 
-def why_not(plan: Found, layout: str | Mapping[str, Any], job: int = 0) -> str:
+def why_not(plan: SearchResult, layout: str | Mapping[str, Any], job: int = 0) -> str:
     """Say why a layout is not the plan: impossible, too large, or slower and by what.
 
     Degrees left out are 1; other choices take their best value. A number is that of a row of the plan's tables.
@@ -391,12 +391,12 @@ def _too_large(question: Question, job: Job, leanest: Columns) -> str:
     )
 
 
-def _it_is(plan: Found) -> str:
+def _it_is(plan: SearchResult) -> str:
     return f"it is the plan: {layout_text(plan.best.job.layout)}"
 
 
 def _slower(
-    plan: Found, est: Estimate, score: float, question: Question, rank: int, settings: str = ""
+    plan: SearchResult, est: Estimate, score: float, question: Question, rank: int, settings: str = ""
 ) -> str:
     """Compare the best form of a layout with the plan, line group by line group."""
     ours, theirs = est.exposed_by("axis"), plan.best.exposed_by("axis")

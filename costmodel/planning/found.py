@@ -1,4 +1,4 @@
-"""A question searched: every layout that divides is priced, the best and the front are kept, and have one rank."""
+"""The result of a search: every layout that divides was priced; the best and the Pareto front are kept and ranked."""
 
 from __future__ import annotations
 
@@ -32,48 +32,48 @@ from costmodel.planning.preference import (
 )
 from costmodel.planning.request import Request, framework_values
 from costmodel.planning.search import JobVariant, Question, layout_of
-from costmodel.planning.tuning import Progress, Tuned
+from costmodel.planning.tuning import Progress, SwitchSearch
 from costmodel.planning.uncertain import Odds, Trial, compare
 
 Array = NDArray[np.float64]
 
-KEPT = 1000
+MAX_KEPT = 1000
 """Layouts that a search keeps by default."""
-_FEW = 64
-"""Rows of a table whose figures are those of their estimates; of more they are as the search priced them."""
-OWN = -1
-"""`job` of the row of the user's own layout, whose variant is the last one."""
+_MAX_SIMULATED_ROWS = 64
+"""Rows of a table up to which each is estimated with its simulated pipeline; longer tables show the search's prices."""
+CURRENT = -1
+"""`job` of the row of the current layout, whose variant is the last one."""
 
 
-class Yours(NamedTuple):
-    """The layout that a job has today, compared with the pick."""
+class ComparedLayout(NamedTuple):
+    """The layout that the user's job has, compared with the pick."""
 
     est: Estimate
     rank: int | None
-    """Among all layouts that fit; none where it is not among them."""
+    """Rank among all layouts that fit; None where it does not."""
     num_fit: int
     slower: float
-    """Its score over that of the pick, less one. [-]"""
-    unasked: tuple[str, ...]
-    """Knobs of which it has another value than those requested."""
+    """Its score over that of the pick, minus one. [-]"""
+    unrequested: tuple[str, ...]
+    """Knobs whose value is not among the requested ones."""
 
 
-class Own(NamedTuple):
-    """The user's own layout, as a row of the search and a variant without other layouts."""
+class CurrentLayout(NamedTuple):
+    """The layout that the user's job has, as a row of the search and a variant of one layout."""
 
     row: Columns
     priced: JobVariant
     runs: bool
-    """Whether it fits as a plan's layouts have to, and has the requested values."""
-    unasked: tuple[str, ...]
+    """Whether it fits under the plan's limits and has the requested values."""
+    unrequested: tuple[str, ...]
 
     @property
     def score(self) -> float:
-        """By its bill; less is better."""
+        """Score by its bill; less is better."""
         return float(self.row["score"][0])
 
     def among(self, candidates: BestLayouts, estimate_of: Callable[[Columns, int], Estimate]) -> BestLayouts:
-        """Return what was kept with its row, simulated: in its place where it runs, else as the last one."""
+        """Return the kept layouts with its simulated row: ranked where it runs, else last."""
         row = with_simulation(self.row, [0], estimate_of)
         if not self.runs:
             return candidates._replace(top=joined([candidates.top, row]))
@@ -84,8 +84,8 @@ class Own(NamedTuple):
         return BestLayouts(top, candidates.front).merged(BestLayouts(row, row), top["score"].size + 1)
 
 
-def _own(job: Job, request: Request) -> Own:
-    """Price the layout that a job has today, as an answer to the job of the question that is most like it."""
+def _price_current(job: Job, request: Request) -> CurrentLayout:
+    """Price the layout of the user's job, as a variant of the question's job that differs least from it."""
     question, est = request.question, estimate_job(job)
     memory, step_s = float(est.memory_bytes_per_gpu), float(est.step_time_s)
     numbers = {
@@ -93,26 +93,26 @@ def _own(job: Job, request: Request) -> Own:
         "memory_bytes": memory,
         "host_share": np.divide(est.host_memory_bytes, est.host_memory_capacity_bytes),
         "step_time_s": step_s,
-        "job": OWN,
+        "job": CURRENT,
         "gpus": job.layout.gpus,
         **{knob: getattr(job.layout, knob) for knob in KNOBS},
     }
     row = unsimulated({name: np.asarray([float(number)]) for name, number in numbers.items()})
-    # What a recipe's framework usually starts binds no layout that somebody starts; what the user names does.
+    # The framework's default values do not restrict a layout that somebody already runs; the user's values do.
     allowed = framework_values(request.framework) | {
         knob: question.knob_values[knob] for knob in question.user_knobs
     }
-    unasked = [knob for knob, values in allowed.items() if float(row[knob][0]) not in values]
+    unrequested = [knob for knob, values in allowed.items() if float(row[knob][0]) not in values]
     if "axis_order" in question.user_switches and job.axis_order not in {
         one.axis_order for one in question.jobs
     }:
-        unasked.append("axis_order")
+        unrequested.append("axis_order")
     layout, file = job.layout, question.file
     for batch in file.batches if file is not None else ():
         micro_batches = batch / float(layout.dp * layout.micro_batch)
         runs = valid(layout.schedule, layout.pp, micro_batches, layout.vp)
         if micro_batches % 1.0 or not np.all(runs):
-            unasked.append(f"the schedule's batch {batch}")
+            unrequested.append(f"the schedule's batch {batch}")
             break
     fits = bool(est.fits) and memory <= question.limit_bytes(job)
     if question.headroom is None:
@@ -134,23 +134,28 @@ def _own(job: Job, request: Request) -> Own:
     ]
     if job.axis_order != before.axis_order:
         choices.append(Choice(axis_order=job.axis_order))
-    return Own(row, JobVariant(OWN, job, (), origin, tuple(choices)), fits and not unasked, tuple(unasked))
+    return CurrentLayout(
+        row,
+        JobVariant(CURRENT, job, (), origin, tuple(choices)),
+        fits and not unrequested,
+        tuple(unrequested),
+    )
 
 
-class Found:
-    """What a search found: the best layouts, the front, and how many are out for which reason."""
+class SearchResult:
+    """The best layouts of a search, the Pareto front, and the number of layouts rejected for each reason."""
 
-    def __init__(self, request: Request, tuned: Tuned, own: Own | None) -> None:
-        self.question, self.own_problem, self.assumed = request.question, request.problem, request.assumed
+    def __init__(self, request: Request, tuned: SwitchSearch, own: CurrentLayout | None) -> None:
+        self.question, self.current_problem, self.assumed = request.question, request.problem, request.assumed
         self.variants, self.tally, self.rejected = tuned.variants, tuned.tally, +tuned.rejected
-        self._ladders, self._own = tuned.ladders, own
+        self._ladders, self._current = tuned.ladders, own
         self._estimates: dict[tuple[float, ...], Estimate] = {}
         objective = self.question.objective
         share = int(objective[1:]) / 100.0 if objective in QUANTILES else None
         assert self.tally.candidates is not None
         candidates = self.tally.candidates
         if share is None and self.question.search_switches:
-            # What the search asserts of a switch is seen next to the best without it.
+            # Keep the best layout without each switch, so that its gain can be shown.
             candidates = candidates._replace(top=with_firsts(candidates.top, list(self.tally.first.values())))
         by_value = {knob: dict(values) for knob, values in self.tally.by_value.items()}
         if own is not None:
@@ -167,34 +172,34 @@ class Found:
 
     @classmethod
     def search(
-        cls, problem: Question | Request, *, num_candidates: int = KEPT, progress: Progress | None = None
+        cls, problem: Question | Request, *, num_candidates: int = MAX_KEPT, progress: Progress | None = None
     ) -> Self:
-        """Answer a question: price every layout that divides, and keep so many."""
+        """Price every layout that divides, and keep the `num_candidates` best."""
         request = problem if isinstance(problem, Request) else Request(problem)
         question = request.question
         if not question.jobs:
             raise LayoutError("plan: no job to plan")
         with errors_called(common_device(job.cluster.accelerator.called for job in question.jobs)):
-            own = None if request.own is None else _own(request.own, request)
-            tuned = Tuned(
+            own = None if request.own is None else _price_current(request.own, request)
+            tuned = SwitchSearch(
                 question, num_candidates, progress, own.score if own is not None and own.runs else np.inf
             )
             tuned.price_spaces()
             if tuned.tally.candidates is None:
-                raise cls._nothing_left(request, tuned)
+                raise cls._no_layout_error(request, tuned)
             tuned.tune()
             tuned.rejected["does_not_fit"] = tuned.tally.num_priced - tuned.tally.num_fit
             return cls(request, tuned, own)
 
     @classmethod
-    def _nothing_left(cls, request: Request, tuned: Tuned) -> NoLayoutError:
+    def _no_layout_error(cls, request: Request, tuned: SwitchSearch) -> NoLayoutError:
         """Return the error that says why no layout is left, and what would do."""
         question = request.question
         if tuned.tally.leanest is None:
             return NoLayoutError(nothing_divides(question, tuned.rejected))
         least, row = tuned.tally.leanest
         row = {**row, "job": np.asarray([float(tuned.variants[int(row["job"][0])].origin)])}
-        # Few rows are enough to know the pick.
+        # The inner search needs its pick only.
         return NothingFitsError(
             nothing_fits(question, least, row, lambda other: cls.search(other).best, request.assumed)
         )
@@ -202,25 +207,25 @@ class Found:
     def _rank_by_quantile(self, share: float) -> None:
         """Order kept layouts by the step time that each does not exceed with a probability of `share`.
 
-        Scores stay in seconds of the nominal step, so that they compare with what the search noted of every knob's values:
-        each is that of the best times the ratio of the quantiles. Layouts that are no candidates are left out.
+        Scores stay comparable with `by_value`, in seconds of the nominal step: each is the best score times the ratio of
+        the quantiles. Layouts that were not sampled are dropped.
         """
         rows = self.listed
-        if self.own_row is not None and self.own_row not in rows:
-            rows = np.asarray([*rows, self.own_row])
+        if self.current_row is not None and self.current_row not in rows:
+            rows = np.asarray([*rows, self.current_row])
         found = self._compared(np.sort(rows), lambda job: 1.0)
         quantile = found.quantile(share)
         if np.isfinite(quantile).any():
             top = taken(self.candidates.top, found.rows)
             top["score"] = top["score"].min() * quantile / quantile.min()
             self.candidates = BestLayouts(best_rows(top, top["score"].size), self.candidates.front)
-        # The rows stand elsewhere now.
-        for name in ("own_row", "_listed"):
+        # Cached row indices refer to the old order.
+        for name in ("current_row", "_listed"):
             self.__dict__.pop(name, None)
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs that `job` of a row counts: those of the question, then those with other choices."""
+        """The jobs that `job` of a row indexes: those of the question, then those with other choices."""
         return tuple(one.job for one in self.variants)
 
     @property
@@ -239,12 +244,12 @@ class Found:
 
     @property
     def num_considered(self) -> int:
-        """Layouts that were priced or are out for a reason."""
+        """Layouts that were priced or rejected."""
         out = sum(count for reason, count in self.rejected.items() if reason != "does_not_fit")
         return self.num_priced + out
 
     def estimate_of(self, columns: Columns, row: int) -> Estimate:
-        """Return the estimate of one row; of one layout there is one."""
+        """Return the estimate of one row, cached by layout."""
         key = tuple(float(columns[name][row]) for name in ("job", "gpus", *KNOBS))
         if key not in self._estimates:
             job = self.variants[int(key[0])].job
@@ -260,9 +265,9 @@ class Found:
 
     @cached_property
     def _listed(self) -> tuple[Indices, Indices]:
-        """Kept rows worth listing, the pick first, and how many rows each stands for."""
-        runs = self._own is not None and self._own.runs
-        return listed(self.candidates.top, self.jobs, self._origins, own=self.own_row, runs=runs)
+        """Kept rows to list, the pick first, and the number of similar rows that each represents."""
+        runs = self._current is not None and self._current.runs
+        return listed(self.candidates.top, self.jobs, self._origins, own=self.current_row, runs=runs)
 
     @property
     def listed(self) -> Indices:
@@ -271,7 +276,7 @@ class Found:
 
     @property
     def pick(self) -> int:
-        """The row of the pick: of those within a tie of the fastest, the simplest."""
+        """The row of the pick: the simplest of those within `TIE_SHARE` of the fastest."""
         return int(self.listed[0])
 
     @property
@@ -309,37 +314,39 @@ class Found:
     def shown(self, count: int) -> Indices:
         """Return the kept rows to show: as many as requested, and the job's own layout wherever it stands."""
         rows = self.listed[:count]
-        if self.own_row is None or self.own_row in rows:
+        if self.current_row is None or self.current_row in rows:
             return rows
-        return np.asarray([*rows, self.own_row])
+        return np.asarray([*rows, self.current_row])
 
     @cached_property
-    def own_row(self) -> int | None:
-        """The kept row of the layout that the job has today; none where it has none."""
-        return None if self._own is None else int(np.flatnonzero(self.candidates.top["job"] == OWN)[0])
+    def current_row(self) -> int | None:
+        """The kept row of the current layout; None where the job has none."""
+        return (
+            None if self._current is None else int(np.flatnonzero(self.candidates.top["job"] == CURRENT)[0])
+        )
 
     @property
-    def yours(self) -> Yours | None:
-        """How the layout that the job has today compares with the pick; none where it has none."""
-        row = self.own_row
-        if row is None or self._own is None:
+    def yours(self) -> ComparedLayout | None:
+        """The current layout compared with the pick; None where the job has none."""
+        row = self.current_row
+        if row is None or self._current is None:
             return None
         slower = float(self.candidates.top["score"][row]) / self.pick_score - 1.0
         est, rank = self.estimate_of(self.candidates.top, row), self.ranks[row]
-        # What nobody would search is one more.
-        return Yours(est, rank, max(self.num_fit, rank or 0), slower, self._own.unasked)
+        # A layout outside the search is not counted in `num_fit`.
+        return ComparedLayout(est, rank, max(self.num_fit, rank or 0), slower, self._current.unrequested)
 
     @cached_property
     def ranks(self) -> list[int | None]:
         """The rank of each kept row, the same in every table: the pick is 1, then by score; none of what cannot run."""
-        count, own = len(self), self.own_row
+        count, own = len(self), self.current_row
         ranks: list[int | None] = [row + 1 + (row < self.pick) for row in range(count)]
         ranks[self.pick] = 1
         if own is not None and own != self.pick:
             if self.tally.num_better >= count - 1:
-                # It stands behind what is not kept.
+                # Better layouts exist that were not kept.
                 ranks[own] = self.tally.num_better + 1
-            if self._own is not None and not self._own.runs:
+            if self._current is not None and not self._current.runs:
                 ranks[own] = None
         return ranks
 
@@ -353,11 +360,13 @@ class Found:
         return self.ranks.index(rank)
 
     def marks(self, row: int) -> str:
-        """Say what is to be known of a kept row before its figures: yours, the fastest, the simplest of the fastest."""
-        marks = ["yours"] if row == self.own_row else []
-        if row == self.own_row and self._own is not None and not self._own.runs:
+        """Return the labels of a kept row: yours, the fastest, the simplest of the fastest."""
+        marks = ["yours"] if row == self.current_row else []
+        if row == self.current_row and self._current is not None and not self._current.runs:
             fits = bool(self.estimate_of(self.candidates.top, row).fits)
-            marks.append("not as asked" if self._own.unasked else "too full" if fits else "does not fit")
+            marks.append(
+                "not as asked" if self._current.unrequested else "too full" if fits else "does not fit"
+            )
         elif row == 0:
             marks.append("fastest")
         elif row == self.pick:
@@ -373,25 +382,25 @@ class Found:
     @property
     def memory_gain(self) -> float:
         """Share of the step that memory enough for any layout would save, with the recipe's own switches. [-]."""
-        # The pick's job as its recipe has it; where no request starts with those switches, with the pick's.
+        # The pick's job with its recipe's own switches if that was searched, else with the pick's switches.
         job = self.job_of_row(self.pick)
         job = job if job in self.tally.fastest_s else int(self.candidates.top["job"][self.pick])
         fitting_s = self.tally.best_score.get(job, np.inf) / self.question.weight(self.jobs[job])
         return 1.0 - min(float(self.tally.fastest_s[job]) / fitting_s, 1.0)
 
     def rank_of(self, score: float) -> int:
-        """Return the rank of a layout of this score: that of the kept row which has it, else one more than are better."""
+        """Return the rank of a layout of this score: that of its kept row, else one more than the better ones."""
         rows = np.flatnonzero(np.isclose(self.candidates.top["score"], score, rtol=1e-12, atol=0.0))
         kept = self.ranks[int(rows[0])] if rows.size else None
-        return kept or self.better_than(score) + 1
+        return kept or self.num_better_than(score) + 1
 
-    def better_than(self, score: float) -> int:
+    def num_better_than(self, score: float) -> int:
         """Count the layouts that fit and score better (the rank of one is one more).
 
-        Those that were kept by their simulation, the others by their bills.
+        Kept layouts count by their simulated score, others by their bills.
         """
         top, least = self.candidates.top, score * (1.0 - 1e-12)
-        found = top["job"] != OWN
+        found = top["job"] != CURRENT
         billed = top["score"] / top[LONGER]
         count = int(np.sum(found & (top["score"] < least)) - np.sum(found & (billed < least)))
         for one in self.variants:
@@ -401,9 +410,9 @@ class Found:
         return count
 
     def columns(self, count: int | None = None) -> dict[str, list[Any]]:
-        """Return layouts as columns: rank, figures, knobs by name, and whether on the front.
+        """Return layouts as columns: rank, figures, knobs by name, and whether on the Pareto front.
 
-        With `count`, those of `top`, and how many more rows each stands for; without, all that were kept.
+        With `count`, those of `top` and the number of similar rows of each; without, all kept rows.
         """
         if count is None:
             rows = sorted(range(len(self)), key=lambda row: (self.ranks[row] is None, self.ranks[row]))
@@ -436,6 +445,6 @@ class Found:
         }
 
     def _one_by_one(self, rows: Columns) -> Columns:
-        """Return rows with the figures of their estimates, where they are few."""
+        """Return rows with the figures of their estimates, up to `_MAX_SIMULATED_ROWS` rows."""
         count = rows["score"].size
-        return with_simulation(rows, range(count), self.estimate_of) if count <= _FEW else rows
+        return with_simulation(rows, range(count), self.estimate_of) if count <= _MAX_SIMULATED_ROWS else rows

@@ -11,7 +11,7 @@ from costmodel.describe.hardware.prices import price_note
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.estimates.estimate import Estimate
-from costmodel.planning.found import Found
+from costmodel.planning.found import SearchResult
 from costmodel.planning.search import Question
 from costmodel.whole_run.run import PERCENTILES, TrainingRun, run_of
 
@@ -44,7 +44,7 @@ class Machine(NamedTuple):
         return price * float(self.est.gpu_hours(TRILLION))
 
 
-def machines(plan: Found) -> tuple[Machine, ...]:
+def machines(plan: SearchResult) -> tuple[Machine, ...]:
     """Return the best of every cluster, number of GPUs and precision of a question, cheapest or fastest as asked first.
 
     A search over several keeps the best of all of them together, which are often of one; the others are searched
@@ -68,14 +68,14 @@ def _machine_of(job: Job) -> tuple[object, ...]:
     return (job.cluster.name, float(job.layout.gpus), job.precision.name)
 
 
-def _searched(plan: Found, jobs: Sequence[Job]) -> Machine:
+def _searched(plan: SearchResult, jobs: Sequence[Job]) -> Machine:
     try:
         return _priced(jobs[0], plan.search(replace(plan.question, jobs=tuple(jobs))))
     except NoLayoutError as error:
         return Machine(jobs[0], problem=str(error))
 
 
-def _priced(job: Job, found: Found) -> Machine:
+def _priced(job: Job, found: SearchResult) -> Machine:
     """Return a machine with the best layout found and its whole run, where the tokens are known."""
     est, score = found.best, found.pick_score
     if est.job.tokens is None:

@@ -28,17 +28,17 @@ from costmodel.estimates.estimate import Estimate, assumed_sentences, estimate
 from costmodel.estimates.record import SCHEMA_VERSION, input_record
 from costmodel.interop.answer import JobFile, job_of_file
 from costmodel.planning import advice as explanation
-from costmodel.planning.found import KEPT, Found
+from costmodel.planning.found import MAX_KEPT, SearchResult
 from costmodel.planning.launch import launch_files
 from costmodel.planning.machines import machine_columns, machines, several_machines
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.request import requested
-from costmodel.planning.tuning import Progress, fixed, searched
+from costmodel.planning.tuning import Progress, fixed_text, searched_values
 from costmodel.planning.uncertain import odds_record
 from costmodel.whole_run.run import run_of
 
 
-class Plan(Found, Answer):
+class Plan(SearchResult, Answer):
     """The answer of a search: the best layouts, the front, and why the others are out."""
 
     why_not = explanation.why_not
@@ -54,12 +54,12 @@ class Plan(Found, Answer):
     @property
     def searched(self) -> dict[str, str]:
         """What was searched, by knob, switch or order of the axes, as texts."""
-        return searched(self.question, self._ladders[0] if self._ladders else ())
+        return searched_values(self.question, self._ladders[0] if self._ladders else ())
 
     @property
     def fixed(self) -> str:
         """What was not searched, in a sentence."""
-        return fixed(self.question)
+        return fixed_text(self.question)
 
     def commands(self, count: int = 10) -> list[str]:
         """Return the command line of each of the layouts of `top`."""
@@ -142,7 +142,7 @@ class Plan(Found, Answer):
             command, file = self.command_of(trial.row), self.question.file
             if file is not None and file.path:
                 missing["changes.diff"] = (
-                    self.own_problem or "the layout that your file has cannot be written"
+                    self.current_problem or "the layout that your file has cannot be written"
                 )
             texts = launch_files(
                 est, trial, command, texts, framework, today=today, file=file, missing=missing
@@ -181,7 +181,7 @@ class Plan(Found, Answer):
             row: {**record, "command": self.command_of(row)}
             for row, record in zip(tried, rows_of(self.columns_of(tried)), strict=True)
         }
-        yours: dict[str, Any] | None = {"problem": self.own_problem} if self.own_problem else None
+        yours: dict[str, Any] | None = {"problem": self.current_problem} if self.current_problem else None
         if self.yours is not None:
             row = next(row for row in top if "yours" in row["mark"])
             yours = {**row, "slower": self.yours.slower, "fits": bool(self.yours.est.fits)}
@@ -301,7 +301,7 @@ def plan(
     /,
     *,
     job: JobFile | str | Path | Mapping[str, Any] | None = None,
-    num_candidates: int = KEPT,
+    num_candidates: int = MAX_KEPT,
     progress: Progress | None = None,
     **options: Unpack[PlanKeywords],
 ) -> Plan:

@@ -24,7 +24,7 @@ from costmodel.describe.jobs.fields import (
     canonical,
     names,
 )
-from costmodel.describe.jobs.job import BALANCED, DEFAULT_RECIPE, EVEN, Job, make_job, usual_recipe
+from costmodel.describe.jobs.job import BALANCED, DEFAULT_RECIPE, EVEN, Job, default_recipe, make_job
 from costmodel.describe.jobs.layout_text import plain_value, value_text
 from costmodel.describe.jobs.merge import merge_jobs, names_no_degree, unnamed, usual_batch
 from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
@@ -249,7 +249,7 @@ def _recipe_on(cluster: Cluster, options: Mapping[str, Any], framework: str) -> 
         return named
     if framework in FRAMEWORKS:
         return FRAMEWORKS[framework].recipe
-    return usual_recipe(cluster) if isinstance(cluster, Cluster) else DEFAULT_RECIPE
+    return default_recipe(cluster) if isinstance(cluster, Cluster) else DEFAULT_RECIPE
 
 
 def _require_adapters(job: Job) -> None:

@@ -17,7 +17,7 @@ from costmodel.base.yaml_files import document_text
 from costmodel.bill.quantity import Figure
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
-from costmodel.describe.jobs.job import spelled_out
+from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.keywords import RLKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import RL_SECTION, names_no_degree, read_job_text
@@ -78,7 +78,7 @@ class RLPlan(Answer):
         }
         apart = {"generation_gpus": job.generation_gpus, "lag": job.lag} if job.generation_gpus else {}
         engine = {"generation_layout": f"tp{float(job.split.tp):.0f}"} if job.generates else {}
-        found = {**engine, **spelled_out(self.request), **decided, **apart}
+        found = {**engine, **expand_layout(self.request), **decided, **apart}
         return {name: _plain(value) for name, value in found.items() if value is not None}
 
     def job_file(self) -> str:

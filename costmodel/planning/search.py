@@ -166,7 +166,7 @@ class JobVariant(NamedTuple):
     """A job with some switches changed from its recipe, and the layouts to price for it."""
 
     number: int
-    """Its index in `Tuned.variants`, and `PricedSlab.job`."""
+    """Its index in `SwitchSearch.variants`, and `PricedSlab.job`."""
     job: Job
     slabs: tuple[Slab, ...]
     """Empty for the user's own layout, which is priced apart."""

@@ -26,7 +26,7 @@ from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, SWEEP_FIELDS, names
-from costmodel.describe.jobs.job import DEFAULT_CLUSTER, usual_recipe
+from costmodel.describe.jobs.job import DEFAULT_CLUSTER, default_recipe
 from costmodel.describe.jobs.keywords import PlanKeywords, shows
 from costmodel.describe.jobs.reading import keywords, read, require_complete
 from costmodel.estimates.estimate import Estimate, estimate
@@ -404,15 +404,15 @@ def _inputs(point: Point) -> Row:
     """Return the inputs of a point as its row shows them."""
     found = {name: _input(name, point.get(name, FIELD[name].default)) for name in AXES}
     if "recipe" not in point:
-        found["recipe"] = _usual_recipe(point.get("cluster", DEFAULT_CLUSTER))
+        found["recipe"] = _default_recipe(point.get("cluster", DEFAULT_CLUSTER))
     return found
 
 
-def _usual_recipe(cluster: object) -> str | None:
+def _default_recipe(cluster: object) -> str | None:
     """Return the recipe of a point that names none; none where its cluster is refused."""
     try:
         named = read("cluster", cluster)
-        return usual_recipe(load_cluster(named) if isinstance(named, str) else named)
+        return default_recipe(load_cluster(named) if isinstance(named, str) else named)
     except (CostModelError, AttributeError):
         return None
 

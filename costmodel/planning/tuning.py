@@ -4,8 +4,8 @@ Kernels differ by switches, so each switch makes a variant of the job to price. 
 placements so far, with all recomputation, schedule and sharding policies. What each switch saves of the best layout of
 each placement says which combinations promise most; these are priced, then what is like the best of them.
 
-What a framework can recompute of a layer is a ladder: modules in the order of what a byte that they free costs, between
-nothing and a third of the step (Korthikanti et al., arXiv:2205.05198, section 5).
+Selective recomputation is a ladder: modules in the order of seconds per byte freed, which range from nothing to a third
+of the step (Korthikanti et al., arXiv:2205.05198, section 5).
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from costmodel.step.price import price
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
-LEAST_GAIN = 0.0005
-"""Shares of a score that a choice has to save to be built upon. [-]"""
-MOST_COMBINATIONS = 6
-"""Combinations of choices that are priced, the most promising first."""
-CLOSE = 0.01
-"""Share of its time by which a choice may slow a layout and still be tried with others. [-]"""
-NEAR = 0.1
-"""How much slower than the best a placement may be for more combinations to be tried on it. [-]"""
-RUNG = "selective_modules"
-"""The switch that a rung of the ladder turns."""
+MIN_GAIN = 0.0005
+"""Share of the score that one more choice has to save. [-]"""
+MAX_COMBINATIONS = 6
+"""Combinations of choices that are priced, in the order of expected score."""
+MAX_SLOWDOWN = 0.01
+"""Relative slowdown by a choice up to which it is still tried with other choices. [-]"""
+MAX_PLACEMENT_SLOWDOWN = 0.1
+"""Relative slowdown from the best up to which a placement is priced with further combinations. [-]"""
+LADDER_SWITCH = "selective_modules"
+"""The switch that the rungs of the recomputation ladder set."""
 SELECTIVE = float(RECOMPUTE_POLICIES.index("selective"))
 
-_OWN_SPACE = "moe_dispatcher"
-"""Another dispatcher is priced over a space of its own, because it lets experts spread further."""
+_DISPATCHER = "moe_dispatcher"
+"""The switch that is searched over all layouts, since other dispatchers allow larger expert-parallel groups."""
 
 
-def ladder_of(question: Question, job: Job) -> tuple[Choice, ...]:
-    """Return the lists of modules to try beside the job's own, shortest first.
+def recompute_ladder(question: Question, job: Job) -> tuple[Choice, ...]:
+    """Return the lists of modules to recompute that are tried besides the job's own, shortest first.
 
-    Each module is priced alone, with whole layers on a GPU: those that free memory stand in the order of seconds a byte.
-    None where the framework takes none, or where the user named modules or another policy.
+    Each module is priced alone, with whole layers on a GPU; those that free memory are sorted by seconds per byte. Empty
+    where the framework has no such setting, or the user named modules or another policy.
     """
     framework = framework_of(job.recipe.launches)
     if (
         framework is None
-        or RUNG in question.user_switches
+        or LADDER_SWITCH in question.user_switches
         or SELECTIVE not in question.values(job)["recompute"]
     ):
         return ()
@@ -74,7 +74,7 @@ def ladder_of(question: Question, job: Job) -> tuple[Choice, ...]:
             found.append(((seconds - plain_s) / (plain - memory), module))
     lists = accumulate(((module,) for _, module in sorted(found)), add)
     own = frozenset(job.recipe.memory.selective_modules)
-    return tuple(Choice({RUNG: modules}) for modules in lists if frozenset(modules) != own)
+    return tuple(Choice({LADDER_SWITCH: modules}) for modules in lists if frozenset(modules) != own)
 
 
 def _priced(job: Job, modules: tuple[str, ...]) -> tuple[float, float]:
@@ -85,53 +85,55 @@ def _priced(job: Job, modules: tuple[str, ...]) -> tuple[float, float]:
         **dict.fromkeys(("tp", "cp", "pp", "vp", "ep", "etp", "micro_batch"), one),
         **{"recompute": one * SELECTIVE, "schedule": one * schedule_code("none"), "zero_stage": one},
     )
-    bill = price(replace(job.switched({RUNG: modules}), layout=layout)).bill
+    bill = price(replace(job.switched({LADDER_SWITCH: modules}), layout=layout)).bill
     return float(bill.step_time_s()), float(bill.memory_bytes())
 
 
-def neighbours(ladder: tuple[Choice, ...], chosen: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """Return the rungs beside the one chosen: what else was chosen may take memory, or give some back."""
+def adjacent_rungs(ladder: tuple[Choice, ...], chosen: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """Return the rungs next to the chosen one: other choices change the memory that is left."""
     at = next((place for place, rung in enumerate(ladder) if rung in chosen), None)
     return () if at is None else (*ladder[max(at - 1, 0) : at], *ladder[at + 1 : at + 2])
 
 
-def placements_of(rows: Columns) -> list[tuple[float, ...]]:
-    """Return what tells the placements of rows apart."""
+def placement_keys(rows: Columns) -> list[tuple[float, ...]]:
+    """Return the placement of each row as a hashable key."""
     return list(zip(*(rows[knob].tolist() for knob in PLACEMENT_KNOBS), strict=True))
 
 
 class Combination(NamedTuple):
-    """Choices that go together, and the share of its time that each placement is expected to take with them."""
+    """Compatible choices, and the expected time of each placement with them over that without. [-]"""
 
     choices: tuple[Choice, ...]
     share: Array
 
 
 def combinations(choices: Sequence[Choice], shares: Sequence[Array]) -> list[Combination]:
-    """Return every combination of choices of different things, fewest first; together they take the product of their shares.
+    """Return every combination of choices of different switches, smallest first, with the product of their shares.
 
-    What a choice saves depends on the others by a few per cent of it, which pricing a combination shows.
+    The product ignores interactions, a few per cent of a saving; pricing the combination then has them.
     """
     groups: dict[str, list[tuple[Choice, Array]]] = {}
     for choice, share in zip(choices, shares, strict=True):
         groups.setdefault(choice.tuned, []).append((choice, share))
     found = []
     for options in product(*([None, *group] for group in groups.values())):
-        some = [option for option in options if option is not None]
-        tuned = Counter(name for choice, _ in some for name in choice.switches)
+        chosen = [option for option in options if option is not None]
+        tuned = Counter(name for choice, _ in chosen for name in choice.switches)
         if all(count == 1 for count in tuned.values()):
             found.append(
-                Combination(tuple(choice for choice, _ in some), np.asarray(prod(share for _, share in some)))
+                Combination(
+                    tuple(choice for choice, _ in chosen), np.asarray(prod(share for _, share in chosen))
+                )
             )
     return sorted(found, key=lambda one: len(one.choices))
 
 
-def _with(choices: tuple[Choice, ...], more: Choice) -> tuple[Choice, ...]:
-    """Return choices with one more, in place of that of the same thing."""
+def _with_choice(choices: tuple[Choice, ...], more: Choice) -> tuple[Choice, ...]:
+    """Return choices with one added, which replaces one of the same switch."""
     return (*(one for one in choices if one.tuned != more.tuned), more)
 
 
-class Tuned:
+class SwitchSearch:
     """The search: every layout of each job, then combinations of switches for the best placements."""
 
     def __init__(
@@ -151,7 +153,7 @@ class Tuned:
                 (index, choice.applied(job), (choice,))
                 for index, job in enumerate(question.jobs)
                 for choice in choices_of(job, question.user_switches)
-                if choice.tuned == _OWN_SPACE
+                if choice.tuned == _DISPATCHER
             ]
         for origin, job, choices in spaces:
             space = space_of(question, job)
@@ -169,7 +171,7 @@ class Tuned:
             self._price(one)
 
     def tune(self) -> None:
-        """Choose for every job, best first; count what could not start with the other dispatcher."""
+        """Search the switches of every job; count the layouts that cannot start with the other dispatcher."""
         self.rejected["choice_not_started"] = self._total - self.tally.num_priced
         if self.request.search_switches:
             for index in range(len(self.request.jobs)):
@@ -185,62 +187,68 @@ class Tuned:
         return self.tally.best_score.get(one.number, np.inf)
 
     def _tune(self, bases: Sequence[JobVariant]) -> None:
-        """Tune one job: rungs that save memory where that limits, then the combinations that promise most, priced in turn."""
-        found = [one for base in bases for one in self._climbed(base)]
-        if not found:
+        """Search one job: rungs of the ladder where memory limits, then combinations in the order of expected score."""
+        with_layouts = [one for base in bases for one in self._with_ladder(base)]
+        if not with_layouts:
             return
-        rows = best_placements([self.tally.placements[one.number] for one in found])
-        best = min(found, key=self._score)
-        choices = choices_of(best.job, self.request.user_switches | {_OWN_SPACE})
+        rows = best_placements([self.tally.placements[one.number] for one in with_layouts])
+        best = min(with_layouts, key=self._score)
+        choices = choices_of(best.job, self.request.user_switches | {_DISPATCHER})
         shares = self._shares(best, choices, rows)
-        together = combinations(choices, shares)
-        least = reduce(np.minimum, (one.share for one in together))
-        promised = []
-        for before in found:
+        combos = combinations(choices, shares)
+        min_shares = reduce(np.minimum, (one.share for one in combos))
+        candidates = []
+        for before in with_layouts:
             scores = self._scores_at(before, rows)
-            for one in together[1:]:
-                # A choice more has to be worth it.
-                expected = float(np.min(scores * one.share)) / (1.0 - LEAST_GAIN) ** len(one.choices)
-                promised.append((expected, before, one.choices))
-        near = np.arange(rows["score"].size)
-        for expected, before, some in sorted(promised, key=itemgetter(0))[:MOST_COMBINATIONS]:
-            if expected > self._score(best):
+            for one in combos[1:]:
+                # Each further choice has to gain `MIN_GAIN`.
+                expected_score = float(np.min(scores * one.share)) / (1.0 - MIN_GAIN) ** len(one.choices)
+                candidates.append((expected_score, before, one.choices))
+        near_rows = np.arange(rows["score"].size)
+        for expected_score, before, some in sorted(candidates, key=itemgetter(0))[:MAX_COMBINATIONS]:
+            if expected_score > self._score(best):
                 break
-            best = min(best, self._chosen(before, some, taken(rows, near)), key=self._score)
-            near = np.flatnonzero(rows["score"] * least <= self._score(best) * (1.0 + NEAR))
+            best = min(best, self._priced_with(before, some, taken(rows, near_rows)), key=self._score)
+            near_rows = np.flatnonzero(
+                rows["score"] * min_shares <= self._score(best) * (1.0 + MAX_PLACEMENT_SLOWDOWN)
+            )
         close = [
-            choice for choice, share in zip(choices, shares, strict=True) if (share[near] < 1.0 + CLOSE).any()
+            choice
+            for choice, share in zip(choices, shares, strict=True)
+            if (share[near_rows] < 1.0 + MAX_SLOWDOWN).any()
         ]
-        self._look_around(best, close, taken(rows, near))
+        self._local_search(best, close, taken(rows, near_rows))
 
-    def _look_around(self, best: JobVariant, choices: Sequence[Choice], placements: Columns) -> None:
-        """Price the best with one choice less, more or otherwise and with the rungs beside its own, while one is better."""
+    def _local_search(self, best: JobVariant, choices: Sequence[Choice], placements: Columns) -> None:
+        """Hill climbing: price the best with one choice removed, added or changed, or an adjacent rung, until none is better."""
         priced = {frozenset(map(str, one.choices)) for one in self.variants if one.origin == best.origin}
-        before = None
-        while best is not before:
-            before = best
-            others = [tuple(one for one in best.choices if one is not left) for left in best.choices]
-            more = [*neighbours(self.ladders[-1], best.choices), *choices]
-            others += [_with(best.choices, choice) for choice in more if not choice.holds(best.job)]
-            for some in others:
-                key = frozenset(map(str, some))
+        previous = None
+        while best is not previous:
+            previous = best
+            neighbours = [tuple(one for one in best.choices if one is not left) for left in best.choices]
+            more = [*adjacent_rungs(self.ladders[-1], best.choices), *choices]
+            neighbours += [
+                _with_choice(best.choices, choice) for choice in more if not choice.holds(best.job)
+            ]
+            for neighbour in neighbours:
+                key = frozenset(map(str, neighbour))
                 if key not in priced:
                     priced.add(key)
-                    one = self._chosen(self.variants[best.origin], some, placements)
-                    best = one if self._score(one) < self._score(best) * (1.0 - LEAST_GAIN) else best
+                    one = self._priced_with(self.variants[best.origin], neighbour, placements)
+                    best = one if self._score(one) < self._score(best) * (1.0 - MIN_GAIN) else best
 
-    def _climbed(self, base: JobVariant) -> list[JobVariant]:
-        """Return a variant, and with each rung of its ladder where memory limits, of those that have layouts that fit."""
-        found, ladder = [base], ladder_of(self.request, base.job)
+    def _with_ladder(self, base: JobVariant) -> list[JobVariant]:
+        """Return a variant, and that with each rung where memory limits; only those with layouts that fit."""
+        found, ladder = [base], recompute_ladder(self.request, base.job)
         self.ladders.append(ladder)
         for rung in ladder:
             memory_limited = self.tally.near_best_with_more_memory(base.number, min(map(self._score, found)))
             if memory_limited is not None:
-                found.append(self._chosen(base, (rung,), memory_limited))
+                found.append(self._priced_with(base, (rung,), memory_limited))
         return [one for one in found if one.number in self.tally.placements]
 
     def _shares(self, one: JobVariant, choices: Sequence[Choice], rows: Columns) -> list[Array]:
-        """Return what share of its time the best layout of each placement takes with a choice; infinite where it cannot start."""
+        """Return the best time of each placement with each choice over that without; infinite where it cannot start."""
         layout = layout_of(rows)
         plain_s = price(replace(one.job, layout=layout)).bill.step_time_s()
         shares = []
@@ -252,18 +260,18 @@ class Tuned:
         return shares
 
     def _scores_at(self, one: JobVariant, rows: Columns) -> Array:
-        """Return the scores of a variant at the placements of rows; infinite where nothing fits."""
+        """Return the scores of a variant for the placements of rows; infinite where no layout fits."""
         found = self.tally.placements[one.number]
-        scores = dict(zip(placements_of(found), found["score"].tolist(), strict=True))
-        return np.asarray([scores.get(at, np.inf) for at in placements_of(rows)])
+        scores = dict(zip(placement_keys(found), found["score"].tolist(), strict=True))
+        return np.asarray([scores.get(at, np.inf) for at in placement_keys(rows)])
 
-    def _chosen(self, before: JobVariant, more: Sequence[Choice], placements: Columns) -> JobVariant:
-        """Price a variant with more choices over some placements; of one thing the last choice counts."""
-        choices = reduce(_with, more, before.choices)
+    def _priced_with(self, before: JobVariant, more: Sequence[Choice], placements: Columns) -> JobVariant:
+        """Price a variant with more choices over some placements; the last choice of a switch counts."""
+        choices = reduce(_with_choice, more, before.choices)
         job, question = self.request.jobs[before.origin], self.request
         for choice in choices:
             job = choice.applied(job)
-        if any(one.tuned == RUNG for one in choices):
+        if any(one.tuned == LADDER_SWITCH for one in choices):
             question = replace(question, knob_values={**question.knob_values, "recompute": (SELECTIVE,)})
         slabs = space_of(question, job, placements).slabs
         self._add(JobVariant(len(self.variants), job, slabs, before.origin, choices))
@@ -271,7 +279,7 @@ class Tuned:
         return self.variants[-1]
 
 
-def searched(question: Question, ladder: tuple[Choice, ...]) -> dict[str, str]:
+def searched_values(question: Question, ladder: tuple[Choice, ...]) -> dict[str, str]:
     """Return the values that a search tries, by knob, switch or axis order, as texts."""
     first = question.jobs[0]
     found = {
@@ -282,14 +290,14 @@ def searched(question: Question, ladder: tuple[Choice, ...]) -> dict[str, str]:
         for name in choice.switches or ("axis_order",):
             own = " ".join(first.axis_order) if name == "axis_order" else first.switches[name]
             value = " ".join(choice.axis_order) or switch_text(choice.switches[name])
-            between = " | " if name == RUNG else ", "
+            between = " | " if name == LADDER_SWITCH else ", "
             values = found.get(name, switch_text(own)).split(between)
             found[name] = between.join(dict.fromkeys((*values, value)))
     return found
 
 
-def fixed(question: Question) -> str:
-    """Say what a search keeps fixed."""
+def fixed_text(question: Question) -> str:
+    """Return the sentence about what a search keeps fixed."""
     first = question.jobs[0]
     launches = first.recipe.launches
     why = (

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.estimates.mesh import mesh_of, rank_groups
-from costmodel.estimates.pipeline_run import PipelineRun, lines_after, run_pipeline
+from costmodel.estimates.pipeline_run import PipelineRun, lines_after_pipeline, run_pipeline
 from costmodel.estimates.roofline import OperatorRow, Roofline, axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
 from costmodel.physics.network.mesh import usable_domain_size
@@ -151,7 +151,9 @@ _SLOTS = 120
 def pipeline_chart(est: Estimate, most_tasks: int | None = None) -> Chart:
     """Draw what every pipeline rank does over the step, of so many tasks at most."""
     run = run_pipeline(est) if most_tasks is None else run_pipeline(est, most_tasks=most_tasks)
-    spread_s = sum(float(line.exposed_seconds) for line in lines_after(est.bill) if line.axis == "compute")
+    spread_s = sum(
+        float(line.exposed_seconds) for line in lines_after_pipeline(est.bill) if line.axis == "compute"
+    )
     # Host overhead is paid between kernels all along: tasks last longer by it, and what follows them is the rest.
     stretch = 1.0 + spread_s / run.timeline.makespan_s()
     tasks = [

@@ -15,7 +15,7 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, layout_text
 from costmodel.estimates.estimate import Estimate
-from costmodel.estimates.pipeline_run import floors_of_ports
+from costmodel.estimates.pipeline_run import port_floor_lines
 from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.advice import by_speed, simplest, yours_text
 from costmodel.planning.machines import TRILLION, Machine
@@ -354,7 +354,7 @@ def top_grid(plan: Plan, count: int) -> Grid:
 def bound_by_port(est: Estimate) -> bool:
     """Return whether a port is busy for longer than all else takes, so that the step is as long as its messages."""
     return any(
-        float(line.exposed_seconds) > _SHOWN * float(est.step_time_s) for line in floors_of_ports(est.bill)
+        float(line.exposed_seconds) > _SHOWN * float(est.step_time_s) for line in port_floor_lines(est.bill)
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.hardware.changed import at_rate, fabric_scaled
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.describe.jobs.job import Change, Job, Kind, with_layout, with_switch
+from costmodel.describe.jobs.job import Change, Job, Kind, layout_change, switch_change
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.physics.network.fabric import Fabric
 
@@ -140,19 +140,19 @@ def number_changes(job: Job, factor: float) -> list[Change]:
 def choice_changes(job: Job) -> list[Change]:
     """Return every other choice that a switch has, and other policies of the layout."""
     found = [
-        with_switch(job, name, value)
+        switch_change(job, name, value)
         for name, now in job.switches.items()
         if not SWITCHES[name].is_number
         for value in _alternatives(name, now)
     ]
     policy, stage = RECOMPUTE_POLICIES[int(job.layout.recompute)], int(job.layout.zero_stage)
     found += [
-        with_layout(job, "recompute", policy, other, recompute=code)
+        layout_change(job, "recompute", policy, other, recompute=code)
         for code, other in enumerate(RECOMPUTE_POLICIES)
         if other != policy
     ]
     others = (other for other in range(4) if other != stage)
-    return [*found, *(with_layout(job, "zero", f"{stage}", f"{n}", zero_stage=n) for n in others)]
+    return [*found, *(layout_change(job, "zero", f"{stage}", f"{n}", zero_stage=n) for n in others)]
 
 
 def _alternatives(name: str, now: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What somebody expects of a job, such as ``mfu > 0.4``, held against its answer: for CI of training configurations."""
+"""Expectations of a job, such as ``mfu > 0.4``, checked against its answer, for CI of training configurations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from costmodel.bill.lines import CATEGORIES, COMMUNICATING
 from costmodel.estimates.estimate import Estimate
 from costmodel.whole_run.run import TrainingRun
 
-_WAYS: Mapping[str, Callable[[float, float], bool]] = {
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
     "<": operator.lt,
@@ -60,7 +60,7 @@ def _value(name: str, est: Estimate, run: TrainingRun | None) -> float | None:
     if name in CATEGORIES:
         return float(est.exposed_by("category").get(name, 0.0) / est.step_time_s)
     if name in _HIDDEN:
-        # Of an axis that sends nothing, nothing is waited for.
+        # An axis that sends nothing has nothing exposed.
         return float(est.hidden_by_axis().get(_HIDDEN[name], 1.0))
     return float(getattr(est, _ATTRIBUTES.get(name, name)))
 
@@ -69,13 +69,13 @@ class Expected(NamedTuple):
     """One expectation: a figure, a comparison and a bound, in the words that it was given in."""
 
     name: str
-    way: str
+    comparison: str
     bound: float
     text: str
 
 
 class Outcome(NamedTuple):
-    """An expectation and what the answer has."""
+    """An expectation and the value of the answer."""
 
     expected: Expected
     value: float
@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether it is as expected."""
-        return _WAYS[self.expected.way](self.value, self.expected.bound)
+        return _COMPARISONS[self.expected.comparison](self.value, self.expected.bound)
 
     @property
     def sentence(self) -> str:
@@ -116,12 +116,14 @@ def read_expected(text: str, *, whole_run: bool = False) -> list[Expected]:
             raise CostModelError(
                 f"expect: expected a figure, one of < <= > >= and a bound, such as 'mfu > 0.4'; got {shown(part)}"
             )
-        name, way, bound = match.groups()
+        name, comparison, bound = match.groups()
         if name not in known:
             if name in _OF_A_RUN:
                 raise CostModelError(f"expect: {name} is a figure of a whole run; ask costmodel run")
             raise CostModelError(f"expect: {shown(name)} is no figure; {choices_hint(name, known)}")
-        found.append(Expected(name, way, _bound(name, known[name], bound), f"{name} {way} {bound}"))
+        found.append(
+            Expected(name, comparison, _bound(name, known[name], bound), f"{name} {comparison} {bound}")
+        )
     return found
 
 

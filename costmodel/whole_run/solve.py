@@ -12,7 +12,7 @@ from costmodel.base.errors import CostModelError, LayoutError
 from costmodel.base.numbers import divisors
 from costmodel.base.units import format_days, format_seconds
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RUN_FIELDS, names
-from costmodel.describe.jobs.job import job_of, layout_of_job, run_tokens, spelled_out
+from costmodel.describe.jobs.job import expand_layout, job_of, layout_of_job, run_tokens
 from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.reading import keywords, read, read_all, require_complete
 from costmodel.describe.reliability import Reliability
@@ -41,7 +41,7 @@ def run(*, changes: Mapping[str, Any] | None = None, **fields: Unpack[RunKeyword
         )
     if tokens is not None and days is not None and "gpus" not in given:
         require_complete({"gpus": 1, **given}, who="run")
-        found, limit_days = gpus_needed(spelled_out(given), tokens, days, **options), None
+        found, limit_days = gpus_needed(expand_layout(given), tokens, days, **options), None
     else:
         est = estimate_job(replace(job_of(given, who="run"), tokens=tokens))
         found, limit_days = run_of(est, _PROBE_TOKENS if tokens is None else tokens, **options), days
@@ -87,7 +87,7 @@ def gpus_needed(job: Mapping[str, Any], tokens: float, days: float, **run_option
     The job is as for `costmodel.estimate`, without gpus; `run_options` are those of `run_of`.
     """
     settings = {key: value for key, value in job.items() if key not in ("gpus", "dp", "tokens")}
-    probe = layout_of_job({**spelled_out(settings), "gpus": 1})
+    probe = layout_of_job({**expand_layout(settings), "gpus": 1})
     replica = round(float(probe.tp * probe.cp * probe.pp))
     best_days, refusal = float("inf"), ""
     for dp in divisors(read("global_batch", settings["global_batch"])):

@@ -32,23 +32,26 @@ _POINT = re.compile(r"([\d.]+[kK]?)\s*=\s*([\d.e-]+)%?")
 
 
 class Difficulty(NamedTuple):
-    """How rates of problems are distributed."""
+    """Distribution over problems of the rate at which a sample solves them."""
 
     rate: ArrayLike
     """Mean share of the samples that solve a problem. [-]"""
-    alike: ArrayLike = np.inf
-    """a + b of the Beta distribution of rates: the larger, the more alike; infinite where all have the mean. [-]"""
+    concentration: ArrayLike = np.inf
+    """a + b of the Beta distribution of rates; infinite where all problems have the mean rate. [-]"""
 
     def solved(self, k: ArrayLike) -> Array:
         """Return the share of problems that one of k samples solves. [-]"""
-        rate, alike = np.asarray(self.rate, dtype=np.float64), np.asarray(self.alike, dtype=np.float64)
-        if np.all(np.isinf(alike)):
+        rate, concentration = (
+            np.asarray(self.rate, dtype=np.float64),
+            np.asarray(self.concentration, dtype=np.float64),
+        )
+        if np.all(np.isinf(concentration)):
             return pass_at_k(k, rate)
-        return pass_at_k_beta(k, rate * alike, (1.0 - rate) * alike)
+        return pass_at_k_beta(k, rate * concentration, (1.0 - rate) * concentration)
 
 
 class Measured(NamedTuple):
-    """The rates of a model; of one whose size is not given both numbers are 0."""
+    """The measured rates of a model; size and tokens are 0 where not given."""
 
     num_params: float
     tokens: float
@@ -80,7 +83,7 @@ def read_pass_rate(text: str) -> tuple[Measured, ...]:
         raise CostModelError(f"pass_rate: two models are needed, got {len(found)}; {_EXPECTED}")
     if any(not (1e6 <= one.num_params <= 1e14 and 1e6 <= one.tokens <= 1e16) for one in found):
         raise CostModelError("pass_rate: expected models of 1M to 100T parameters and 1M to 10,000T tokens")
-    if np.isinf(found[0].difficulty.alike) != np.isinf(found[1].difficulty.alike):
+    if np.isinf(found[0].difficulty.concentration) != np.isinf(found[1].difficulty.concentration):
         raise CostModelError("pass_rate: give both models by one rate, or both by two points or a Beta")
     if any(_slopes(law, found)[0] >= 0.0 for law in LAWS.values()):
         raise CostModelError("pass_rate: the model of the lower loss must solve more")
@@ -115,14 +118,16 @@ def _difficulty(text: str) -> Difficulty:
 def _slopes(law: ScalingLaw, measured: tuple[Measured, ...] | list[Measured]) -> tuple[float, float]:
     """Return how the logit of the rate, and the logarithm of a + b, change with the loss."""
     first, second = measured
-    apart = float(loss(law, second.num_params, second.tokens) - loss(law, first.num_params, first.tokens))
-    if not apart:
+    loss_difference = float(
+        loss(law, second.num_params, second.tokens) - loss(law, first.num_params, first.tokens)
+    )
+    if not loss_difference:
         raise CostModelError("pass_rate: the two models have the same loss; give models that differ")
     logits = [_logit(one.difficulty.rate) for one in (first, second)]
-    if np.isinf(first.difficulty.alike):
-        return (logits[1] - logits[0]) / apart, 0.0
-    logs = [float(np.log(one.difficulty.alike)) for one in (first, second)]
-    return (logits[1] - logits[0]) / apart, (logs[1] - logs[0]) / apart
+    if np.isinf(first.difficulty.concentration):
+        return (logits[1] - logits[0]) / loss_difference, 0.0
+    logs = [float(np.log(one.difficulty.concentration)) for one in (first, second)]
+    return (logits[1] - logits[0]) / loss_difference, (logs[1] - logs[0]) / loss_difference
 
 
 def _logit(rate: ArrayLike) -> float:
@@ -131,24 +136,26 @@ def _logit(rate: ArrayLike) -> float:
 
 
 def difficulty_at(law: ScalingLaw, measured: tuple[Measured, ...], at: ArrayLike) -> Difficulty:
-    """Return the rates of a model of a loss, from those of two models. [-]"""
+    """Return the rates of a model at a loss, from those of two models. [-]"""
     first = measured[0]
-    of_rate, of_alike = _slopes(law, measured)
-    more = np.asarray(at, dtype=np.float64) - loss(law, first.num_params, first.tokens)
+    rate_slope, concentration_slope = _slopes(law, measured)
+    loss_difference = np.asarray(at, dtype=np.float64) - loss(law, first.num_params, first.tokens)
     with np.errstate(over="ignore"):
-        rate = 1.0 / (1.0 + np.exp(-(_logit(first.difficulty.rate) + of_rate * more)))
-        alike = np.asarray(first.difficulty.alike) * np.exp(np.clip(of_alike * more, -30.0, 30.0))
-    return Difficulty(np.clip(rate, 1e-12, 1.0 - 1e-12), np.clip(alike, 1e-6, np.inf))
+        rate = 1.0 / (1.0 + np.exp(-(_logit(first.difficulty.rate) + rate_slope * loss_difference)))
+        concentration = np.asarray(first.difficulty.concentration) * np.exp(
+            np.clip(concentration_slope * loss_difference, -30.0, 30.0)
+        )
+    return Difficulty(np.clip(rate, 1e-12, 1.0 - 1e-12), np.clip(concentration, 1e-6, np.inf))
 
 
 @dataclass(frozen=True)
 class Solved:
-    """What one way to spend a budget solves: dollars of training and of all samples in one bill."""
+    """Problems solved by one way to spend a budget, with the dollars of training and of samples."""
 
     rule: str
     num_params: float
     tokens: float | None
-    """Trained on; None where the model is there already. [-]"""
+    """Training tokens; None for an existing model. [-]"""
     samples_per_prompt: float
     solved: float
     """Share of the problems that one of the samples solves. [-]"""
@@ -168,7 +175,7 @@ def solved_by(
     usd_per_sample: float,
     train_usd: float,
 ) -> list[Solved]:
-    """Return what numbers of samples of a model that is there solve, and what they cost."""
+    """Return what numbers of samples of an existing model solve, and their cost."""
     found = []
     for k in np.ravel(samples):
         share = float(difficulty.solved(k))

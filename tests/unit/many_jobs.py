@@ -17,7 +17,12 @@ from costmodel.describe.jobs.job import Job, make_job
 from costmodel.describe.jobs.layout import layout_problems
 from costmodel.describe.recipe import list_recipes
 from costmodel.estimates.estimate import Estimate, estimate_job
-from costmodel.estimates.pipeline_run import CLOSE, billed_pipeline_s, run_pipeline, simulated_pipeline_s
+from costmodel.estimates.pipeline_run import (
+    PIPELINE_TOLERANCE,
+    billed_pipeline_s,
+    run_pipeline,
+    simulated_pipeline_s,
+)
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import fact, schedule_code, valid
 from costmodel.step.price import price
@@ -401,7 +406,7 @@ def simulated(batch: Batch) -> Iterator[Checked]:
         asked = np.arange(len(batch)) == at
         name = list(SCHEDULES)[int(layout["schedule"])]
         excess = max(abs(by_form) - (0.05 if name == "1f1b" else 0.15), 0.0)
-        excess += max(abs(charged) - 1.2 * CLOSE, 0.0) if soon else 0.0
+        excess += max(abs(charged) - 1.2 * PIPELINE_TOLERANCE, 0.0) if soon else 0.0
         yield Checked(asked, np.where(asked, excess, 0.0), f"{name} {by_form:+.1%}, charged {charged:+.1%}")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from costmodel.base.errors import CostModelError, LayoutError, RecipeError
-from costmodel.describe.jobs.job import Change, with_switch
+from costmodel.describe.jobs.job import Change, switch_change
 from costmodel.describe.jobs.layout_text import (
     difference_text,
     layout_text,
@@ -160,15 +160,15 @@ def test_a_difference_in_words():
 
 
 def test_one_switch_changed():
-    found = with_switch(job(**PLAIN), "fused_norm", False)
+    found = switch_change(job(**PLAIN), "fused_norm", False)
     assert (found.name, found.before, found.after, found.kind) == ("fused_norm", "true", "false", "switch")
     assert found.job.switches["fused_norm"] is False
     assert str(found) == "fused_norm=false"
     assert not found.changes_numerics
-    assert with_switch(job(**PLAIN), "grad_reduce_dtype", "bf16").changes_numerics
+    assert switch_change(job(**PLAIN), "grad_reduce_dtype", "bf16").changes_numerics
     assert not Change("grad_reduce_dtype", "a", "b", found.job, "number").changes_numerics
     with pytest.raises(RecipeError, match="fused_nrm"):
-        with_switch(job(**PLAIN), "fused_nrm", True).job  # noqa: B018
+        switch_change(job(**PLAIN), "fused_nrm", True).job  # noqa: B018
     assert [switch_text(v) for v in (True, False, 0.5, "ring", ["a", "b"])] == [
         "true",
         "false",

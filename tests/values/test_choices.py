@@ -201,7 +201,7 @@ def test_every_layout_of_every_pass_is_counted():
     out = sum(count for reason, count in found.rejected.items() if reason != "does_not_fit")
     assert found.num_considered == found.num_priced + out
     assert found.num_priced == found.num_fit + found.rejected["does_not_fit"]
-    assert found.better_than(found.pick_score) < 50
+    assert found.num_better_than(found.pick_score) < 50
     # Nothing kept breaks what its choices need, or what the framework asserts.
     for row in range(0, len(found), 50):
         one = found.variants[int(found.candidates.top["job"][row])]

@@ -6,7 +6,7 @@ from round_jobs import CLUSTER, MOE, SMALL, model_file
 
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError
 from costmodel.describe.factors import PRIOR
-from costmodel.describe.jobs.job import job_of, make_job, precision_on, spelled_out
+from costmodel.describe.jobs.job import expand_layout, job_of, make_job, precision_on
 from costmodel.describe.jobs.layout import Layout, first_of, layout_problems, make_layout, parse_layout
 from costmodel.describe.jobs.merge import read_job, read_job_text
 from costmodel.describe.models.model_files import load_model
@@ -211,7 +211,7 @@ def test_texts_of_layouts():
     ):
         with pytest.raises(LayoutError, match=said):
             parse_layout(text)
-    assert spelled_out({"layout": "tp8", "tp": "8", "gpus": 8}) == {"tp": 8, "gpus": 8}
+    assert expand_layout({"layout": "tp8", "tp": "8", "gpus": 8}) == {"tp": 8, "gpus": 8}
     assert first_of(np.array([[False, True], [True, True]]), [1.0, 2.0], [[3.0], [4.0]], 5) == [2, 3, 5]
     assert isinstance(make_layout(gpus=8), Layout)
 

@@ -6,7 +6,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.planning.request import make_question
-from costmodel.planning.tuning import ladder_of, neighbours
+from costmodel.planning.tuning import adjacent_rungs, recompute_ladder
 
 DEEPSEEK = {
     "model": "deepseek-v3",
@@ -21,7 +21,7 @@ DENSE = {"model": "llama3-70b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_b
 
 
 def modules(question):
-    return [rung.switches["selective_modules"] for rung in ladder_of(question, question.jobs[0])]
+    return [rung.switches["selective_modules"] for rung in recompute_ladder(question, question.jobs[0])]
 
 
 def test_rungs_are_nested_and_stand_in_the_order_of_seconds_a_byte():
@@ -46,11 +46,11 @@ def test_what_the_user_named_is_no_rung():
 
 def test_neighbours_of_a_rung():
     question = make_question(**DENSE)
-    ladder = ladder_of(question, question.jobs[0])
-    assert neighbours(ladder, ()) == ()
-    assert neighbours(ladder, ladder[:1]) == ladder[1:2]
-    assert neighbours(ladder, (ladder[1],)) == (ladder[0], ladder[2])
-    assert neighbours(ladder, ladder[-1:]) == (ladder[-2],)
+    ladder = recompute_ladder(question, question.jobs[0])
+    assert adjacent_rungs(ladder, ()) == ()
+    assert adjacent_rungs(ladder, ladder[:1]) == ladder[1:2]
+    assert adjacent_rungs(ladder, (ladder[1],)) == (ladder[0], ladder[2])
+    assert adjacent_rungs(ladder, ladder[-1:]) == (ladder[-2],)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,12 @@ from costmodel.base.errors import CostModelError
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.job import make_job
-from costmodel.estimates.pipeline_run import CLOSE, billed_pipeline_s, floors_of_ports, simulated_pipeline_s
+from costmodel.estimates.pipeline_run import (
+    PIPELINE_TOLERANCE,
+    billed_pipeline_s,
+    port_floor_lines,
+    simulated_pipeline_s,
+)
 from costmodel.planning.preference import (
     FINALISTS,
     TIE_SHARE,
@@ -197,7 +202,7 @@ def test_the_first_rows_have_the_steps_of_their_estimates_which_their_simulation
     for est in ests:
         if est.job.layout.pp > 1:
             simulated_s = simulated_pipeline_s(est.priced)
-            assert billed_pipeline_s(est.bill) == pytest.approx(simulated_s, rel=1.001 * CLOSE)
+            assert billed_pipeline_s(est.bill) == pytest.approx(simulated_s, rel=1.001 * PIPELINE_TOLERANCE)
 
 
 def test_a_port_that_is_busy_for_longer_than_the_simulated_pipeline_bounds_the_step():
@@ -211,7 +216,7 @@ def test_a_port_that_is_busy_for_longer_than_the_simulated_pipeline_bounds_the_s
     }
     est = cm.estimate(**job, layout="pp4 vp5", recompute="none")
     assert "overhead.port.spine" in {line.name for line in est.bill.time_lines}
-    floor_s = max(float(line.terms["port_busy_s"]) for line in floors_of_ports(est.bill))
+    floor_s = max(float(line.terms["port_busy_s"]) for line in port_floor_lines(est.bill))
     on_top = ("overhead.slowest_gpu", "overhead.unexplained")
     on_top_s = sum(float(line.exposed_seconds) for line in est.bill.time_lines if line.name in on_top)
     assert simulated_pipeline_s(est.priced) < floor_s

@@ -13,8 +13,8 @@ TWO = "8B/15T: 0.3; 70B/15T: 0.5"
 
 
 def test_what_is_read():
-    (alike,) = read_pass_rate("20%")
-    assert float(alike.difficulty.solved(2)) == pytest.approx(1 - 0.8**2)
+    (concentration,) = read_pass_rate("20%")
+    assert float(concentration.difficulty.solved(2)) == pytest.approx(1 - 0.8**2)
     # Beta(1, 1): k / (k + 1) of the problems.
     for text in ("beta 1 1", "beta(1, 1)", "1=0.5 9=0.9"):
         (found,) = read_pass_rate(text)
@@ -37,7 +37,7 @@ def test_rates_between_two_models():
         odds = float(middle.rate / (1 - middle.rate))
         assert odds == pytest.approx(np.sqrt(0.3 / 0.7 * 1.0))
         if "beta" in text:
-            assert float(middle.alike) == pytest.approx(np.sqrt(2.0 * 4.0))
+            assert float(middle.concentration) == pytest.approx(np.sqrt(2.0 * 4.0))
 
 
 def test_the_best_model_and_samples_against_a_search_one_by_one():
@@ -53,7 +53,7 @@ def test_the_best_model_and_samples_against_a_search_one_by_one():
             tokens = (1e5 - 1e6 * k * each) / (6 * n * 2e-18)
             if tokens >= n:
                 one = difficulty_at(LAW, measured, float(loss(LAW, n, tokens)))
-                a, b = float(one.rate * one.alike), float((1 - one.rate) * one.alike)
+                a, b = float(one.rate * one.concentration), float((1 - one.rate) * one.concentration)
                 found.append((float(pass_at_k_beta(k, a, b)), n, k, tokens))
     share, n, k, tokens = max(found)
     assert (best.solved, best.num_params, best.samples_per_prompt) == pytest.approx((share, n, k))
@@ -88,9 +88,9 @@ def test_more_samples_solve_more_and_alike_problems_most():
     k = 2.0 ** np.arange(11)
     hard = Difficulty(0.2, 0.5).solved(k)
     wide = Difficulty(0.2, 5.0).solved(k)
-    alike = Difficulty(0.2).solved(k)
-    for found in (hard, wide, alike):
+    concentration = Difficulty(0.2).solved(k)
+    for found in (hard, wide, concentration):
         assert np.all(np.diff(found) >= 0)
         assert found[0] == pytest.approx(0.2)
     assert np.all(hard[1:] < wide[1:])
-    assert np.all(wide[1:] <= alike[1:])
+    assert np.all(wide[1:] <= concentration[1:])

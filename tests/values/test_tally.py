@@ -148,13 +148,13 @@ def test_the_rank_of_a_score_counts_what_is_better_by_the_objective():
     found = cm.plan(**ASKED, num_candidates=5000)
     scores = np.sort(found.candidates.top["score"])
     assert len(scores) == found.num_fit
-    assert [found.better_than(float(scores[rank])) for rank in (0, 7)] == [
+    assert [found.num_better_than(float(scores[rank])) for rank in (0, 7)] == [
         0,
         int(np.sum(scores < scores[7] * (1 - 1e-12))),
     ]
     # Of equal scores none is better, however they round.
-    assert found.better_than(float(scores[0]) * (1 + 1e-13)) == 0
-    assert found.better_than(np.inf) == found.num_fit
+    assert found.num_better_than(float(scores[0]) * (1 + 1e-13)) == 0
+    assert found.num_better_than(np.inf) == found.num_fit
 
 
 def test_the_rank_of_ones_own_layout_hangs_neither_on_what_is_kept_nor_on_what_is_searched():
@@ -168,7 +168,7 @@ def test_the_rank_of_ones_own_layout_hangs_neither_on_what_is_kept_nor_on_what_i
         "seq_len": 4096,
     }
     every, few = (cm.plan(job=job, choose=False, cp=1, num_candidates=kept) for kept in (5000, 20))
-    better = every.better_than(float(every.candidates.top["score"][every.own_row]))
+    better = every.num_better_than(float(every.candidates.top["score"][every.current_row]))
     assert few.yours.rank == every.yours.rank == better + 1
     assert better > 21
     only = {"tp": 8, "pp": 1, "cp": 1, "vp": 1, "micro_batch": 1, "recompute": "full"}

@@ -79,7 +79,9 @@ class Planned(NamedTuple):
         anything = plan(**self.known["job"], framework="any").best
         used, rank = "none published", "-"
         if self.used is not None:
-            before = found.better_than(float(self.used.step_time_s) * found.question.weight(self.used.job))
+            before = found.num_better_than(
+                float(self.used.step_time_s) * found.question.weight(self.used.job)
+            )
             used = f"{_cell(self.used)} ({self.known['reference']})"
             pace = "slower" if self.slower >= 0.0 else "faster"
             rank = f"{before + 1:,} of {found.num_fit:,}, {abs(self.slower):.1%} {pace}"

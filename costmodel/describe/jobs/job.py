@@ -1,7 +1,7 @@
 """A job: everything an estimate needs, from flags, keywords or a YAML file, checked once.
 
-`make_job` is the boundary: names become objects, texts become numbers, and whatever is unknown,
-contradictory or impossible raises one line that names the field, the value and what is allowed.
+`make_job` is the boundary: names become objects, texts become numbers, and unknown, contradictory or
+impossible input raises a one-line error with the field, the value and what is allowed.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Job:
     tokens: float | None = None
     pipeline_layout: tuple[Chunk, ...] = ()
     balanced_stages: bool = False  # Layers are balanced over stages to offset the LM head
-    tuning: Tuning = field(default_factory=Tuning)  # What of the model is trained
-    packing: Packing = field(default_factory=Packing)  # How long the documents of a sequence are
+    tuning: Tuning = field(default_factory=Tuning)  # Which parameters are trained
+    packing: Packing = field(default_factory=Packing)  # Lengths of the documents in a sequence
     images: Images = field(default_factory=Images)  # Images of a sequence
     factors: Factors = NOMINAL
     """What the calibrated constants are multiplied by; samples of them are leading dimensions of every figure."""
@@ -94,17 +94,17 @@ class Job:
 
     @property
     def policy(self) -> Switches:
-        """How it averages its replicas, what it sends compressed, what it moves to the host."""
+        """Switches of gradient synchronisation, compression and offloading."""
         return self.recipe.policy
 
     @property
     def health(self) -> Switches:
-        """How alike the ranks are, and whether a step waits for the slowest."""
+        """Switches of stragglers and failures."""
         return self.recipe.health
 
     @property
     def span(self) -> Array:
-        """Length that attention reaches over: of the sequence, or shorter where that is packed. [-]"""
+        """Length that attention spans: the sequence, or less where documents are packed. [-]"""
         return self.packing.span(self.seq_len)
 
     @property
@@ -114,12 +114,12 @@ class Job:
 
     @property
     def slice(self) -> str:
-        """Shape of its slices on a torus, empty elsewhere."""
+        """Shape of the job's slices of a torus; empty elsewhere."""
         return slice_text(self.cluster.tiers[0].shape)
 
     @property
     def steps_factor(self) -> float:
-        """Steps to the loss that the same tokens reach with whole gradients, over the steps of these. [-]"""
+        """Steps to the same loss with compressed gradients over those with full gradients. [-]"""
         known = compression(self.policy.gradient_compression).steps
         return float(self.policy.compression_steps or known)
 
@@ -135,7 +135,7 @@ class Job:
         return replace(self, recipe=recipe)
 
 
-def usual_recipe(cluster: Cluster) -> str:
+def default_recipe(cluster: Cluster) -> str:
     """Return the recipe of a job that names none: what most people run on such hardware."""
     return cluster.accelerator.software.recipe or DEFAULT_RECIPE
 
@@ -146,23 +146,23 @@ def make_job(*, check: bool = True, **fields: Unpack[JobKeywords]) -> Job:
 
 
 def job_of(fields: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
-    """Check and complete a job given under the names of the table; `who` asks, for messages."""
-    given = spelled_out(keywords(fields, JOB_FIELDS, who=who))
+    """Check and complete a job given by field names; `who` names the caller in messages."""
+    given = expand_layout(keywords(fields, JOB_FIELDS, who=who))
     require_complete(given, who=who)
     model, cluster = read_given(given, "model"), cluster_of(given)
-    the_model = load_model(model) if isinstance(model, str) else _object("model", model, Model)
+    the_model = load_model(model) if isinstance(model, str) else _instance("model", model, Model)
     with errors_called(cluster.accelerator.called):
         return _job_on(cluster, the_model, given, check=check)
 
 
 def cluster_of(given: Mapping[str, Any]) -> Cluster:
-    """Return the cluster of a job, given by name or as what it means."""
+    """Return the cluster of a job, given by name or as an object."""
     named = read_given(given, "cluster")
-    return load_cluster(named) if isinstance(named, str) else _object("cluster", named, Cluster)
+    return load_cluster(named) if isinstance(named, str) else _instance("cluster", named, Cluster)
 
 
-def changed_cluster(cluster: Cluster, given: Mapping[str, Any], layout: Layout) -> Cluster:
-    """Return the cluster as a job's layouts run on it: with the numbers and the slices that the job names."""
+def resolved_cluster(cluster: Cluster, given: Mapping[str, Any], layout: Layout) -> Cluster:
+    """Return the cluster with the changed numbers (`hw`), prices and slices of a job."""
     if "hw" in given:
         cluster = with_hardware(cluster, read("hw", given["hw"]))
     require_placed(cluster, layout.gpus)
@@ -171,9 +171,9 @@ def changed_cluster(cluster: Cluster, given: Mapping[str, Any], layout: Layout) 
 
 
 def recipe_of(given: Mapping[str, Any], cluster: Cluster) -> Recipe:
-    """Return the recipe of a job, or the usual one of its cluster, with the switches that it changes."""
-    named = read("recipe", given["recipe"]) if "recipe" in given else usual_recipe(cluster)
-    recipe = load_recipe(named) if isinstance(named, str) else _object("recipe", named, Recipe)
+    """Return the recipe of a job, or the default of its cluster, with the job's switches."""
+    named = read("recipe", given["recipe"]) if "recipe" in given else default_recipe(cluster)
+    recipe = load_recipe(named) if isinstance(named, str) else _instance("recipe", named, Recipe)
     return recipe.switched(read("switches", given["switches"])) if given.get("switches") else recipe
 
 
@@ -185,14 +185,14 @@ def _job_on(cluster: Cluster, model: Model, given: Mapping[str, Any], *, check: 
         given = {"zero_stage": 0, **given}  # a framework that shards nothing has no other default
     layout = layout_of_job(given)
     require_alike(given)
-    cluster = changed_cluster(cluster, given, layout)
+    cluster = resolved_cluster(cluster, given, layout)
     accelerator = cluster.accelerator
     if accelerator.kernels is None:
         raise ProfileError(
             f"accelerator {accelerator.name}: has no 'kernels' block; costmodel observed calibrate writes one"
         )
     site = read_given(given, "site") or NO_SITE
-    site = load_site(site) if isinstance(site, str | Path) else _object("site", site, Site)
+    site = load_site(site) if isinstance(site, str | Path) else _instance("site", site, Site)
     chunks = read_given(given, "pipeline_layout") or ""
     seq_len = read_array("seq_len", given["seq_len"])
     named = read("precision", given["precision"]) if "precision" in given else None
@@ -247,7 +247,7 @@ def run_tokens(given: Mapping[str, Any]) -> float | None:
 
 
 def _tuning(given: Mapping[str, Any]) -> Tuning:
-    """Return what of the model a job trains."""
+    """Return which parts of the model a job trains."""
 
     def words(name: str) -> str:
         value = given.get(name, "")
@@ -261,14 +261,14 @@ def _tuning(given: Mapping[str, Any]) -> Tuning:
 _Kind = TypeVar("_Kind")
 
 
-def _object(name: str, given: object, kind: type[_Kind]) -> _Kind:
-    """Return an object that was given in place of a name."""
+def _instance(name: str, given: object, kind: type[_Kind]) -> _Kind:
+    """Return an object that was given in place of a name, checked for its class."""
     if not isinstance(given, kind):
         raise CostModelError(f"{name}: expected a text or a {kind.__name__}, got {shown(given)}")
     return given
 
 
-def spelled_out(given: Mapping[str, Any]) -> dict[str, Any]:
+def expand_layout(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a job with the degrees of its layout text in place of the text."""
     found = {name: value for name, value in given.items() if name != "layout"}
     if "layout" not in given:
@@ -294,7 +294,7 @@ def sliced_for(cluster: Cluster, layout: Layout, shape: str | None) -> Cluster:
 
 
 def layout_of_job(given: Mapping[str, Any]) -> Layout:
-    """Return the layout of a job that is given field by field."""
+    """Return the layout of a job from its fields."""
     taken = {"gpus", *names(LAYOUT_FIELDS)} - {"dp"}
     choices: dict[str, Any] = {name: value for name, value in given.items() if name in taken}
     return make_layout(**choices)
@@ -311,14 +311,14 @@ def require_dp(layout: Layout, dp: float | None) -> None:
 
 
 def check_job(job: Job, dp: int | None = None) -> None:
-    """Raise for the first thing that makes a job of one layout impossible."""
+    """Raise an error for the first rule that a job of one layout breaks."""
     layout, largest = job.layout, job.cluster.tiers[-1].size
     if np.any(layout.gpus > largest):
         raise LayoutError(
             f"gpus: {float(layout.gpus.max()):.0f} is more than cluster {job.cluster.name} can hold ({largest})"
         )
     require_dp(layout, dp)
-    _check_reduction(job)
+    _check_gradient_sync(job)
     misplaced = torus_problem(layout, job.cluster, job.axis_order)
     if misplaced.bad.any():
         raise LayoutError(f"layout: {misplaced.sentence}")
@@ -336,7 +336,7 @@ def check_job(job: Job, dp: int | None = None) -> None:
 
 
 def balances_stages(model: Model, recipe: Recipe) -> bool:
-    """Tell whether layers are divided by work where nobody names a pipeline layout.
+    """Tell whether layers are divided by work where no pipeline layout is given.
 
     Multi-token prediction repeats the head on the last stage; nearly all published runs of such models make room for it
     (Megatron-Bridge's recipes, DeepSeek-V3).
@@ -345,7 +345,7 @@ def balances_stages(model: Model, recipe: Recipe) -> bool:
 
 
 def _check_pipeline_layout(job: Job) -> None:
-    """Refuse a pipeline layout that does not hold the model on the stages of every layout."""
+    """Refuse a pipeline layout that does not match the model and the number of stages."""
     pp, vp = distinct(job.layout.pp), distinct(job.layout.vp)
     if len(pp) > 1 or len(vp) > 1:
         raise LayoutError("pipeline_layout: needs one pp and one vp, this job has several")
@@ -359,7 +359,7 @@ def _check_pipeline_layout(job: Job) -> None:
 
 
 def _check_tuning(job: Job) -> None:
-    """Refuse what has no price where only a part of the model is trained."""
+    """Refuse optimizers without a price where only a part of the model is trained."""
     if not job.tuning.whole and job.optimizer.has_own_steps:
         alike = (name for name, one in OPTIMIZERS.items() if not one.has_own_steps)
         raise CostModelError(
@@ -369,7 +369,7 @@ def _check_tuning(job: Job) -> None:
 
 
 def _check_optimizer(chosen: Optimizer, recipe: Recipe) -> None:
-    """Refuse to offload what no host steps."""
+    """Refuse to offload an optimizer that has no CPU implementation."""
     if recipe.host.offload_optimizer and not chosen.on_host:
         known = ", ".join(name for name, one in OPTIMIZERS.items() if one.on_host)
         raise CostModelError(f"offload_optimizer: no host steps {chosen.name}; it needs optimizer {known}")
@@ -387,8 +387,8 @@ def require_possible(layout: Layout, job: Job) -> None:
             raise LayoutError(f"layout: {problem.sentence.format(**first, model=job.model.name)}{hint}")
 
 
-def _check_reduction(job: Job) -> None:
-    """Refuse ways to reduce gradients that sharded states rule out."""
+def _check_gradient_sync(job: Job) -> None:
+    """Refuse ways of synchronising gradients that sharded states exclude."""
     policy, layout = job.policy, job.layout
     method = compression(policy.gradient_compression)
     *most, last = (one.name for one in METHODS.values() if one.shards and one.name != "none")
@@ -454,7 +454,7 @@ Kind = Literal["rate", "latency", "number", "switch", "layout"]
 
 
 class Change(NamedTuple):
-    """A job with one thing different: a name such as ``hbm bandwidth``, ``dp_overlap`` or ``tp``, and both values.
+    """A job with one change: a name such as ``hbm bandwidth``, ``dp_overlap`` or ``tp``, and both values.
 
     `kind` is rate (something per second), latency (seconds), number (any other of the recipe or the job), switch (a
     choice of them), or layout; numbers are in SI units.
@@ -469,23 +469,23 @@ class Change(NamedTuple):
 
     @property
     def changes_numerics(self) -> bool:
-        """Whether the model that comes out is another one."""
+        """Whether the change alters the trained weights."""
         return self.kind == "switch" and self.name in NUMERIC
 
     def __str__(self) -> str:
-        """Say what to set, as flags and job files take it."""
+        """Return the change as flags and job files take it."""
         if self.kind == "switch":
             return f"{self.name}={self.after}"
         return f"{self.name} {self.after}".strip()
 
 
-def with_layout(job: Job, name: str, before: str, after: str, **degrees: float) -> Change:
-    """Return the job with some degrees of its one layout, or choices as codes, changed, unchecked."""
+def layout_change(job: Job, name: str, before: str, after: str, **degrees: float) -> Change:
+    """Return the change of some degrees of a job's single layout, or of choices by their codes; unchecked."""
     changes: dict[str, Any] = {field: np.asarray(float(value)) for field, value in degrees.items()}
     return Change(name, before, after, replace(job, layout=replace(job.layout, **changes)), "layout")
 
 
-def with_switch(job: Job, name: str, value: Any) -> Change:
-    """Return the job with one switch at another value."""
+def switch_change(job: Job, name: str, value: Any) -> Change:
+    """Return the change of one switch to another value."""
     changed = job.switched({name: value})
     return Change(name, switch_text(job.switches[name]), switch_text(value), changed, "switch")

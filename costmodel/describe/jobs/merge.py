@@ -17,12 +17,12 @@ from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import ANSWER_LENGTHS, DEGREES, JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.job import (
-    changed_cluster,
     cluster_of,
+    expand_layout,
     layout_of_job,
     recipe_of,
     require_dp,
-    spelled_out,
+    resolved_cluster,
 )
 from costmodel.describe.jobs.layout import Layout
 from costmodel.describe.jobs.reading import keywords, read, read_all, read_given, read_several
@@ -87,7 +87,8 @@ def _read_values(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Lay one description of a job over another; switches are merged one by one."""
     lower, upper = (
-        spelled_out({key: value for key, value in job.items() if value is not None}) for job in (below, above)
+        expand_layout({key: value for key, value in job.items() if value is not None})
+        for job in (below, above)
     )
     if any(name in upper for name in ANSWER_LENGTHS):
         lower = {name: value for name, value in lower.items() if name not in ANSWER_LENGTHS}
@@ -162,7 +163,7 @@ def placement(job: Mapping[str, Any]) -> tuple[Layout, Cluster, tuple[str, ...],
         raise CostModelError("job: gpus missing; give gpus=… or a job file with this key")
     layout = layout_of_job(job)
     require_dp(layout, job.get("dp"))
-    cluster = changed_cluster(cluster_of(job), job, layout)
+    cluster = resolved_cluster(cluster_of(job), job, layout)
     return layout, cluster, read_given(job, "axis_order"), recipe_of(job, cluster)
 
 

@@ -10,7 +10,7 @@ from costmodel.describe.hardware.changed import changed_values
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.prices import given_price
 from costmodel.describe.jobs.fields import DEGREES, FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
-from costmodel.describe.jobs.job import BALANCED, EVEN, Job, balances_stages, spelled_out, usual_recipe
+from costmodel.describe.jobs.job import BALANCED, EVEN, Job, balances_stages, default_recipe, expand_layout
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, plain_value
 from costmodel.describe.jobs.reading import read
@@ -69,7 +69,7 @@ def short_form(
         found["pipeline_layout"] = BALANCED
     elif balances_stages(job.model, job.recipe) and degrees["pp"] > 1:
         found["pipeline_layout"] = EVEN
-    defaults = {"recipe": usual_recipe(job.cluster)}
+    defaults = {"recipe": default_recipe(job.cluster)}
     return {
         name: found[name]
         for name in names(JOB_FIELDS)
@@ -117,7 +117,7 @@ def flags_of(name: str, value: Any, *, is_listed: bool = False) -> list[str]:
 
 def _over(job: Job, below: Mapping[str, Any], files: Mapping[str, str] | None) -> dict[str, Any]:
     """Return the keywords that make a job of what a file says: those that differ from it, and what it leaves out."""
-    in_file = spelled_out(below)
+    in_file = expand_layout(below)
     usual = short_form(job, files)
     every = short_form(job, files, frozenset(names(JOB_FIELDS)))
     found: dict[str, Any] = {}
@@ -184,7 +184,7 @@ def _trained(job: Job) -> dict[str, Any]:
 
 def _preset_of(job: Job) -> Recipe:
     """Return the shipped recipe of a job, the usual one where its own is none."""
-    return load_recipe(job.recipe.name if job.recipe.name in list_recipes() else usual_recipe(job.cluster))
+    return load_recipe(job.recipe.name if job.recipe.name in list_recipes() else default_recipe(job.cluster))
 
 
 def changed_switches(job: Job) -> dict[str, Any]:
