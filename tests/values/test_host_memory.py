@@ -86,6 +86,10 @@ def test_parameters_on_the_host(stage, away):
     if away:
         kept = price(switches={"offload_parameters": True, "fsdp_reshard_after_forward": False}, **job)
         assert counts(kept, "offload.") == {"offload.parameters.forward": 2.0}
+        piped = {**job, "gpus": 8, "layout": "pp2", "switches": {"offload_parameters": True}}
+        piped["switches"] |= {"fsdp_pp_keeps_gathered": True}
+        # Gathered once for both micro-batches and both passes.
+        assert counts(price(**piped), "offload.") == {"offload.parameters.forward": 1.0}
         slow = price(cluster=host(link="1 GB/s"), switches={"offload_parameters": True}, **job)
         one = line(slow, "offload.parameters.forward")
         assert 1e6 * float(one.exposed_each_s) == near(share / 1e3 - 1e6 * float(one.terms["window_s"]))

@@ -90,6 +90,21 @@ def test_a_ring_over_nodes():
     assert each_us(inside)[GATHER] == near(20 + 12 + 30 + wire * 3 / 4 / 1e5)
 
 
+def test_a_leaf_between_nodes_and_spine():
+    """A NIC is one port to leaf and spine: the four of a node carry all of the ring, though half of it stays in the leaf."""
+    sizes = {"inner": 4, "leaf": 8, "spine": 4096}
+    tiers = [
+        {
+            "name": name,
+            "link": f"round-{'inner' if name == 'inner' else 'outer'}",
+            "size": {"value": size, "source": "assumed"},
+        }
+        for name, size in sizes.items()
+    ]
+    spine = tensor_us(GATHER, 16, cluster_file(cluster={"tiers": tiers}), model=SIXTEEN_HEADS)
+    assert spine == near(20 + 12 + 3 * 10 + 15 / 16 * SIZE / 4e4)
+
+
 # 2 MiB summed by a double tree: a chain of three in the node and log2(nodes) levels of 12 us, up and down.
 @pytest.mark.parametrize(("ranks", "nodes"), [(8, 2), (16, 4)])
 def test_a_tree_over_nodes(ranks, nodes):

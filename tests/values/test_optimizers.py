@@ -221,6 +221,12 @@ def test_experts_are_matrices_of_their_own():
     assert each_us(halves, "optimizer.gather.expert") == near(
         {"optimizer.gather.expert.etp": ring_us(2 * 4 * 8 * 1.5 * MIB)}
     )
+    # Of 64 matrices a rank of two replicas touches 33, of which it has a half each.
+    replicas = price(MOE, optimizer="muon", gpus=4, etp=2, global_batch=4)
+    size = 2 * 33 / 64 * 4 * 8 * 1.5 * MIB
+    assert each_us(replicas, "optimizer.gather.expert") == near(
+        {"optimizer.gather.expert.edp": ring_us(size / 2), "optimizer.gather.expert.etp": ring_us(size)}
+    )
 
 
 def test_the_host_issues_the_products():
