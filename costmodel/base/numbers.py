@@ -3,10 +3,29 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Array = NDArray[np.float64]
+
 
 def distinct(values: ArrayLike) -> list[float]:
     """Return the different numbers of an array, the smallest first; `np.unique` would import masked arrays for it."""
     return sorted(set(np.asarray(values, dtype=np.float64).ravel().tolist()))
+
+
+def quantiles(values: ArrayLike, *shares: float) -> list[Array]:
+    """Return what so large shares of the values (first dimension) do not exceed; see `distinct` for `np.quantile`.
+
+    >>> [float(one) for one in quantiles([3.0, 1.0, 2.0], 0.0, 0.25, 0.5, 1.0)]
+    [1.0, 1.5, 2.0, 3.0]
+    """
+    if not all(0.0 <= share <= 1.0 for share in shares):
+        raise ValueError(f"quantiles: expected shares between 0 and 1, got {shares}")
+    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=0)
+    found = []
+    for place in (share * (len(ordered) - 1) for share in shares):
+        below = ordered[int(place)]
+        beyond = ordered[min(int(place) + 1, len(ordered) - 1)]
+        found.append(np.asarray(below + (place - int(place)) * (beyond - below)))
+    return found
 
 
 def divisors(number: float, most: float = float("inf")) -> tuple[float, ...]:
@@ -22,7 +41,7 @@ MIDDLE = (0.3, 0.7)
 """Between these shares a headline is near enough to the median that nothing need be said. [-]"""
 
 
-def place_of(value: float, samples: NDArray[np.float64]) -> float:
+def place_of(value: float, samples: Array) -> float:
     """Return the share of the samples that lie below a value, those equal to it by half. [-]
 
     >>> place_of(2.0, np.array([1.0, 2.0, 3.0, 4.0]))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
-from costmodel.base.numbers import place_of
+from costmodel.base.numbers import place_of, quantiles
 from costmodel.describe.factors import Factors, draw, factors, factors_of, kin_of, quantile
 from costmodel.estimates.frame import ColumnDoc
 from costmodel.estimates.priced_job import PricedJob
@@ -94,7 +94,7 @@ class Samples(Answer):
 
     def quantile(self, share: float, figure: str = "step_time_s") -> float:
         """Return the value of a figure that so many of the samples do not exceed."""
-        return float(np.quantile(self.figures[figure], share))
+        return float(quantiles(self.figures[figure], share)[0])
 
     @cached_property
     def figures(self) -> dict[str, Array]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
+from costmodel.base.numbers import distinct
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.fields import KNOBS, QUANTILES
 from costmodel.describe.jobs.job import Job
@@ -298,9 +299,9 @@ class Tally:
         ]
         for knob, values, costs in best:
             table = self.by_value.setdefault(knob, {})
-            for value in np.unique(values):
+            for value in distinct(values):
                 least = weight * float(costs[values == value].min())
-                table[float(value)] = min(table.get(float(value), np.inf), least)
+                table[value] = min(table.get(value, np.inf), least)
 
     def _record_memory_limited(self, part: PricedSlab, score: Array, fits: NDArray[np.bool_]) -> None:
         """Record the placements that would be faster with more memory, the best first."""

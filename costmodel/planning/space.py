@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.numbers import divisors
+from costmodel.base.numbers import distinct, divisors
 from costmodel.bill.lines import without_constant_axes
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
@@ -243,7 +243,7 @@ def build_space(
     # A bill for few costs as much as for many: what is not many of one number of stages stands side by side.
     alone = np.zeros(len(of_kind.ravel()), dtype=bool)
     cut = []
-    for stages in np.unique(placements["pp"]):
+    for stages in distinct(placements["pp"]):
         here = np.flatnonzero(placements["pp"] == stages)
         used = np.flatnonzero(runs[:, here].any(axis=1))
         if _is_dense(runs[np.ix_(used, here)]):

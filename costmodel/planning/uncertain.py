@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import exp, sqrt
+from math import ceil, exp, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.base.numbers import distinct, quantiles
 from costmodel.describe.factors import Factors, classed, draw, factors_of, kin_of, named
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import odds
@@ -163,8 +164,7 @@ class Odds:
         found = self.chosen()
         if not self.tuned_switches:
             return None
-        middle_s = np.quantile(self.step_time_s, 0.5, axis=0)
-        high_s = float(np.quantile(self.step_time_s[:, found[0]], 0.9))
+        middle_s, high_s = quantiles(self.step_time_s, 0.5, 0.9)
         runs = self.fits.mean(axis=0) >= 0.5
         every = []
         for switch in sorted(frozenset.intersection(*(self.tuned_switches[column] for column in found))):
@@ -172,7 +172,7 @@ class Odds:
             if others:
                 best = min(others, key=lambda at: float(middle_s[at]))
                 slower = float(middle_s[best] / middle_s[found[0]]) - 1.0
-                every.append(Shared(switch, best, slower, bool(middle_s[best] <= high_s)))
+                every.append(Shared(switch, best, slower, bool(middle_s[best] <= high_s[found[0]])))
         every = [one for one in every if one.slower > NOISE]
         return max(every, key=lambda one: (one.in_band, one.slower), default=None)
 
@@ -193,7 +193,7 @@ class Odds:
 
     def trial(self, column: int, first: int) -> Trial:
         """Return what is known of one candidate."""
-        low, middle, high = np.quantile(self.step_time_s[:, column], [0.1, 0.5, 0.9])
+        low, middle, high = quantiles(self.step_time_s[:, column], 0.1, 0.5, 0.9)
         return Trial(
             int(self.rows[column]),
             float(self.best[:, column].mean()),
@@ -220,7 +220,7 @@ class Odds:
 
     def quantile(self, share: float) -> Array:
         """Return the cost that each candidate does not exceed with a probability of `share`."""
-        return np.asarray(np.quantile(self.cost, share, axis=0, method="higher"))
+        return np.asarray(np.sort(self.cost, axis=0)[ceil(share * (len(self.cost) - 1))])
 
 
 def compare(
@@ -300,7 +300,7 @@ def _priced(
     cost, step_s = (np.empty((count, len(rows))) for _ in range(2))
     fits = np.empty((count, len(rows)), dtype=bool)
     shared: dict[str, Array] = {}
-    for number in np.unique(few["job"]).astype(int).tolist():
+    for number in map(int, distinct(few["job"])):
         at = np.flatnonzero(few["job"] == number)
         job = variants[number].job
         drawn = sampled(job, taken(few, at), count, seed, trials=trials)
@@ -354,10 +354,10 @@ def _layout_codes(rows: Columns) -> Array:
 
 def _of_values(knob: str, values: Array, count: int, seed: int) -> Array:
     """Return standard normal samples for each value of a knob, by row: the same wherever the value is."""
-    distinct, where = np.unique(values, return_inverse=True)
+    different, where = np.unique(values, return_inverse=True)
     drawn = [
         np.random.default_rng([seed, crc32(f"{knob} {value:.10g}".encode())]).standard_normal(count)
-        for value in distinct
+        for value in different
     ]
     return np.stack(drawn, axis=1)[:, where]
 
@@ -382,7 +382,7 @@ def odds_record(found: Odds, layouts: Mapping[int, Mapping[str, Any]]) -> dict[s
     rests_on = shared and {
         "switch": shared.switch,
         "slower_without": shared.slower,
-        "step_time_s_without": float(np.quantile(found.step_time_s[:, shared.column], 0.5)),
+        "step_time_s_without": float(quantiles(found.step_time_s[:, shared.column], 0.5)[0]),
     }
     trials = [trial._asdict() for trial in found.trials()]
     return {

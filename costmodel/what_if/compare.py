@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, choices_hint, shown
-from costmodel.base.numbers import place_of
+from costmodel.base.numbers import place_of, quantiles
 from costmodel.base.version import __version__
 from costmodel.base.words import common_device
 from costmodel.bill.formula import names_of
@@ -101,7 +101,7 @@ def _spent(est: Estimate) -> Spent | None:
     if est.job.tokens is None:
         return None
     known, step_s, steps_s = spent_on(est), float(est.step_time_s), est.sample().step_time_s
-    low, middle, high = (np.quantile(steps_s, [0.1, 0.5, 0.9]) / step_s).tolist()
+    low, middle, high = (float(each) / step_s for each in quantiles(steps_s, 0.1, 0.5, 0.9))
     return Spent(
         days=known["days"],
         gpu_hours=known["gpu_hours"],
@@ -142,7 +142,7 @@ class Comparison(Answer):
         """How surely each job is faster than the first: one for each, the first included."""
         first, *_ = steps = [_sampled_step_s(est) for est in self.estimates]
         return tuple(
-            FasterOdds(float(np.mean(one < first)), *np.quantile(one / first, [0.1, 0.9]).tolist())
+            FasterOdds(float(np.mean(one < first)), *map(float, quantiles(one / first, 0.1, 0.9)))
             for one in steps
         )
 

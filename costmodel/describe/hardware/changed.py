@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.base.errors import ProfileError, UnitError, choices_hint, shown
+from costmodel.base.numbers import distinct
 from costmodel.base.units import parse_number, read_quantity
 from costmodel.describe.hardware.cluster import NO_PRICES, Accelerator, Cluster, OtherNodes, Tier
 from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
@@ -145,7 +146,7 @@ def require_placed(cluster: Cluster, gpus: ArrayLike) -> None:
             text, node = dict(cluster.changed)["placement"], cluster.gpus_per_node
             raise ProfileError(
                 f"hw: placement: {text} is {tier.ends[-1] // node} nodes of {node} GPUs; the job has "
-                f"{', '.join(f'{count:.0f}' for count in np.unique(gpus))} GPUs"
+                f"{', '.join(f'{count:.0f}' for count in distinct(gpus))} GPUs"
             )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.base.errors import ProfileError
+from costmodel.base.numbers import distinct
 from costmodel.base.words import plural
 from costmodel.describe.hardware.cluster import NO_PRICES, Cluster
 from costmodel.describe.hardware.hardware import load_cluster
@@ -37,9 +37,9 @@ def with_mixed_price(cluster: Cluster, gpus: ArrayLike) -> Cluster:
     if cluster.mixed is None or not cluster.price_date:
         return cluster
     own, other = cluster.mixed.prices_usd_per_gpu_hour
-    counts, usd = np.unique(gpus), None
-    if own is not None and other is not None and counts.size == 1:
-        share = cluster.mixed.nodes * cluster.gpus_per_node / float(counts[0])
+    counts, usd = distinct(gpus), None
+    if own is not None and other is not None and len(counts) == 1:
+        share = cluster.mixed.nodes * cluster.gpus_per_node / counts[0]
         usd = own + share * (other - own)
     return replace(cluster, price_usd_per_gpu_hour=usd, price_range_usd_per_gpu_hour=None)
 

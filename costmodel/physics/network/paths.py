@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.base.errors import LayoutError
+from costmodel.base.numbers import distinct
 from costmodel.bill.formula import compiled, evaluate, inputs_of, run, with_steps
 from costmodel.bill.lines import any_nonzero, without_constant_axes
 from costmodel.bill.quantity import Quantity
@@ -273,7 +274,7 @@ def _walk(
             sides, numbers = _sides(group, one)
             terms |= sides
             # What has no long side, as on a torus of one chip, is a side of one chip.
-            axes = tuple(sorted({int(number) for number in np.unique(numbers[numbers > 0])})) or (1,)
+            axes = tuple(map(int, distinct(numbers[numbers > 0]))) or (1,)
         levels.append(Level(name, below_name, not any_nonzero(~crossed), ends, index == 0, wiring, axes))
         terms[f"{name}_members"] = inside
         terms[f"{name}_domain"] = float(one.size)

@@ -321,7 +321,8 @@ def _wait_cycle_rows(stack: _Stack, pp: float, rule: _Rule) -> tuple[Array, Arra
     threes = [rows[:, i] + rows[:, i - 1] + rows[:, i - 2] for i in range(least, 2, -3)]
     chunks = _chunk_rows(stack, rule.pace_of_chunks(ranks), rule)[:kinds, -3:]
     turn = (chunks * pace[2::-1]).sum(axis=1, keepdims=True)
-    return np.unique(pairs, axis=0).T, np.unique(threes, axis=0).T, turn
+    of_pairs, of_threes = (np.unique(rows, axis=0, return_index=True)[0].T for rows in (pairs, threes))
+    return of_pairs, of_threes, turn
 
 
 _MAX_HEAD_OFFSET = 16

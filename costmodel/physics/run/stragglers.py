@@ -94,7 +94,7 @@ def _one_rank(times: RankTimes) -> tuple[Array, Array]:
         x, later = np.asarray([1.0, 1.0 + times.slowdown]), np.asarray([times.slow_fraction, 0.0])
     else:
         healthy = np.exp(spread * z - spread**2 / 2.0) if times.heavy_tail else 1.0 + spread * z
-        x = np.unique(np.concatenate([healthy, healthy * (1.0 + times.slowdown)]))
+        x = np.asarray(distinct(np.concatenate([healthy, healthy * (1.0 + times.slowdown)])))
         later = (1.0 - times.slow_fraction) * _later_than(x, spread, times.heavy_tail)
         if times.slow_fraction:
             later = later + times.slow_fraction * _later_than(
