@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from costmodel.bill.formula import named_result
 from costmodel.bill.lines import Array, MemoryLine, TimeLine, any_nonzero, memory_line, time_line
+from costmodel.bill.quantity import quantity
 from costmodel.physics.network.mesh import split_group
 from costmodel.physics.pipeline import schedules
 from costmodel.step.communication import communication_line
@@ -35,36 +35,35 @@ def time_lines(step: Step) -> list[TimeLine]:
     if not any_nonzero(placed.layout.pp > 1):
         return []
     waiting = {**placed.schedule_terms(), **step.stage.passes}
-    formula, terms = schedules.closed_form("bubble", placed.layout.schedule), waiting
+    made, hidden_s = quantity(schedules.closed_form("bubble", placed.layout.schedule), **waiting), np.asarray(0.0)
     if step.order_factor != 1.0:
-        formula = f"{named_result(formula, 'form_s')}; {_IN_ORDER}"
-        terms = {**waiting, "order_factor": np.asarray(step.order_factor)}
+        made = made.then("form_s", _IN_ORDER, order_factor=np.asarray(step.order_factor))
+        hidden_s = np.maximum(made.step("stage_step_s") - made.step("in_order_s"), 0.0)
     bubble = _line(
         "pp.bubble",
         category="bubble",
-        formula=formula,
-        terms=terms,
+        made=made,
         source="closed form of the schedule, held to its simulation: costmodel/physics/pipeline/schedules.py; passes last with "
         "the messages that ranks stand still for",
     )
-    return [bubble, *_message_lines(step, waiting), *_tied_table_lines(placed)]
+    return [bubble, *_message_lines(step, waiting, hidden_s), *_tied_table_lines(placed)]
 
 
 _line = partial(time_line, axis="pp", phase="step")
 _IN_ORDER = (
     "stage_step_s = micro_batches * (forward_s + backward_input_s + backward_weight_s); "
-    "max(order_factor * (stage_step_s + form_s) - stage_step_s, 0)"
+    "in_order_s = order_factor * (stage_step_s + form_s); max(in_order_s - stage_step_s, 0)"
 )
 """The bubble of a pipeline that takes so much longer than its closed form as its tasks do one by one."""
 
 
-def _message_lines(step: Step, waiting: Mapping[str, Array]) -> list[TimeLine]:
+def _message_lines(step: Step, waiting: Mapping[str, Array], hidden_s: Array) -> list[TimeLine]:
     """Return the messages of the critical stage, those of others that it waits for, and what comes too late.
 
     A rank that stands still while it sends pays for every message of its own, and waits for those of others in the
     bubble. Else the critical path waits for some messages whole; how many is a property of the schedule, and
     while the pipeline fills and drains they are those of other stages. What comes too late is a wait; its bytes stand
-    in the lines of messages.
+    in the lines of messages. `hidden_s` is what they hide besides, found task by task. [s]
     """
     placed, layout, several = step.placed, step.placed.layout, step.placed.layout.pp > 1
     overlapped = placed.recipe.overlap.pp_overlap
@@ -72,7 +71,9 @@ def _message_lines(step: Step, waiting: Mapping[str, Array]) -> list[TimeLine]:
     exposed = np.asarray(sum(step.stage.sent) * placed.micro_batches * several)
     cost, made = boundary_message(placed)
     if overlapped:
-        exposed = schedules.waited_messages(waiting, made.value)
+        waited = schedules.waited_messages(waiting, made.value)
+        exposed = np.maximum(waited - hidden_s / np.maximum(made.value, 1e-12), 0.0)
+        hidden_s = hidden_s - (waited - exposed) * made.value
     sent = partial(
         _line,
         category="communication",
@@ -80,7 +81,7 @@ def _message_lines(step: Step, waiting: Mapping[str, Array]) -> list[TimeLine]:
         tier=cost.tier,
         algorithm=cost.algorithm,
     )
-    waited = made.then(
+    own_s = made.then(
         "busy_s",
         "busy_s * min(exposed_messages / max(messages, 1), 1)",
         exposed_messages=exposed,
@@ -89,13 +90,15 @@ def _message_lines(step: Step, waiting: Mapping[str, Array]) -> list[TimeLine]:
     own = sent(
         "pp.send_recv",
         count=messages,
-        made=waited,
+        made=own_s,
         bytes_each=cost.wire_bytes,
         source="messages on the critical path of the schedule: costmodel/physics/pipeline/schedules.py",
     )
     if not overlapped:
         return [own]
     late_s = made.then("message_s", schedules.closed_form("late", layout.schedule), **waiting)
+    if np.any(hidden_s > 0.0):
+        late_s = late_s.then("late_s", "max(late_s - hidden_s, 0)", hidden_s=hidden_s)
     of_others = sent(
         "pp.send_recv_of_others",
         count=np.maximum(exposed - messages, 0.0),
