@@ -35,7 +35,8 @@ def time_lines(step: Step) -> list[TimeLine]:
     if not any_nonzero(placed.layout.pp > 1):
         return []
     waiting = {**placed.schedule_terms(), **step.stage.passes}
-    made, hidden_s = quantity(schedules.closed_form("bubble", placed.layout.schedule), **waiting), np.asarray(0.0)
+    made = quantity(schedules.closed_form("bubble", placed.layout.schedule), **waiting)
+    hidden_s = np.asarray(0.0)
     if step.order_factor != 1.0:
         made = made.then("form_s", _IN_ORDER, order_factor=np.asarray(step.order_factor))
         hidden_s = np.maximum(made.step("stage_step_s") - made.step("in_order_s"), 0.0)
