@@ -7,7 +7,7 @@ from test_split_backward import pipeline_times
 import costmodel as cm
 from costmodel.base.errors import LayoutError
 from costmodel.describe.odds import odds
-from costmodel.estimates.pipeline_run import CLOSE, billed_pipeline_s, simulated_pipeline_s
+from costmodel.estimates.pipeline_run import PIPELINE_TOLERANCE, billed_pipeline_s, simulated_pipeline_s
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text, parse_chunks
 from costmodel.physics.pipeline.engine import simulate
 from costmodel.physics.pipeline.schedules import bubble_time_s, schedule_code, task_orders
@@ -373,7 +373,7 @@ def test_messages_that_a_run_task_by_task_hides_are_not_billed(job, late):
     est = cm.estimate(cluster="cloud-h100-100gbe", gpus=64, seq_len=2048, switches=switches, **job)
     form, took_s = price(est.job, every_stage=True), simulated_pipeline_s(est.priced)
     assert billed_pipeline_s(form.bill) > 1.04 * took_s
-    assert billed_pipeline_s(est.bill) == pytest.approx(took_s * (1.0 + CLOSE), rel=1e-9)
+    assert billed_pipeline_s(est.bill) == pytest.approx(took_s * (1.0 + PIPELINE_TOLERANCE), rel=1e-9)
     before, after = (
         {line.name: float(line.exposed_seconds) for line in one.bill.time_lines if line.axis == "pp"}
         for one in (form, est)
