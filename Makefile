@@ -10,6 +10,7 @@ lint:
 	.venv/bin/python -m ruff check . && .venv/bin/python -m ruff format --check . && .venv/bin/python -m mypy && .venv/bin/lint-imports
 
 # Write again what pages, notebooks and tables show of the program; git diff then says what moved.
+approve: export PYTHONPATH = .:tools/fit:tools/pages
 approve:
 	.venv/bin/python tests/measured/test_against_timings.py
 	.venv/bin/python tests/measured/test_against_runs.py

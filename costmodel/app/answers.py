@@ -24,7 +24,7 @@ from costmodel.base.csv_text import to_csv
 from costmodel.base.errors import one_line
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_figure, format_seconds
-from costmodel.base.words import called
+from costmodel.base.words import with_device_name
 from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.short_form import job_file_text, short_form
@@ -173,7 +173,9 @@ def head(est: Estimate) -> str:
         numbers.append(("", f"{float(est.days(job.tokens)):,.1f}", f" days{cost}, no failures"))
         details.append(f"tokens: {tables.spent_text(est, sources=True)}")
     about = f"{tables.job_text(est)}; recipe {job.recipe.name}"
-    return called(_piece("head", est, job_title(est), about, refusal, numbers, details), est.device_word)
+    return with_device_name(
+        _piece("head", est, job_title(est), about, refusal, numbers, details), est.device_word
+    )
 
 
 def _overview(est: Estimate) -> Record:
@@ -188,7 +190,7 @@ def _overview(est: Estimate) -> Record:
         f"A step of {format_seconds(float(est.step_time_s), 4)}: {', '.join(labels[0])}.",
         f"Memory of a GPU by stage: {stages}; of the fullest: {', '.join(labels[1])}.",
     ]
-    return {"figure": page_record(chart), "label": called(" ".join(sentences), est.device_word)}
+    return {"figure": page_record(chart), "label": with_device_name(" ".join(sentences), est.device_word)}
 
 
 # --- the bills ---

@@ -1,4 +1,4 @@
-"""The whole state of the page as the query of an address: what a link restores, and nothing else is kept anywhere."""
+"""The state of the page as the query of its address, the only place where it is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VIEWS = {
     "compare": "Compare",
     "export": "Export",
 }
-"""What the page can show, with titles."""
+"""Views of the page, with titles."""
 FIGURES = {
     "time": "Waterfall of the step",
     "memory": "Memory of a GPU by pipeline stage",
@@ -34,16 +34,16 @@ FIGURES = {
     "mesh": "Groups of each axis on the first GPUs",
     "tornado": "Change of step time by each number",
 }
-"""Figures of a job, with what they show."""
+"""Figures of a job, with titles."""
 
 _SECOND, _SEARCH, _RUN, _MODEL = "b.", "plan.", "run.", "model_file"
 _LONGEST_MODEL = 100_000
-"""Characters that a model of a link may unpack to."""
+"""Upper limit of a model unpacked from a link, in characters."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What somebody looks at: two jobs, what a plan and a whole run take besides, the view and its open line."""
+    """Two jobs, the inputs of a plan and of a whole run, the view and its open line."""
 
     jobs: tuple[Texts, Texts] = field(default_factory=lambda: (Texts(), Texts()))
     search: Mapping[str, str] = field(default_factory=dict)
@@ -55,16 +55,16 @@ class State:
 
     @property
     def job(self) -> Texts:
-        """The job that is looked at."""
+        """The job that is shown."""
         return self.jobs[self.second]
 
     def with_job(self, job: Texts) -> State:
-        """Return the state with another job in the place of the one that is looked at."""
+        """Return the state with the shown job replaced."""
         return replace(self, jobs=(self.jobs[0], job) if self.second else (job, self.jobs[1]))
 
 
 FIRST = "model=llama3-8b&cluster=dgx-h100-ndr&gpus=8&cp=2&pp=2&global_batch=64&seq_len=8k"
-"""What the page shows where the address says nothing."""
+"""State of an address without a query."""
 
 
 def query_of(state: State) -> str:
@@ -87,7 +87,7 @@ def query_of(state: State) -> str:
 
 
 def state_of(query: str) -> State:
-    """Return the state that the query of an address says; that of `FIRST` for an empty one."""
+    """Return the state of a query; that of `FIRST` for an empty one."""
     pairs = dict(parse_qsl(query or FIRST, keep_blank_values=True))
     own = {name: pairs.pop(name, "") for name in ("view", "figure", "line", "job")}
     for name, known in (("view", VIEWS), ("figure", FIGURES), ("job", ("a", "b"))):
@@ -114,9 +114,9 @@ def state_of(query: str) -> State:
 
 
 def _by_degree(texts: dict[str, str]) -> dict[str, str]:
-    """Put the degrees of a layout's text into their own inputs, since the form has none for the text.
+    """Replace the layout text by its degrees, which the form has inputs for.
 
-    One that cannot be read, or that differs from a degree beside it, stays as it is: the answer says what is wrong.
+    A text that is invalid or contradicts a degree stays, so that the answer shows its error.
 
     >>> _by_degree({"layout": "tp8 pp4", "gpus": "64"}), _by_degree({"layout": "tp8", "tp": "4"})
     ({'gpus': '64', 'tp': '8', 'pp': '4'}, {'layout': 'tp8', 'tp': '4'})

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodel.base.errors import CostModelError, choices_hint, near_hint
 from costmodel.base.grid import grid_called, html_table
-from costmodel.base.words import DEVICE, called
+from costmodel.base.words import DEVICE, with_device_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,7 +158,7 @@ class Answer(ABC):
 
     def remarks(self) -> list[str]:
         """Return what the command line says below the tables."""
-        return [called(remark, self.device_word) for remark in self.plot.part("remarks") or ()]
+        return [with_device_name(remark, self.device_word) for remark in self.plot.part("remarks") or ()]
 
     def brief(self, **options: Any) -> Summary | None:
         """Return the answer in twenty lines, as the command line prints it; None where its tables are short already."""
@@ -166,7 +166,7 @@ class Answer(ABC):
         if found is None:
             return None
         grids = [grid_called(grid, device) for grid in found.grids]
-        return Summary(grids, [called(remark, device) for remark in found.remarks])
+        return Summary(grids, [with_device_name(remark, device) for remark in found.remarks])
 
     def _repr_html_(self) -> str:
         first, *rest = map(html_table, self.grids())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from costmodel.base.words import DEVICE, called
+from costmodel.base.words import DEVICE, with_device_name
 
 
 class Column(NamedTuple):
@@ -38,10 +38,10 @@ def grid_called(grid: Grid, device: str) -> Grid:
     if device == DEVICE:
         return grid
     return grid._replace(
-        title=called(grid.title, device),
-        columns=[column._replace(title=called(column.title, device)) for column in grid.columns],
-        rows=[[called(cell, device) for cell in row] for row in grid.rows],
-        note=called(grid.note, device),
+        title=with_device_name(grid.title, device),
+        columns=[column._replace(title=with_device_name(column.title, device)) for column in grid.columns],
+        rows=[[with_device_name(cell, device) for cell in row] for row in grid.rows],
+        note=with_device_name(grid.note, device),
     )
 
 

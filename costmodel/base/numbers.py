@@ -1,4 +1,4 @@
-"""Numbers: the different ones of an array, divisors, and where a figure stands among samples of it."""
+"""Numbers: distinct values, divisors, and the percentile of a figure among samples."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -7,7 +7,7 @@ Array = NDArray[np.float64]
 
 
 def distinct(values: ArrayLike) -> list[float]:
-    """Return the different numbers of an array, the smallest first; `np.unique` would import masked arrays for it."""
+    """Return the distinct numbers of an array, sorted; unlike `np.unique` it imports no masked arrays."""
     return sorted(set(np.asarray(values, dtype=np.float64).ravel().tolist()))
 
 
@@ -38,11 +38,11 @@ def divisors(number: float, most: float = float("inf")) -> tuple[float, ...]:
 TO_P90 = 1.2816
 """Standard deviations of a normal distribution to its p90."""
 MIDDLE = (0.3, 0.7)
-"""Between these shares a headline is near enough to the median that nothing need be said. [-]"""
+"""Percentiles between which a headline is close enough to the median to need no remark. [-]"""
 
 
 def place_of(value: float, samples: Array) -> float:
-    """Return the share of the samples that lie below a value, those equal to it by half. [-]
+    """Return the share of samples below a value; equal ones count half. [-]
 
     >>> place_of(2.0, np.array([1.0, 2.0, 3.0, 4.0]))
     0.375
@@ -51,7 +51,7 @@ def place_of(value: float, samples: Array) -> float:
 
 
 def off_middle_text(place: float, median: str) -> str:
-    """Say that a headline, at the `place` of its samples, is far from their `median`, a text; empty where it is near.
+    """Return a remark that a headline, at percentile `place`, is far from the `median` (a text); empty where it is near.
 
     >>> off_middle_text(0.17, "34.5 days")
     'the headline is near p17 of them, half lie above 34.5 days'

@@ -1,4 +1,4 @@
-"""Numbers in sentences: one GPU and two GPUs, the second and the third; and what a device is called."""
+"""Words in sentences: plurals, probabilities, the name of devices, and messages of pydantic."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from costmodel.base.errors import CostModelError
 
 DEVICE = "GPU"
-"""What texts call a device; `called` puts the word of other hardware there."""
+"""The word for a device in texts; `with_device_name` replaces it for other hardware."""
 
 _ARTICLE = re.compile(r"\b([Aa]) GPU\b")
 _WORD = re.compile(r"\bGPU(s?)\b")
 
 
-def called(text: str, device: str) -> str:
-    """Return a text about GPUs with the word that people use for the devices of other hardware."""
+def with_device_name(text: str, device: str) -> str:
+    """Return a text about GPUs with another name for the devices, such as TPU."""
     if device == DEVICE:
         return text
     if device[0] in "AEFHILMNORSX" and device.isupper():  # read letter by letter
@@ -23,17 +23,17 @@ def called(text: str, device: str) -> str:
 
 
 @contextmanager
-def errors_called(device: str) -> Iterator[None]:
-    """Let the errors raised inside speak of the devices of a job as people who use them do."""
+def errors_with_device_name(device: str) -> Iterator[None]:
+    """Replace "GPU" by the name of the job's devices in errors raised inside."""
     try:
         yield
     except CostModelError as error:
-        error.args = (called(str(error), device), *error.args[1:])
+        error.args = (with_device_name(str(error), device), *error.args[1:])
         raise
 
 
 def common_device(words: Iterable[str]) -> str:
-    """Return what devices are called where all are called alike, else what texts call them."""
+    """Return the common name of devices, or the default where names differ."""
     found = set(words)
     return found.pop() if len(found) == 1 else DEVICE
 
@@ -44,7 +44,7 @@ def plural(count: float, noun: str, *, several: str = "", form: str = ",.0f") ->
 
 
 def chance_text(share: float) -> str:
-    """Return a probability; none is certain.
+    """Return a probability as text, never 0 or 100 %.
 
     >>> chance_text(0.97), chance_text(1.0), chance_text(0.001)
     ('97%', '> 99%', '< 1%')
@@ -52,8 +52,8 @@ def chance_text(share: float) -> str:
     return "> 99%" if share > 0.99 else "< 1%" if share < 0.01 else f"{share:.0%}"
 
 
-def wanted(message: str) -> str:
-    """Return in plain words what a message of pydantic's says a value should be."""
+def expected_text(message: str) -> str:
+    """Return what value a message of pydantic expects, in plain words."""
     text = (
         message.removeprefix("Input should be ")
         .replace("a valid ", "a ")
@@ -66,7 +66,7 @@ def wanted(message: str) -> str:
     )
 
 
-def rule(message: str) -> str:
-    """Return what a message of pydantic's says is wrong: what is expected, or the sentence of a check of our own."""
+def error_sentence(message: str) -> str:
+    """Return the sentence for a message of pydantic: what it expects, or the text of one of our own checks."""
     own = message.removeprefix("Value error, ")
-    return own if own != message else f"expected {wanted(message)}"
+    return own if own != message else f"expected {expected_text(message)}"

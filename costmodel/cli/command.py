@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 _Command = Callable[..., Any]
 OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet", "details")
-_WHOLE = ("every_line", "every_one", "top", "commands", "worst", "line", "tree", "samples", "expect")
-"""Flags of whoever wants more lines than an answer in short has."""
-_NEEDS_A_LAYOUT = ("check", "emit", "save", "plot")
-"""Flags to which that nothing fits is no answer."""
+_DETAIL_FLAGS = ("every_line", "every_one", "top", "commands", "worst", "line", "tree", "samples", "expect")
+"""Flags that ask for more than the short answer."""
+_LAYOUT_FLAGS = ("check", "emit", "save", "plot")
+"""Flags that need a layout: with them "nothing fits" is an error."""
 
 
 def command_group(name: str, summary: str = "") -> typer.Typer:
@@ -58,7 +58,7 @@ def _changed(own: Iterable[inspect.Parameter], values: Mapping[str, Any]) -> dic
 
 
 def _joined(name: str, value: Any, several: bool) -> Any:
-    """Return what a flag was given that may be repeated or hold several values: one text, or the texts of orders."""
+    """Return the value of a repeatable flag: one comma-separated text, or a list for orders."""
     field = FIELD.get(name)
     if not (several and field is not None and opt.takes_several(field) and isinstance(value, list)):
         return value
@@ -89,7 +89,7 @@ def command(
 
     def decorate(function: _Command) -> _Command:
         own = _own_flags(function)
-        # Who takes several files finds the machine among them; a file that a flag names has none beside it.
+        # Commands with several files take the machine as one of these words.
         several_words = any(
             p.name == "job" and (p.annotation is not str or isinstance(p.default, OptionInfo)) for p in own
         )
@@ -111,7 +111,7 @@ def command(
 
         def run(**values: Any) -> None:
             target = Target.of(**{p.name: values[p.name] for p in rest}, endings=endings)
-            target = target._replace(is_short=not any(values.get(name) for name in _WHOLE))
+            target = target._replace(is_short=not any(values.get(name) for name in _DETAIL_FLAGS))
             notes: list[str] = []
             keywords = {p.name: values[p.name] for p in own}
             if "given" in wanted:
@@ -130,15 +130,15 @@ def command(
                 if found is not None:
                     target.show(found)
             except NothingFitsError as error:
-                # An answer, as a job that does not fit is; nothing that a program could go on with.
+                # People get this as an answer; programs need an error, as there is nothing to continue with.
                 notes.clear()
-                if target.is_read_by_programs or any(keywords.get(name) for name in _NEEDS_A_LAYOUT):
+                if target.is_read_by_programs or any(keywords.get(name) for name in _LAYOUT_FLAGS):
                     typer.echo(f"Error: {error}", err=True)
                     raise typer.Exit(3) from None
                 sentence = str(error).partition(": ")[2]
                 target.show(Result(tuple, dict, dict, [sentence[0].upper() + sentence[1:]]))
             except CostModelError:
-                notes.clear()  # an error is all that is said
+                notes.clear()  # the error alone is shown
                 raise
             finally:
                 for note in dict.fromkeys(notes):
@@ -194,7 +194,7 @@ def jobs_side_by_side(given: Mapping[str, Any], words: list[str] | None) -> dict
 
 
 def priced(given: Mapping[str, Any]) -> Estimate:
-    """Return the estimate of what is looked into; what was assumed is said on stderr."""
+    """Return the estimate of the job, with its assumptions on stderr."""
     import costmodel as cm
 
     est = cm.estimate(**merged_job(given))
@@ -226,7 +226,7 @@ def read_flags(given: Mapping[str, Any], *, several: bool = False) -> dict[str, 
 
 
 def with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
-    """Return a job whose clusters are looked up in the user's folders too."""
+    """Return a job whose clusters are also searched in the user's folders."""
     if not profiles:
         return merged
     import costmodel as cm
@@ -240,7 +240,7 @@ def with_profiles(merged: dict[str, Any], profiles: Any) -> dict[str, Any]:
 def file_and_flags(
     given: Mapping[str, Any], file: str | None = None, *, several: bool = False, layout: bool = True
 ) -> tuple[JobFile, dict[str, Any]]:
-    """Return what a file of any kind says of a job, and the flags on top; what has no price is said on stderr."""
+    """Return what a file of any kind says of a job, and the flags on top; keys without a price are listed on stderr."""
     # A wrong flag is refused before anything is loaded that prices.
     path, flags = given.get("job") or "" if file is None else file, read_flags(given, several=several)
     from costmodel.interop.answer import JobFile, job_of_file
@@ -265,7 +265,7 @@ def command_with(name: str, given: Mapping[str, Any], fields: Iterable[Field], *
     """
     job = given.get("job") or []
     words = ["costmodel", name, *([job] if isinstance(job, str) else job)]
-    if not job and _PLAIN.fullmatch(str(given.get("model"))) and not is_file_name(str(given["model"])):
+    if not job and _PLAIN_NAME.fullmatch(str(given.get("model"))) and not is_file_name(str(given["model"])):
         words.append(given["model"])
         given = {**given, "model": None}
     counted = f"{given.get('gpus')}x{given.get('cluster')}"
@@ -283,7 +283,7 @@ def command_with(name: str, given: Mapping[str, Any], fields: Iterable[Field], *
     return shlex.join([*words, *more])
 
 
-_PLAIN = re.compile(r"(?!None$)[A-Za-z][\w.-]*")
+_PLAIN_NAME = re.compile(r"(?!None$)[A-Za-z][\w.-]*")
 _MACHINE = re.compile(r"[0-9]+x(?!None$)[A-Za-z][\w.-]*")
 """Models and machines that a command names without a flag."""
 _SURROUNDINGS = {"profiles": "--profiles", "kind": "--from", "vocab_size": "--vocab-size", "env": "--env"}
@@ -301,7 +301,7 @@ def reading_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def short_names(files: list[str]) -> list[str]:
-    """Return the names of files without folder and ending where that tells them apart; a file's second is numbered.
+    """Return the names of files without folder and ending where these are unique; repeated files are numbered.
 
     >>> short_names(["x/a.yaml", "b.yaml"]), short_names(["a.yaml", "a.yaml"])
     (['a', 'b'], ['a.yaml', 'a.yaml (2)'])

@@ -1,4 +1,4 @@
-"""Uncertain factors: what each calibrated constant may be wrong by, one record each, and values to price with.
+"""Uncertain factors: the error distribution of each calibrated constant, and sampled values to price with.
 
 A factor multiplies one constant of the pricing (or the seconds that it makes); 1 is the calibrated value. `FACTORS`
 is every factor: its role (`ROLES`: what it scales, where it is applied), what it is of (a generation, a fabric, a class
@@ -45,15 +45,15 @@ Scaled = Literal["time", "memory"]
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """What factors of one kind scale: a row of ``describe/data/factor_roles.csv``."""
+    """A kind of factors and what they scale: a row of ``describe/data/factor_roles.csv``."""
 
     name: str  # First part of the factors' names
     scales: str
     unit: str  # What is multiplied, and its unit: s, B or - for a share
     of: Scaled  # Which bill it changes
     keys: tuple[str, ...]
-    """What the rest of a name says, in order: generation, bits, link, part, axis, class, recipe."""
-    each_layout: bool  # Every layout has a value of its own: two layouts of one job do not err together in it
+    """Meaning of the other parts of a name, in order: generation, bits, link, part, axis, class, recipe."""
+    each_layout: bool  # Every layout has an independent value
 
 
 ROLES: Mapping[str, Role] = read_records(
@@ -62,7 +62,7 @@ ROLES: Mapping[str, Role] = read_records(
 """Every kind of factor."""
 
 OTHER = "other"
-"""Stands in a factor's name for what has no residuals of its own: the spread between those that have."""
+"""Key in a factor's name for hardware without residuals: its spread is that between the measured ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +74,12 @@ class Factor:
     center: float  # Median of its natural logarithm; 0 where the calibrated value is the middle. [-]
     spread: float  # Scale of the natural logarithm: the standard deviation where tails are normal. [-]
     tail: float  # Degrees of freedom of Student's t; infinite for a normal one. [-]
-    points: int  # Residuals behind it; 0 where it is lent. [-]
+    points: int  # Number of residuals; 0 where it is inherited. [-]
     source: str
 
     @property
     def scales(self) -> str:
-        """What it multiplies, and of what."""
+        """Description of what it multiplies."""
         of = self.name.partition(".")[2].replace(".", ", ")
         return f"{self.role.scales} ({of})" if of else self.role.scales
 
@@ -114,13 +114,13 @@ def _role(name: str) -> Role:
 
 
 @lru_cache(maxsize=4096)
-def named(role: str, *keys: str) -> str:
-    """Return the name of the factor of a role for these keys, or the one lent to what has no residuals."""
+def factor_name(role: str, *keys: str) -> str:
+    """Return the name of the factor of a role for these keys, or of the fallback without residuals."""
     return nearest(_role(role).name, keys, factors())
 
 
 def nearest(role: str, keys: Sequence[str], known: Iterable[str]) -> str:
-    """Return the name among `known` for these keys: their own, or that of others, key by key."""
+    """Return the name among `known` for these keys, with `OTHER` for keys that have none."""
     names = known if isinstance(known, Mapping) else set(known)
     for each in (keys, (OTHER, *keys[1:]), (*keys[:1], OTHER), (OTHER,) * len(keys)):
         name = ".".join([role, *each])
@@ -143,7 +143,7 @@ class Factors(Mapping[str, Array]):
             if not np.all(value > 0.0):
                 raise CostModelError(f"factor {name}: expected values above 0, got {float(np.min(value)):g}")
 
-    # Arrays cannot be compared as one: values are the same where they are the same object.
+    # Arrays have no single equality: compare by identity.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -157,8 +157,8 @@ class Factors(Mapping[str, Array]):
         return len(self._values)
 
     def of(self, role: str, *keys: str) -> Array | None:
-        """Return what multiplies the constant of a role, None where it is 1."""
-        return self._values.get(named(role, *keys)) if self._values else None
+        """Return the factor of a role's constant; None where it is 1."""
+        return self._values.get(factor_name(role, *keys)) if self._values else None
 
     def over(self, dimensions: int) -> Factors:
         """Return the same values with so many dimensions of length 1 behind them, for layouts that are an array."""
@@ -171,7 +171,7 @@ NOMINAL = Factors()
 
 @dataclass(frozen=True, kw_only=True)
 class Belief:
-    """What is known of some factors beyond the shipped spreads: a joint distribution of their natural logarithms."""
+    """A site's posterior of some factors: a joint distribution of their natural logarithms."""
 
     names: tuple[str, ...] = ()
     center: tuple[float, ...] = ()
@@ -192,11 +192,11 @@ class Belief:
 
 
 PRIOR = Belief()
-"""Nothing beyond the shipped spreads."""
+"""The shipped spreads alone."""
 
 
 UNFITTED = "unfitted"
-"""Stands for the generation where the recipe has no constant of its own, or nobody published runs of the machine."""
+"""Generation in a job's class where the recipe has no fitted constant, or the machine no published runs."""
 
 
 @cache
@@ -206,16 +206,16 @@ def _published() -> frozenset[str]:
     return frozenset(read_mapping(path, example="accelerators: [gb200]")["accelerators"])
 
 
-def classed(job: Any) -> str:
-    """Return the class of a job, placed or not, that residuals are known by: generation and kind of model, ``hopper-moe``."""
+def job_class(job: Any) -> str:
+    """Return the class of a job by which residuals are grouped: generation and kind of model, ``hopper-moe``."""
     accelerator = job.cluster.accelerator
     known = is_fitted(job.recipe.name, accelerator.generation) and accelerator.name in _published()
     return f"{accelerator.generation if known else UNFITTED}-{'moe' if job.model.num_experts else 'dense'}"
 
 
-def wanted(job: Any) -> tuple[tuple[str, ...], ...]:
+def factor_keys(job: Any) -> tuple[tuple[str, ...], ...]:
     """Return role and keys of every factor that the price of a job may depend on."""
-    generation, of_class = job.cluster.accelerator.generation, classed(job)
+    generation, of_class = job.cluster.accelerator.generation, job_class(job)
     bits = sorted({bits_of(job.precision.matmul_dtype), "16-bit"})
     links = sorted({tier.kind or OTHER for tier in job.cluster.tiers})
     kernels = [("matmul", generation, one) for one in bits]
@@ -242,18 +242,18 @@ def wanted(job: Any) -> tuple[tuple[str, ...], ...]:
 
 def factors_of(job: Any) -> tuple[str, ...]:
     """Return the names of the factors that the price of a job may depend on."""
-    return tuple(dict.fromkeys(named(role, *keys) for role, *keys in wanted(job)))
+    return tuple(dict.fromkeys(factor_name(role, *keys) for role, *keys in factor_keys(job)))
 
 
-def kin_of(accelerator: Accelerator, names: Iterable[str]) -> dict[str, str]:
-    """Return the factors of an accelerator's inherited kernels, each with that of the generation they were measured on."""
+def inherited_factors(accelerator: Accelerator, names: Iterable[str]) -> dict[str, str]:
+    """Return the factors of kernels that an accelerator inherits, each with the factor of the generation they are from."""
     if not accelerator.kernels_of or accelerator.kernels_of == accelerator.generation:
         return {}
     found = {}
     for name in names:
         role, *keys = name.split(".")
         if "generation" in ROLES[role].keys:
-            parent = named(role, accelerator.kernels_of, *keys[1:])
+            parent = factor_name(role, accelerator.kernels_of, *keys[1:])
             if parent != name:
                 found[name] = parent
     return found
@@ -276,7 +276,7 @@ def draw(
     *,
     seed: int = 0,
     belief: Belief = PRIOR,
-    kin: Mapping[str, str] | None = None,
+    inherited: Mapping[str, str] | None = None,
 ) -> Factors:
     r"""Draw common random values of factors: an array of `count` each.
 
@@ -284,8 +284,8 @@ def draw(
     that follows from its name and the seed alone. Factors that `belief` correlates are drawn as normal ones,
     :math:`\log f = c + s L z` with the Cholesky factor L of their correlations, then given their tails.
 
-    `belief` replaces center, spread and tail of the factors that it names. `kin` are factors that share another's
-    values, widened to their own spread by values of their own (`kin_of`).
+    `belief` replaces center, spread and tail of the factors that it names. `inherited` are factors that share another's
+    values, widened to their own spread by values of their own (`inherited_factors`).
     """
     known, joined = factors(), _joined(names, count, seed, belief)
     found: dict[str, Array] = {}
@@ -293,7 +293,7 @@ def draw(
         center, spread, tail = _distribution(name, belief)
         z = with_tail(joined[name], tail) if name in joined else _normal(name, count, seed, tail)
         found[name] = np.exp(center + spread * z)
-    for name, parent in (kin or {}).items():
+    for name, parent in (inherited or {}).items():
         if name in found and name not in belief.names:
             wider = sqrt(max(known[name].spread ** 2 - known[parent].spread ** 2, 0.0))
             shared = draw([parent], count, seed=seed, belief=belief)[parent]

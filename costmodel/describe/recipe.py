@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field
 
 from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import RecipeError, choices_hint, shown
-from costmodel.base.words import rule
+from costmodel.base.words import error_sentence
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.frameworks import FRAMEWORKS, RELEASES, UNWRITTEN, Launches
 from costmodel.describe.hardware.cluster import OPEN_KERNELS, Accelerator
@@ -213,7 +213,7 @@ def make_recipe(values: Mapping[str, Any]) -> Recipe:
         path = first["loc"][1:] if first["loc"][0] in GROUPS else first["loc"]
         key = ".".join(str(part) for part in path)
         raise RecipeError(
-            f"recipe {values.get('name', '')}: {key}: {rule(first['msg'])}, got {shown(first['input'])}"
+            f"recipe {values.get('name', '')}: {key}: {error_sentence(first['msg'])}, got {shown(first['input'])}"
         ) from None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, choices_hint, shown
-from costmodel.base.words import called, errors_called
+from costmodel.base.words import errors_with_device_name, with_device_name
 from costmodel.describe.jobs.job import Job, job_of
 from costmodel.estimates.explain import Explanation, explain
 from costmodel.estimates.frame import long_columns, wide_columns
@@ -61,7 +61,7 @@ class Estimate(PricedJob, Answer):
     @cached_property
     def warnings(self) -> list[str]:
         """Plain words about what is unusual or does not fit (one layout only)."""
-        return [called(warning, self.device_word) for warning in warnings_of(self)]
+        return [with_device_name(warning, self.device_word) for warning in warnings_of(self)]
 
     def explain(self, name: str = "") -> Explanation:
         """Open up lines of the bill: formula, numbers with units, steps, tier and source (one layout only).
@@ -173,7 +173,7 @@ def require_estimate(who: str, value: Any, expected: str) -> Estimate:
 def estimate_job(job: Job, *, every_stage: bool | None = None) -> Estimate:
     """Price a checked job."""
     single = job.layout.shape == ()
-    with errors_called(job.cluster.accelerator.called):
+    with errors_with_device_name(job.cluster.accelerator.called):
         return Estimate(
             job, price_with_task_order(job, every_stage=single if every_stage is None else every_stage)
         )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import LayoutError
-from costmodel.base.words import DEVICE, errors_called
+from costmodel.base.words import DEVICE, errors_with_device_name
 from costmodel.describe.jobs.fields import PLACE_FIELDS
 from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.keywords import JobKeywords, shows
@@ -239,5 +239,5 @@ def mesh(**placed: Unpack[JobKeywords]) -> MeshTable:
     [('tp', 8, 'nvlink'), ('cp', 1, ''), ('dp', 8, 'leaf'), ('pp', 1, '')]
     """
     layout, cluster, order, recipe = placement(expand_layout(keywords(placed, PLACE_FIELDS, who="mesh")))
-    with errors_called(cluster.accelerator.called):
+    with errors_with_device_name(cluster.accelerator.called):
         return MeshTable(mesh_rows(layout, cluster, order, recipe), cluster.accelerator.called)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import figure
 from costmodel.base.errors import CostModelError, shown
-from costmodel.base.words import called
+from costmodel.base.words import with_device_name
 from costmodel.base.yaml_files import read_mapping
 from costmodel.bill.lines import Bill, broadcast_sum
 from costmodel.describe.hardware.kernels import PEAK_KEY
@@ -336,4 +336,4 @@ class PricedJob:
             f"{float(self.step_time_s):.4g} s a step, MFU {float(self.mfu):.1%}, "
             f"{float(self.memory_bytes_per_gpu) / 2**30:.1f} GiB a GPU, {'fits' if self.fits else 'does not fit'})"
         )
-        return called(text, self.job.cluster.accelerator.called)
+        return with_device_name(text, self.job.cluster.accelerator.called)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError
 from costmodel.base.numbers import place_of, quantiles
-from costmodel.describe.factors import Factors, draw, factors, factors_of, kin_of, quantile
+from costmodel.describe.factors import Factors, draw, factors, factors_of, inherited_factors, quantile
 from costmodel.estimates.frame import ColumnDoc
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.step.price import price
@@ -241,8 +241,8 @@ def sample(est: PricedJob, count: int = DEFAULT_SAMPLES, seed: int = 0) -> Sampl
     est.require_single("sample")
     require_count(count)
     names = factors_of(est.job)
-    kin = kin_of(est.job.cluster.accelerator, names)
-    drawn = draw(names, count, seed=seed, belief=est.job.belief, kin=kin)
+    inherited = inherited_factors(est.job.cluster.accelerator, names)
+    drawn = draw(names, count, seed=seed, belief=est.job.belief, inherited=inherited)
     return Samples(est, drawn, _priced(est, drawn), seed)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import LayoutError, NoLayoutError, NothingFitsError
-from costmodel.base.words import common_device, errors_called
+from costmodel.base.words import common_device, errors_with_device_name
 from costmodel.describe.jobs.fields import KNOBS, QUANTILES
 from costmodel.describe.jobs.job import Job
 from costmodel.estimates.estimate import Estimate, estimate_job
@@ -179,7 +179,7 @@ class SearchResult:
         question = request.question
         if not question.jobs:
             raise LayoutError("plan: no job to plan")
-        with errors_called(common_device(job.cluster.accelerator.called for job in question.jobs)):
+        with errors_with_device_name(common_device(job.cluster.accelerator.called for job in question.jobs)):
             own = None if request.own is None else _price_current(request.own, request)
             tuned = SwitchSearch(
                 question, num_candidates, progress, own.score if own is not None and own.runs else np.inf

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.numbers import distinct, quantiles
-from costmodel.describe.factors import Factors, classed, draw, factors_of, kin_of, named
+from costmodel.describe.factors import Factors, draw, factor_name, factors_of, inherited_factors, job_class
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import odds
 from costmodel.planning.best import Columns, taken
@@ -304,10 +304,10 @@ def _priced(
         at = np.flatnonzero(few["job"] == number)
         job = variants[number].job
         drawn = sampled(job, taken(few, at), count, seed, trials=trials)
-        of_layout = named("layout", classed(job))
+        of_layout = factor_name("layout", job_class(job))
         shared |= {name: values for name, values in drawn.items() if name != of_layout}
         bill = price(replace(job, layout=layout_of(taken(few, at)), factors=drawn)).bill
-        room, cluster = drawn[named("room", job.recipe.name)], job.cluster
+        room, cluster = drawn[factor_name("room", job.recipe.name)], job.cluster
         offered = np.minimum(room * cluster.accelerator.memory_bytes, max_memory_bytes)
         step_s[:, at] = few[LONGER][at] * bill.step_time_s()
         fits[:, at] = bill.memory_bytes() <= offered
@@ -325,10 +325,10 @@ def sampled(job: Job, rows: Columns, count: int, seed: int, *, trials: bool = Tr
     `trials` what two parallel layouts differ by besides. Some sweeps scatter more than others: in each sample all of
     it has one scale. What a run differs by from the next of the same layout is no part of it.
     """
-    of_layout = named("layout", classed(job))
+    of_layout = factor_name("layout", job_class(job))
     names = [name for name in factors_of(job) if name != of_layout]
-    kin = kin_of(job.cluster.accelerator, names)
-    shared = draw(names, count, seed=seed, belief=job.belief, kin=kin)
+    inherited = inherited_factors(job.cluster.accelerator, names)
+    shared = draw(names, count, seed=seed, belief=job.belief, inherited=inherited)
     logarithm: Array = np.zeros((count, 1))
     spreads = odds().layouts
     for knob in LAYOUT_KNOBS:

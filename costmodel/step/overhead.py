@@ -24,7 +24,7 @@ from costmodel.bill.lines import (
     sum_exposed,
     time_line,
 )
-from costmodel.describe.factors import classed
+from costmodel.describe.factors import job_class
 from costmodel.physics.run.stragglers import (
     RankTimes,
     expected_maximum_normal,
@@ -172,7 +172,7 @@ def _unexplained(step: Step, bill: Bill) -> list[TimeLine]:
     """
     placed, factor = step.placed, None
     if placed.factors:
-        found = [placed.factors.of(role, classed(placed)) for role in ("unexplained", "layout")]
+        found = [placed.factors.of(role, job_class(placed)) for role in ("unexplained", "layout")]
         known = [one for one in found if one is not None]
         factor = np.asarray(reduce(np.multiply, known)) if known else None
     terms = {

@@ -97,7 +97,7 @@ class OperatorTime(NamedTuple):
 
     @property
     def recompute_s(self) -> Array:
-        """What of the forward pass is run again. [s]"""
+        """Recomputed part of the forward pass. [s]"""
         return np.asarray(self.recompute_share * self.forward_s)
 
 
@@ -116,11 +116,11 @@ class Block:
     parts: tuple[ParamBlock, ...]
     """Parameters of one such block, unsharded."""
     params: Params
-    """Those of a rank. [-]"""
+    """Parameters of such a block on a rank. [-]"""
     trained: Params
-    """Those that have gradients. [-]"""
+    """Parameters with gradients. [-]"""
     quantised: Params
-    """Those that lie in the dtype of a frozen base. [-]"""
+    """Parameters in the dtype of a frozen base. [-]"""
     num_on_stage: Array
     """Number of such blocks on each stage (last dimension). [-]"""
     runs_on_stage: Array
@@ -129,9 +129,9 @@ class Block:
     """The same on all stages together. [-]"""
     kind: LayerKind | None = None
     other_share: Array | None = None
-    """Its time on the job's other nodes over that on the cluster's own. [-]"""
+    """Its time on the second kind of nodes over that on the first. [-]"""
     frozen: bool = False
-    """It runs forward alone: a tower without gradients, before which there is nothing to train."""
+    """Whether it runs forward only: a tower without gradients and with nothing to train before it."""
 
     def of_role(self, role: Role) -> list[OperatorTime]:
         """Return the operators that play a role, in the order in which they run."""
@@ -153,12 +153,12 @@ class Block:
 
     @cached_property
     def recompute_s(self) -> Array:
-        """What of the forward pass is run again. [s]"""
+        """Recomputed part of the forward pass. [s]"""
         return broadcast_sum([item.recompute_s for item in self.by_operator.values()])
 
     @cached_property
     def saved_bytes(self) -> Array:
-        """What all operators save in a whole pass. [B]"""
+        """Bytes that all operators save in a forward pass. [B]"""
         return broadcast_sum([item.operator.saved_bytes for item in self.by_operator.values()])
 
     @cached_property
@@ -521,7 +521,7 @@ def place_job(job: Job, *, every_stage: bool = False) -> PlacedJob:
 
 
 def _ulysses_ranks(job: Job, group: Group) -> Array:
-    """Count the ranks of a context group that exchange sequence for heads by all-to-all (Ulysses); the rest is a ring. [-]
+    """Return the size of the all-to-all (Ulysses) groups of context parallelism; the rest is a ring. [-]
 
     The recipe's number, or all of the innermost domain, reduced to a divisor of the group and of a rank's K/V heads;
     1 where the method has no all-to-all part.

@@ -21,10 +21,10 @@ MIN_RUNS = 7
 """Fewest runs of a generation, or of a recipe on it, for which a share is fitted."""
 
 SOURCE_WEIGHT = 60.0
-"""Largest weight of a family of sources, in runs: the runs of a larger one are weighted down to it."""
+"""Largest weight of a family of sources, in runs; runs of larger families are weighted down."""
 
 LEAST_OFFSET = 0.02
-"""Of a recipe's logarithm from its generation's: a smaller one is none."""
+"""Least difference of a recipe's logarithm from its generation's; smaller ones are ignored."""
 
 FRAMEWORK_OF_RECIPE: Mapping[str, str] = {
     "megatron-2022": "megatron-2021",
@@ -103,8 +103,8 @@ def weighted_median(values: pd.Series[float], weights: pd.Series[float]) -> floa
 def fit_shares(runs: pd.DataFrame) -> dict[tuple[str, str], Share]:
     """Return the shares of all kinds of devices, and of recipes on generations of them.
 
-    In a kind of devices every source has one vote a generation: the next one is like none of them. No share is negative:
-    a step takes at least as long as its parts.
+    For a kind of devices each source counts once per generation, as the next generation is like none of them. No share
+    is negative: a step takes at least as long as its parts.
     """
     used = runs[~runs.source.isin(HELD_OUT_SOURCES)]
     of_family = used.groupby("source_family").log_factor.transform("size")
@@ -137,7 +137,7 @@ def _first(shares: Shares, keys: Iterable[tuple[str, str]]) -> float:
 
 
 def _shrunk(group: pd.DataFrame, weights: pd.Series[float], towards: float, least: float = 0.0) -> Share:
-    """Return the share of some runs, shrunk towards that of what they belong to; none of its own within `least` of it."""
+    """Return the share of runs, shrunk towards that of their parent; the parent's where they differ by less than `least`."""
     sources = group.source_family.nunique()
     shrinkage = sources / (sources + 0.5) if sources > 1 else 0.5
     middle = float(np.log1p(towards))

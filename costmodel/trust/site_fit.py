@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import DataError
-from costmodel.describe.factors import ROLES, Factors, Scaled, classed, factors, factors_of, named, with_tail
+from costmodel.describe.factors import (
+    ROLES,
+    Factors,
+    Scaled,
+    factor_name,
+    factors,
+    factors_of,
+    job_class,
+    with_tail,
+)
 from costmodel.describe.site import Site, make_belief, site_text
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.priced_job import PricedJob
@@ -264,7 +273,7 @@ def _of_layouts(runs: Sequence[OwnRun], part: _Part) -> list[FactorMove]:
     found = {}
     for run in runs:
         if np.isfinite(run.time_s):
-            factor = factors()[named("layout", classed(run.est.job))]
+            factor = factors()[factor_name("layout", job_class(run.est.job))]
             after = row_scale(run.est) * part.found.widening
             found[factor.name] = FactorMove(factor.name, factor.scales, 0.0, factor.spread, 0.0, after)
     return list(found.values())
@@ -283,8 +292,8 @@ def site_scale(est: Estimate) -> float:
 
 def _shared(est: Estimate) -> tuple[float, float]:
     """Return the shipped spreads of what nothing explains, of a class and of a layout."""
-    kind = classed(est.job)
-    return factors()[named("unexplained", kind)].spread, factors()[named("layout", kind)].spread
+    kind = job_class(est.job)
+    return factors()[factor_name("unexplained", kind)].spread, factors()[factor_name("layout", kind)].spread
 
 
 def _site_variance(of_class: float, of_layout: float) -> float:
@@ -356,7 +365,7 @@ def _priors(names: Sequence[str], runs: Sequence[OwnRun], what: Scaled) -> tuple
         own = (1.0 - SITE_SHARE["memory"]) * scale**2
         scale = np.sqrt(SITE_SHARE["memory"]) * scale
     for run in runs if what == "time" else ():
-        name = named("unexplained", classed(run.est.job))
+        name = factor_name("unexplained", job_class(run.est.job))
         scale[list(names).index(name)] = np.sqrt(_site_variance(*_shared(run.est)))
     center, wider, tail = np.array([prior_at_site(name) for name in names]).T
     return Priors(center, np.maximum(wider * scale, _LEAST_SCALE), tail), own

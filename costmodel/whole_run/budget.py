@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, NoLayoutError
 from costmodel.base.version import __version__
-from costmodel.describe.factors import bits_of, classed, draw, kin_of, named
+from costmodel.describe.factors import bits_of, draw, factor_name, inherited_factors, job_class
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.prices import price_note, with_price
@@ -164,9 +164,11 @@ def step_over_expected(cluster: Cluster, precision: Precision, mfu: float, sampl
     recipe = load_recipe(FIELD["recipe"].default)
     typical = SimpleNamespace(model=dense_model(7e9), cluster=cluster, recipe=recipe, precision=precision)
     accelerator = cluster.accelerator
-    products = named("matmul", accelerator.generation, bits_of(precision.matmul_dtype))
-    of_all = [named(role, classed(typical)) for role in ("unexplained", "layout")]
-    drawn = draw([products, *of_all], samples, seed=seed, kin=kin_of(accelerator, [products]))
+    products = factor_name("matmul", accelerator.generation, bits_of(precision.matmul_dtype))
+    of_all = [factor_name(role, job_class(typical)) for role in ("unexplained", "layout")]
+    drawn = draw(
+        [products, *of_all], samples, seed=seed, inherited=inherited_factors(accelerator, [products])
+    )
     reached = accelerator.kernels.matmul[precision.matmul_dtype] if accelerator.kernels is not None else None
     share = min(mfu / (reached.peak_fraction * (1.0 - reached.sustained_loss)), 1.0) if reached else 1.0
     of_step: Array = 1.0 - share + share * drawn[products]

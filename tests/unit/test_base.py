@@ -33,7 +33,7 @@ from costmodel.base.files import refuse_endless, write_whole
 from costmodel.base.grid import Column, Grid, columns, grid_called, html_table
 from costmodel.base.numbers import distinct, divisors
 from costmodel.base.units import format_bytes, format_seconds, format_si, parse_quantity
-from costmodel.base.words import called, common_device, errors_called
+from costmodel.base.words import common_device, errors_with_device_name, with_device_name
 from costmodel.base.yaml_files import (
     MOST_CHARACTERS,
     document,
@@ -132,16 +132,16 @@ def test_different_numbers_and_divisors():
 
 
 def test_words_for_devices():
-    assert called("A GPU and 2 GPUs of GPUDirect", "GPU") == "A GPU and 2 GPUs of GPUDirect"
-    assert called("a GPU, A GPU", "HPU") == "an HPU, An HPU"
+    assert with_device_name("A GPU and 2 GPUs of GPUDirect", "GPU") == "A GPU and 2 GPUs of GPUDirect"
+    assert with_device_name("a GPU, A GPU", "HPU") == "an HPU, An HPU"
     # TPU is read "tee": no vowel.
-    assert called("a GPU", "TPU") == "a TPU"
+    assert with_device_name("a GPU", "TPU") == "a TPU"
     assert common_device(["chip", "chip"]) == "chip"
     assert common_device([]) == "GPU"
-    with pytest.raises(LayoutError) as caught, errors_called("core"):
+    with pytest.raises(LayoutError) as caught, errors_with_device_name("core"):
         raise LayoutError("8 GPUs")
     assert caught.value.args == ("8 cores",)
-    with pytest.raises(KeyError, match="GPU"), errors_called("core"):
+    with pytest.raises(KeyError, match="GPU"), errors_with_device_name("core"):
         raise KeyError("GPU")
 
 

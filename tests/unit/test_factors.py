@@ -13,14 +13,14 @@ from costmodel.describe.factors import (
     ROLES,
     Belief,
     Factors,
-    classed,
     draw,
+    factor_keys,
+    factor_name,
     factors,
     factors_of,
-    kin_of,
-    named,
+    inherited_factors,
+    job_class,
     quantile,
-    wanted,
 )
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.estimates.estimate import Estimate, estimate_job
@@ -99,7 +99,7 @@ def test_each_factor_stretches_its_own_line_and_not_the_others():
         ("matmul.hopper.8-bit", "compute.attention.qkv.forward"),
         ("attention.hopper", "compute.attention.core.forward"),
         ("grouped_matmul.hopper.8-bit", "compute.moe.experts.fc1.forward"),
-        (named("memory_kernels", "hopper"), "compute.mlp.norm.forward"),
+        (factor_name("memory_kernels", "hopper"), "compute.mlp.norm.forward"),
         ("collective.nvlink.transfer", "ep.moe.dispatch.forward"),
     ]:
         est = priced("experts")
@@ -138,7 +138,7 @@ def test_a_class_is_known_where_its_recipe_has_a_constant_on_that_kind_of_accele
         est = cm.estimate(
             model="llama3-8b", cluster=cluster, gpus=64, recipe=recipe, global_batch=64, seq_len=4096
         )
-        assert classed(est.job) == found
+        assert job_class(est.job) == found
 
 
 def test_latency_and_transfer_of_a_fabric_are_told_apart():
@@ -162,7 +162,7 @@ def test_half_a_window_hides_half_of_what_filled_it():
     (line,) = [one for one in est.bill.time_lines if one.name == "tp.attention.reduce_scatter.backward"]
     busy, window = float(line.each_s), float(np.asarray(line.terms["window_s"]))
     contention = est.job.recipe.overlap.overlap_contention
-    less = with_factors(est, {named("overlap", "tp"): 0.25 * busy / window})
+    less = with_factors(est, {factor_name("overlap", "tp"): 0.25 * busy / window})
     (after,) = [one for one in less.bill.time_lines if one.name == line.name]
     assert float(after.each_s) == busy
     assert float(after.exposed_each_s) == pytest.approx(0.75 * busy + contention * 0.25 * busy)
@@ -178,8 +178,10 @@ def test_host_and_routing_and_what_nothing_explains():
     load = float(est.priced.placed.imbalance)
     uneven = with_factors(est, {"routing": 2.0})
     assert float(uneven.priced.placed.imbalance) - 1.0 == pytest.approx(2.0 * (load - 1.0))
-    of_class = classed(est.job)
-    both = with_factors(est, {named("unexplained", of_class): 1.1, named("layout", of_class): 1.2})
+    of_class = job_class(est.job)
+    both = with_factors(
+        est, {factor_name("unexplained", of_class): 1.1, factor_name("layout", of_class): 1.2}
+    )
     assert both.step_time_s == pytest.approx(est.step_time_s * 1.1 * 1.2, rel=1e-6)
     assert float(with_factors(est, {"unexplained.ampere-dense": 2.0}).step_time_s) == float(est.step_time_s)
 
@@ -222,13 +224,13 @@ def test_every_role_has_factors_and_every_job_finds_all_of_its_own():
         if cluster in cm.list_profiles("cluster"):
             job = cm.estimate(model="llama2-7b", cluster=cluster, gpus=64, global_batch=64, seq_len=4096).job
             assert set(factors_of(job)) <= set(factors())
-            assert len(wanted(job)) >= 14
+            assert len(factor_keys(job)) >= 14
 
 
 def test_what_nobody_measured_is_lent_the_spread_between_what_is():
-    assert named("matmul", "mars", "16-bit") == f"matmul.{OTHER}.16-bit"
-    assert factors()[named("matmul", "mars", "8-bit")].spread > factors()["matmul.hopper.8-bit"].spread
-    assert factors()[named("collective", "pigeon", "latency")].points == 0
+    assert factor_name("matmul", "mars", "16-bit") == f"matmul.{OTHER}.16-bit"
+    assert factors()[factor_name("matmul", "mars", "8-bit")].spread > factors()["matmul.hopper.8-bit"].spread
+    assert factors()[factor_name("collective", "pigeon", "latency")].points == 0
 
 
 def test_draws_are_common_stratified_and_repeatable():
@@ -279,7 +281,7 @@ def test_beliefs_that_cannot_be_are_refused():
     with pytest.raises(CostModelError, match="of 1 factors"):
         Belief(names=("launch",), center=(0.0, 1.0), spread=(1.0,), correlation=((1.0,),), tail=(3.0,))
     with pytest.raises(CostModelError, match="unknown role"):
-        named("lunch")
+        factor_name("lunch")
 
 
 def test_factors_over_layouts_have_dimensions_of_one_behind_them():
@@ -334,13 +336,13 @@ def test_the_generation_that_was_measured_is_found_through_the_chain(tmp_path):
     assert (child.generation, child.kernels_of) == ("hopper-next", "hopper")
     assert (grandchild.generation, grandchild.kernels_of) == ("hopper-after-next", "hopper")
     names = [OWN, "attention.other", "launch"]
-    assert kin_of(grandchild, names) == {OWN: PARENT, "attention.other": "attention.hopper"}
+    assert inherited_factors(grandchild, names) == {OWN: PARENT, "attention.other": "attention.hopper"}
     # One of the parent's generation has the parent's factors anyway.
-    assert kin_of(chip(tmp_path, "third", "h100-sxm-80gb"), [PARENT]) == {}
+    assert inherited_factors(chip(tmp_path, "third", "h100-sxm-80gb"), [PARENT]) == {}
 
 
 def test_the_child_shares_the_parents_values_and_is_less_sure():
-    drawn = draw([OWN, PARENT], 4000, seed=5, kin={OWN: PARENT})
+    drawn = draw([OWN, PARENT], 4000, seed=5, inherited={OWN: PARENT})
     child, parent = np.log(drawn[OWN]), np.log(drawn[PARENT])
     assert np.std(child) == pytest.approx(factors()[OWN].spread, rel=0.03)
     # What is left without the parent's part has nothing to do with it.
@@ -349,6 +351,6 @@ def test_the_child_shares_the_parents_values_and_is_less_sure():
         np.sqrt(factors()[OWN].spread ** 2 - factors()[PARENT].spread ** 2), rel=0.03
     )
     # A job of the child alone draws the same values as one beside its parent.
-    assert np.array_equal(draw([OWN], 4000, seed=5, kin={OWN: PARENT})[OWN], drawn[OWN])
+    assert np.array_equal(draw([OWN], 4000, seed=5, inherited={OWN: PARENT})[OWN], drawn[OWN])
     apart = np.log(draw([OWN], 4000, seed=5)[OWN])
     assert abs(np.corrcoef(apart, parent)[0, 1]) < 0.05 < np.corrcoef(child, parent)[0, 1]

@@ -8,7 +8,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError, DataError
 from costmodel.cli import main
-from costmodel.describe.factors import Factors, classed, factors
+from costmodel.describe.factors import Factors, factors, job_class
 from costmodel.describe.site import load_site, site_text
 from costmodel.reporting.calibration import moved_text
 from costmodel.trust import site_fit
@@ -103,7 +103,7 @@ def test_runs_that_are_as_predicted_move_nothing_and_no_constant_gets_less_sure(
     """A site is expected where the price says."""
     job = {"model": "deepseek-v3-671b", "cluster": "hgx-b200-ndr", "gpus": 256, "layout": "tp1 pp4 ep64"}
     est = cm.estimate(**job, global_batch=2048, seq_len=4096)
-    name = f"unexplained.{classed(est.job)}"
+    name = f"unexplained.{job_class(est.job)}"
     found = cm.calibrate.runs({"one": (est, float(est.step_time_s))})
 
     assert moved(found)[name].center == pytest.approx(0.0, abs=1e-6)

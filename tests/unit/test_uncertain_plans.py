@@ -7,7 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.describe.factors import classed, named
+from costmodel.describe.factors import factor_name, job_class
 from costmodel.describe.odds import FitOdds, odds
 from costmodel.planning.uncertain import (
     NOISE,
@@ -104,7 +104,7 @@ def test_layouts_share_what_their_knobs_have_in_common(plan):
     assert besides.std(axis=0) == pytest.approx(sqrt(OF_LAYOUTS) * odds().layouts["run"], rel=0.1)
     assert abs(np.corrcoef(besides[:, 0], besides[:, 1])[0, 1]) < 0.1
     again = {name: values[[0, 0]] for name, values in rows.items()}
-    same = np.log(sampled(job, again, 50, seed=0)[named("layout", classed(job))])
+    same = np.log(sampled(job, again, 50, seed=0)[factor_name("layout", job_class(job))])
     assert np.array_equal(same[:, 0], same[:, 1])
     # An octave apart: a correlation of 1/e.
     apart = sqrt(2.0 * (1.0 - exp(-1.0))) * odds().layouts["tp"]

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
-from costmodel.describe.factors import Factors, classed, named, nearest, wanted, with_tail
+from costmodel.describe.factors import Factors, factor_keys, factor_name, job_class, nearest, with_tail
 from costmodel.estimates.estimate import estimate_job
 from costmodel.trust.published_runs import Row, job_of_row
 
@@ -47,8 +47,8 @@ def slopes(rows: Iterable[Row]) -> pd.DataFrame:
             job = job_of_row(row)
         except CostModelError:
             continue
-        keys = wanted(job)
-        names = [named(*one) for one in keys]
+        keys = factor_keys(job)
+        names = [factor_name(*one) for one in keys]
         # Keys that share a factor stand for it once.
         used = [index for index, name in enumerate(names) if names.index(name) == index]
         values = {names[index]: np.ones(2 * len(used)) for index in used}
@@ -60,7 +60,7 @@ def slopes(rows: Iterable[Row]) -> pd.DataFrame:
             f"{what}{'.'.join(keys[index])}": slope
             for what, figure in of.items()
             for index, slope in zip(used, _slopes(figure, len(used)), strict=True)
-        } | {"class": classed(job)}
+        } | {"class": job_class(job)}
     return pd.DataFrame.from_dict(found, orient="index").fillna(0.0)
 
 

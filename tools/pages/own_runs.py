@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from costmodel.describe.factors import ROLES, factors, named, with_tail
+from costmodel.describe.factors import ROLES, factor_name, factors, with_tail
 from costmodel.trust.posterior import Priors, posterior
 from costmodel.trust.published_runs import read_rows
 from costmodel.trust.shares import fitted_runs, left_out_errors
@@ -54,7 +54,7 @@ def by_factor(found: pd.DataFrame) -> pd.DataFrame:
     for column in [str(name) for name in found if str(name).startswith(TIME)]:
         role, *keys = column.removeprefix(TIME).split(".")
         if not ROLES[role].each_layout:
-            name = named(role, *keys)
+            name = factor_name(role, *keys)
             parts[name] = parts.get(name, 0.0) + found[column]
     return pd.DataFrame(parts)
 
@@ -72,7 +72,7 @@ def reach(variance: Array, scale: Array) -> Array:
 
 def split(kind: str) -> tuple[float, float]:
     """Return the scales of what a site shares and of a row, of a class."""
-    of_class, of_layout = (factors()[named(role, kind)].spread for role in ("unexplained", "layout"))
+    of_class, of_layout = (factors()[factor_name(role, kind)].spread for role in ("unexplained", "layout"))
     total = of_class**2 + of_layout**2
     shared = max(of_class**2, SITE_SHARE["time"] * total)
     return float(np.sqrt(shared)), float(np.sqrt(max(total - shared, 1e-6)))
@@ -85,7 +85,7 @@ def score(runs: pd.DataFrame, parts: pd.DataFrame, draws: int, count: int = GIVE
     known = factors()
     scales = np.array([known[name].spread for name in names])
     for kind in set(runs["class"]):
-        scales[names.index(named("unexplained", kind))] = split(kind)[0]
+        scales[names.index(factor_name("unexplained", kind))] = split(kind)[0]
     center, wider, tail = np.array([prior_at_site(name) for name in names]).T
     priors = Priors(center, np.maximum(wider * scales, 1e-3), tail)
     row = np.array([split(kind)[1] for kind in runs["class"]])

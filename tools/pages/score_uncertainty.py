@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from costmodel.base.errors import CostModelError
-from costmodel.describe.factors import classed, draw, factors, factors_of, named
+from costmodel.describe.factors import draw, factor_name, factors, factors_of, job_class
 from costmodel.estimates.estimate import estimate_job
 from costmodel.estimates.priced_job import error_bands
 from costmodel.planning.uncertain import Odds, sweep_scales
@@ -46,15 +46,17 @@ def priced_samples(rows, seed: int = 0) -> pd.DataFrame:
         bill = price(replace(job, factors=drawn)).bill
         step_s = np.broadcast_to(bill.step_time_s(), (SAMPLES,))
         held = np.broadcast_to(bill.memory_bytes(), (SAMPLES,))
-        own = drawn[named("layout", classed(job))]
+        own = drawn[factor_name("layout", job_class(job))]
         found[row["id"]] = {
             "time": np.log(step_s / float(nominal.step_time_s())),
             "shared": np.log(step_s / float(nominal.step_time_s()) / own),
             "fits": float(estimate_job(job).fits_probability),
             "fits_share": float(
-                np.mean(held <= drawn[named("room", job.recipe.name)] * job.cluster.accelerator.memory_bytes)
+                np.mean(
+                    held <= drawn[factor_name("room", job.recipe.name)] * job.cluster.accelerator.memory_bytes
+                )
             ),
-            "class": classed(job),
+            "class": job_class(job),
         }
     return pd.DataFrame.from_dict(found, orient="index")
 

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from costmodel.base.errors import choices_hint
-from costmodel.base.words import DEVICE
-from costmodel.base.words import wanted as wanted_of
+from costmodel.base.words import DEVICE, expected_text
 from costmodel.describe.hardware.cluster import Software
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.describe.hardware.profile_files import citations
@@ -418,7 +417,7 @@ def explain(item: Any, schema: type[BaseModel]) -> str:
             text = str(item["ctx"]["error"]) if "ctx" in item else item["msg"]
             return f"{'.'.join(loc)}: {text}" if loc else text
         case _:
-            text = wanted_of(item["msg"])
+            text = expected_text(item["msg"])
             if item["type"] == "string_pattern_mismatch":
                 text = "small letters, digits and hyphens" if "a-z0-9" in text else "letters"
             loc = [part for part in loc if part != "[key]"]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError, LayoutError, ProfileError, shown
 from costmodel.base.numbers import distinct
-from costmodel.base.words import errors_called
+from costmodel.base.words import errors_with_device_name
 from costmodel.describe.factors import NOMINAL, PRIOR, Belief, Factors
 from costmodel.describe.hardware.changed import require_placed, with_hardware
 from costmodel.describe.hardware.cluster import Accelerator, Cluster
@@ -151,7 +151,7 @@ def job_of(fields: Mapping[str, Any], *, who: str, check: bool = True) -> Job:
     require_complete(given, who=who)
     model, cluster = read_given(given, "model"), cluster_of(given)
     the_model = load_model(model) if isinstance(model, str) else _instance("model", model, Model)
-    with errors_called(cluster.accelerator.called):
+    with errors_with_device_name(cluster.accelerator.called):
         return _job_on(cluster, the_model, given, check=check)
 
 

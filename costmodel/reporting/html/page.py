@@ -20,7 +20,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, html_table
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.version import __version__
-from costmodel.base.words import called
+from costmodel.base.words import with_device_name
 from costmodel.describe.jobs.short_form import ASSUMED, command_text, flags_of, short_form
 from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
@@ -172,7 +172,7 @@ def report(
         data=_script_json(data),
     )
     tick()
-    return str(called(page, est.device_word))
+    return str(with_device_name(page, est.device_word))
 
 
 def other_layouts(est: Estimate) -> Plan | None:

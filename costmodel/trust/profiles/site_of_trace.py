@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.describe.factors import bits_of, factors, named
+from costmodel.describe.factors import bits_of, factor_name, factors
 from costmodel.describe.site import Site, make_belief
 from costmodel.estimates.estimate import Estimate
 from costmodel.trust.posterior import Priors, posterior
@@ -56,7 +56,7 @@ def site_of_trace(est: Estimate, against: AgainstBill, file: str) -> SiteOfTrace
             if one.group.partition(".")[0] in groups and one.bill_s and one.alone_s > 0
         ]
         if held:
-            name = named(role, generation, *([bits] if "matmul" in role else []))
+            name = factor_name(role, generation, *([bits] if "matmul" in role else []))
             center, scale = _log_ratio(held)
             seen[name] = (center + float(np.log(job.factors.get(name, 1.0))), scale)
     if not seen:
