@@ -106,6 +106,18 @@ def test_a_plan_runs_every_batch_of_its_files_schedule(tmp_path):
         assert len(frame[frame.vp > 1]) == len(fine[fine.vp > 1]) > 0
 
 
+def test_micro_batches_of_a_schedules_batch_are_as_long_as_the_layouts(tmp_path):
+    """Four replicas take 12 sequences one by one, and not two by two."""
+    script = tmp_path / "train.sh"
+    model = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024"
+    model += " --vocab-size 32000 --global-batch-size 96 --step-batch-size-schedule '0:12 1B:96' --bf16"
+    line = f"torchrun --nproc_per_node 8 pretrain_gpt.py {model} --tensor-model-parallel-size 2"
+    for size, runs in ((1, True), (2, False)):
+        script.write_text(f"{line} --micro-batch-size {size}\n")
+        yours = cm.plan(str(script), "8xH100", choose=False).yours
+        assert (yours.rank is not None) is runs
+
+
 def test_what_somebody_ran_is_searched():
     """NVIDIA published 126 layers, embedding and loss in 128 chunks, and experts on 32 of nodes of eight GPUs."""
     asked = {

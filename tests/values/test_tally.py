@@ -64,6 +64,8 @@ def test_counts_and_the_best(chunk):
         assert tally.fastest_s[job] == near(min(row["step_time_s"] for row in rows if row["job"] == job))
         least = min((row for row in fit if row["job"] == job), key=lambda row: row["score"])
         assert tally.best_score[job] == near(least["score"])
+        # What the whole device would take is beyond the limit that was given.
+        assert tally.best_in_device[job] == near(least["score"])
         assert tally.first[job]["score"].tolist() == near([least["score"]])
         assert tally.first[job]["step_time_s"].tolist() == near([least["step_time_s"]])
         assert tally.first[job]["gpus"].tolist() == [4.0 if job == 0 else 2.0]
