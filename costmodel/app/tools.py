@@ -164,7 +164,7 @@ def plan(given: Mapping[str, Any], *, progress: Progress) -> Reply:
     """Find the best layout of a job."""
     job = _job_of(given, PLAN_FIELDS, layout=False)
     found = cm.plan(job=job.file, **job.fields, progress=progress)
-    record = found.to_dict(count=_LAYOUTS)
+    record = found.to_dict(count=_LAYOUTS, gains=())
     shown = ("rank", "step_time_s", "mfu", "memory_bytes_per_gpu", "fits_probability")
     yours = record["yours"]
     return _reply(

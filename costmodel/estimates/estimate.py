@@ -49,6 +49,8 @@ class Estimate(PricedJob, Answer):
     """Fields that nobody named, of those that change the answer most."""
     is_planned: bool = False
     """Whether the layout is the planner's, because nobody named one and data parallelism alone does not do."""
+    chosen: str = ""
+    """Switches and pipeline layout that the planner chose with it, as text."""
     notes: tuple[str, ...] = ()
     """What of the job's file was not understood or has no price."""
 
@@ -66,8 +68,8 @@ class Estimate(PricedJob, Answer):
     def explain(self, name: str = "") -> Explanation:
         """Open up lines of the bill: formula, numbers with units, steps, tier and source (one layout only).
 
-        `name` is a line's, or the beginning of several (``"tp."``); all lines without. Prints as text, and shows as
-        tables in a notebook.
+        `name` is a line's, or the first parts of several (``"tp"``, ``"tp.attention"``); all lines without. Prints as
+        text, and shows as tables in a notebook.
 
         Raises
         ------

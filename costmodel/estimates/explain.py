@@ -147,17 +147,34 @@ class Explanation(tuple[ExplainedLine, ...], Answer):
         ]
         return columns_of(rows)
 
+    def sums(self) -> list[str]:
+        """Say what several lines of a bill come to."""
+        found = []
+        for bill in ("time", "memory"):
+            lines = [line for line in self if line.bill == bill]
+            if len(lines) > 1:
+                total, share = sum(line.total for line in lines), sum(line.share for line in lines)
+                is_time = bill == "time"
+                text = format_seconds(total, 4) if is_time else format_bytes(total)
+                whole = "step" if is_time else "worst stage"
+                found.append(f"Sum of these {len(lines)} lines: {text}, {share:.2%} of the {whole}.")
+        return found
+
     def __repr__(self) -> str:
-        return "\n\n".join(map(_text, self.alike()))
+        return "\n\n".join([*map(_text, self.alike()), *self.sums()])
 
 
 def explain(est: PricedJob, name: str = "") -> Explanation:
-    """Open up the line `name`, or all lines whose names begin so, with their axis or without; see `Estimate.explain`."""
+    """Open up the line `name`, or all that begin with its parts, with their axis or without; see `Estimate.explain`."""
     est.require_single("explain")
     rows = [row for row in bill_rows(est) if row["bill"] != "host"]
-    chosen = [row for row in rows if row["name"] == name]
-    chosen = chosen or [row for row in rows if row["name"].startswith(name)]
-    chosen = chosen or [row for row in rows if row["name"].partition(".")[2].startswith(name)]
+    parts = name.removesuffix(".").split(".") if name else []
+
+    def beginning(skipped: int) -> list[dict[str, Any]]:
+        ends = skipped + len(parts)
+        return [row for row in rows if row["name"].split(".")[skipped:ends] == parts]
+
+    chosen = [row for row in rows if row["name"] == name] or beginning(0) or beginning(1)
     if not chosen:
         hint = choices_hint(name, [row["name"] for row in rows])
         raise CostModelError(f"line: {name!r} is not on this bill; {hint}")

@@ -6,6 +6,7 @@ Work and times of an operator are those in its line's formula; nothing is priced
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,8 +22,10 @@ from costmodel.physics.network.comm_roofline import (
     batch_for_efficiency,
     efficiency,
     regime,
+    ridge_point,
     ridge_points,
 )
+from costmodel.physics.network.fabric import Tier
 from costmodel.step.price import price
 
 
@@ -108,7 +111,7 @@ class AxisRow(NamedTuple):
     intensity: float
     """Model FLOPs of a GPU per byte sent. [FLOP/B]"""
     ridge: float
-    """FLOPs per byte from which on the tier allows the peak. [FLOP/B]"""
+    """FLOPs per byte from which on the tier allows the peak, over all links that the group takes there. [FLOP/B]"""
     allowed: float
     """Share of the peak that the tier allows, all communication hidden. [-]"""
     exposed: float
@@ -120,34 +123,48 @@ class AxisRow(NamedTuple):
 def axis_rows(est: Estimate) -> list[AxisRow]:
     """Return every axis that sends, against the slowest tier that it uses."""
     est.require_single("roofline")
-    names = est.bill.tier_names
-    ridges = ridge_points(est.peak_flops_per_s, est.job.cluster.tiers).tolist()
     flops_per_gpu = float(est.model_flops(causal=True)) / float(est.job.layout.gpus)
     sending = [line for line in est.bill.time_lines if line.category == "communication"]
     rows = []
     for axis in dict.fromkeys(line.axis for line in sending if float(line.bytes) > 0):
         lines = [line for line in sending if line.axis == axis]
-        tier = max(int(line.tier) for line in lines if float(line.bytes) > 0)
-        if tier < 0:
+        outermost = max(lines, key=lambda line: (float(line.bytes) > 0, int(line.tier), float(line.bytes)))
+        if int(outermost.tier) < 0:
             continue
+        tier, rate = _slowest_tier(outermost, est.job.cluster.tiers)
+        ridge = float(ridge_point(est.peak_flops_per_s, rate))
         sent = sum(float(line.bytes) for line in lines)
         exposed = sum(float(line.exposed_seconds) for line in lines) / float(est.step_time_s)
         intensity = flops_per_gpu / sent
-        code = int(regime(intensity, ridges[tier]))
+        code = int(regime(intensity, ridge))
         rows.append(
             AxisRow(
                 axis,
-                names[tier],
+                tier.name,
                 sent,
                 intensity,
-                ridges[tier],
-                float(efficiency(intensity, ridges[tier])),
+                ridge,
+                float(efficiency(intensity, ridge)),
                 exposed,
                 REGIMES[code],
-                _advice(est, axis, names[tier], code, exposed),
+                _advice(est, axis, tier.name, code, exposed),
             )
         )
     return rows
+
+
+def _slowest_tier(line: TimeLine, tiers: Sequence[Tier]) -> tuple[Tier, float]:
+    """Return which tier that a line crosses passes its bytes on slowest, and the rate of its group there. [B/s]
+
+    A ring takes turns on the links of all members of a domain; what is sent to one peer takes one link of the outermost tier.
+    """
+    steps = {step.name: float(step.value) for step in evaluate_steps(line.formula, line.terms)}
+    of_ring = {tier: steps.get(f"{tier.name}_s_per_byte", 0.0) for tier in tiers[: int(line.tier) + 1]}
+    if "ring_s_per_byte" not in steps or not any(of_ring.values()):
+        return tiers[int(line.tier)], tiers[int(line.tier)].achieved_bandwidth_bytes_per_s
+    slowest = max(of_ring, key=lambda tier: of_ring[tier])
+    factor = float(line.terms.get(f"{slowest.name}_rate_factor", 1.0))
+    return slowest, 1.0 / (of_ring[slowest] * factor)
 
 
 _OVERLAPS = {

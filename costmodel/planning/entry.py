@@ -26,7 +26,7 @@ from costmodel.describe.jobs.fields import (
     Field,
     names,
 )
-from costmodel.describe.jobs.job import job_of
+from costmodel.describe.jobs.job import BALANCED, job_of
 from costmodel.describe.jobs.keywords import GenerateKeywords, JobKeywords, RunKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import merge_jobs, names_no_degree, unnamed, usual_batch
@@ -52,11 +52,6 @@ def planned(job: Mapping[str, Any]) -> Plan:
 
     known = names(PLAN_FIELDS)
     return plan(**{name: value for name, value in job.items() if name in known and value is not None})
-
-
-def decided(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a plan decides of a job whose degrees are open, as keywords of a job."""
-    return _decided_of(planned({name: job[name] for name in names(JOB_FIELDS) if name in job}).best)
 
 
 def candidates(job: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -108,8 +103,11 @@ def _estimate(job: Mapping[str, Any]) -> Estimate:
 
 
 def _as_planned(job: Mapping[str, Any]) -> Estimate:
-    est = estimate_job(job_of({**job, **decided(job)}, who="estimate"))
-    est.is_planned = True
+    found = planned({name: job[name] for name in names(JOB_FIELDS) if name in job})
+    est = estimate_job(job_of({**job, **_decided_of(found.best)}, who="estimate"))
+    est.is_planned, est.chosen = True, found.columns(1)["choices"][0]
+    if est.job.balanced_stages and not job.get("pipeline_layout"):
+        est.chosen = ", ".join(text for text in (est.chosen, f"pipeline_layout={BALANCED}") if text)
     return est
 
 
@@ -293,10 +291,10 @@ def run(
     from costmodel.whole_run import solve
 
     fields, assumed, notes = _completed(model_or_job, machine, named, _RUN_FIELDS, "run")
-    is_planned = False
+    is_planned, chosen = False, ""
     if names_no_degree(fields) and fields.get("gpus") is not None:
         est = _estimate({name: fields[name] for name in names(JOB_FIELDS) if name in fields})
-        is_planned = est.is_planned
+        is_planned, chosen = est.is_planned, est.chosen
         fields |= _decided_of(est) if is_planned else {}
     found = solve.run(changes=changes, **fields)
     if fields.get("gpus") is None and names_no_degree(fields):
@@ -307,7 +305,8 @@ def run(
     }
     assumed |= set() if named_rates else {"reliability"}
     assumed |= {"spare_nodes"} if not found.pays_spares and found.spare_nodes else set()
-    found.est.assumed, found.est.notes, found.est.is_planned = assumed, notes, is_planned
+    found.est.assumed, found.est.notes = assumed, notes
+    found.est.is_planned, found.est.chosen = is_planned, chosen
     return found
 
 

@@ -155,7 +155,7 @@ class Plan(SearchResult, Answer):
         self,
         *,
         count: int = 10,
-        gains: Sequence[tuple[str, float]] = (),
+        gains: Sequence[tuple[str, float]] | None = None,
         answers: Sequence[tuple[str, str]] = (),
     ) -> dict[str, Any]:
         """Return a plan as numbers, texts and lists of them.
@@ -165,7 +165,7 @@ class Plan(SearchResult, Answer):
         count : int
             Of the best layouts. [-]
         gains : sequence of (str, float)
-            What `gains` says, where it was requested.
+            What `gains` says; found where it is not given, which is further searches.
         answers : sequence of (str, str)
             Layouts, and what `why_not` says about them.
         """
@@ -203,7 +203,7 @@ class Plan(SearchResult, Answer):
             "try": odds_record(self.odds, trials),
             "pareto": rows_of(self.pareto_columns()),
             "machines": rows_of(machine_columns(self.machines)) if self.has_machines else [],
-            "relaxed_gain_by_constraint": dict(gains),
+            "relaxed_gain_by_constraint": dict(self.gains() if gains is None else gains),
             "advice": self.advice(),
             "why_not": dict(answers),
         }

@@ -35,6 +35,11 @@ def explain_grids(lines: Explanation) -> list[Grid]:
     return grids
 
 
+def explain_remarks(lines: Explanation) -> list[str]:
+    """Say what the lines come to together."""
+    return lines.sums()
+
+
 def explain_summary(lines: Explanation, *, count: int = 10) -> Summary | None:
     """Return the largest lines of time and of memory; None for few lines, which are opened."""
     time, memory = (

@@ -14,7 +14,7 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.estimates.mesh import mesh_of, rank_groups
 from costmodel.estimates.pipeline_run import PipelineRun, lines_after_pipeline, run_pipeline
 from costmodel.estimates.roofline import OperatorRow, Roofline, axis_rows, operator_rows
-from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_points
+from costmodel.physics.network.comm_roofline import ridge_points
 from costmodel.physics.network.mesh import usable_domain_size
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.charts import (
@@ -356,22 +356,19 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
         )
         for index, (tier, ridge) in enumerate(zip(tiers, ridges, strict=True))
     ]
-    ridge_of = dict(zip([tier.name for tier in tiers], ridges.tolist(), strict=True))
     for point in points:
-        ridge = ridge_of[point.tier]
-        where = REGIMES[int(regime(point.intensity, ridge))]
-        sentence = f"{point.axis} on {point.tier}: {point.intensity:,.0f} FLOP/B, {where}"
+        sentence = f"{point.axis} on {point.tier}: {point.intensity:,.0f} FLOP/B, {point.regime}"
         marks.append(
             Dots(
                 x=[point.intensity],
-                y=[min(point.intensity / ridge, 1.0)],
+                y=[point.allowed],
                 colour=FILLS[point.axis][0],
                 size=14.0,
                 texts=[point.axis],
                 hover=sentence,
             )
         )
-    lowest = min([0.05, *(0.5 * point.intensity / ridge_of[point.tier] for point in points)])
+    lowest = min([0.05, *(0.5 * point.allowed for point in points)])
     panel = Panel(
         marks=marks,
         x="computation to communication [model FLOP of a GPU per byte it sends]",

@@ -112,8 +112,11 @@ def estimate_summary(est: Estimate) -> Summary | None:
     if est.shape:
         return None
     below = {"time": breakdown_text(est), "network": hidden_text(est), "tokens": spent_text(est)}
+    layout, setting = job_rows(est)
     rows = [
-        *job_rows(est),
+        layout,
+        *([("set", f"{est.chosen}*")] if est.chosen else []),
+        setting,
         ("range", range_text(est)),
         *((name, text) for name, text in below.items() if text),
     ]

@@ -128,4 +128,4 @@ def test_the_textbooks_bubble_stands_beside_the_bills():
     assert found[0].textbook in (found.grids()[0].note or "")
     (line,) = cm.estimate(**job, layout="tp8 pp4", schedule="zb-h1").explain("pp.bubble")
     assert line.textbook == ""  # no textbook has one for it
-    assert all(one.textbook == "" for one in cm.estimate(**job, layout="tp8 pp4").explain("pp.send"))
+    assert all(one.textbook == "" for one in cm.estimate(**job, layout="tp8 pp4").explain("pp.send_recv"))

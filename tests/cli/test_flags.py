@@ -35,7 +35,7 @@ def call(capsys):
         (f"estimate {JOB}", "--all-lines", "  attention.rope.forward "),
         (f"estimate {JOB}", "--samples 20", "p10 to p90 of 20 samples"),
         (f"explain {JOB} --tree", "--all-lines", "rope"),
-        (f"explain {PIPED}", "--line pp.send", "latency_s"),
+        (f"explain {PIPED}", "--line pp.send_recv", "latency_s"),
         (f"sensitivity {JOB}", "--by 0.5", "+50%"),
         (f"estimate {JOB} --roofline", "--all-lines", "embedding.lookup.backward"),
         (f"run {JOB} --tokens 1T", "--start 2026-12-01", "started on 2026-12-01, done by p10 202"),

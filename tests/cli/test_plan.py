@@ -38,6 +38,8 @@ def test_json_has_the_fields_of_the_issue(capsys):
     assert sizes == sorted(sizes, reverse=True)
     assert "does_not_fit" in record["rejected"]
     assert "pp = 1" in record["relaxed_gain_by_constraint"]
+    plan = cm.plan(model="llama3-8b", gpus=8, global_batch=32, seq_len=4096, cp=1, pp=1)
+    assert plan.to_dict()["relaxed_gain_by_constraint"] == record["relaxed_gain_by_constraint"]
 
 
 def test_job_file_and_several_gpu_counts(capsys, tmp_path):

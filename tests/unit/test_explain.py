@@ -10,6 +10,7 @@ from famous_jobs import JOBS, famous
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.base.units import format_seconds
 from costmodel.bill.formula import evaluate
 from costmodel.estimates.explain import unit_of
 from costmodel.physics.network.mesh import Group, build_mesh
@@ -217,6 +218,22 @@ def test_collectives_open_up_to_bytes_ranks_and_rate():
     crossed = {step.name: step.value for step in dispatch.steps}
     assert 1 < crossed["spine_copies"] < 4
     assert "by direct" in repr(type(famous("deepseek-v3").explain())([dispatch]))
+
+
+def test_a_name_is_whole_parts_and_several_lines_end_with_their_sum():
+    """`all_gather` is no `all_gather_input`, and its two passes come to what the summary's line has."""
+    est = cm.estimate("llama3-8b", "8xH100", tp=8, global_batch=8, seq_len=4096)
+    lines = est.explain("tp.attention.all_gather")
+    assert [line.name.rpartition(".")[2] for line in lines] == ["forward", "backward"]
+    assert [line.name for line in est.explain("attention.all_gather")] == [line.name for line in lines]
+    total = sum(line.total for line in lines)
+    (text,) = lines.sums()
+    assert f"2 lines: {format_seconds(total, 4)}, {total / float(est.step_time_s):.2%} of the step" in text
+    assert repr(lines).endswith(text)
+    assert est.explain("tp.attention.all_gather.forward").sums() == []
+    assert len(est.explain("tp.")) == len(est.explain("tp"))
+    with pytest.raises(CostModelError, match=r"tp\.attention\.all_gat"):
+        est.explain("tp.attention.all_gat")
 
 
 def test_files_that_sources_name_exist():

@@ -57,10 +57,21 @@ def test_axes_by_hand():
         )
         assert row.sent_bytes == pytest.approx(sent)
         assert row.intensity == pytest.approx(flops / sent)
+        # One GPU a node leaves each pod, whose sixteen share what the aggregation lets through: no less than their NICs.
         assert row.ridge == pytest.approx(989.4e12 / tiers[row.tier].achieved_bandwidth_bytes_per_s)
         assert row.allowed == pytest.approx(min(1, row.intensity / row.ridge))
-    assert (rows["tp"].tier, rows["dp"].tier) == ("nvlink", "aggregation")
-    assert rows["tp"].ridge < rows["pp"].ridge < rows["dp"].ridge
+    assert (rows["tp"].tier, rows["dp"].tier) == ("nvlink", "pod")
+    assert rows["tp"].ridge < rows["pp"].ridge == pytest.approx(rows["dp"].ridge)
+
+
+def test_a_group_that_spans_nodes_sends_over_all_of_its_nics():
+    """A ring of 16 over two nodes leaves each over eight NICs of 48.5 GB/s; one GPU a node over one."""
+    est = cm.estimate(model="llama3-70b", cluster="dgx-h100-ndr", gpus=64, tp=16, recompute="full")
+    rows = {row.axis: row for row in axis_rows(est)}
+    assert {row.tier for row in rows.values()} == {"leaf"}
+    assert rows["tp"].ridge == pytest.approx(989.4e12 / (8 * 48.5e9), rel=1e-6)
+    assert rows["dp"].ridge == pytest.approx(989.4e12 / 48.5e9, rel=1e-6)
+    assert rows["tp"].allowed > float(est.mfu)
 
 
 def test_intensity_of_data_parallelism_by_hand():
@@ -81,9 +92,9 @@ def test_the_critical_batch_is_where_the_link_allows_the_peak():
     job = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "seq_len": 2048}
     batch = cm.roofline(cm.estimate(**job, global_batch=256)).critical_batch
     assert batch == pytest.approx(cm.roofline(cm.estimate(**job, global_batch=512)).critical_batch, rel=1e-9)
-    at = cm.estimate(**job, global_batch=64 * round(batch / 64))
-    (dp,) = [row for row in axis_rows(at) if row.axis == "dp"]
-    assert dp.intensity == pytest.approx(dp.ridge, rel=0.2)
+    near = 64 * round(batch / 64)
+    (dp,) = [row for row in axis_rows(cm.estimate(**job, global_batch=near)) if row.axis == "dp"]
+    assert dp.intensity * batch / near == pytest.approx(dp.ridge, rel=1e-6)
     assert (
         cm.roofline(cm.estimate(**job, global_batch=256, zero_stage=3, recipe="torchtitan")).critical_batch
         is None

@@ -32,6 +32,12 @@ def test_an_open_estimate_that_does_not_fit_is_the_planners_best(capsys):
     assert record["step_time_s"] == pytest.approx(float(best.step_time_s), rel=1e-12)
     assert record["fits"]
     assert record["layout_is_planned"]
+    chosen = cm.plan(**JOB).columns(1)["choices"][0]
+    assert chosen
+    assert est.chosen.startswith(chosen)
+    assert main(["estimate", *FLAGS]) == 0
+    assert f"set {est.chosen}*" in " ".join(capsys.readouterr().out.split())
+    assert alone.chosen == ""
     for command in ("estimate", "explain", "sensitivity"):
         assert main([*command.split(), *FLAGS]) == 0
         out, err = capsys.readouterr()

@@ -138,7 +138,8 @@ def report(
         heading=job_title(est),
         answer=answer_text(est),
         fits=est.fits,
-        job=f"{tables.job_text(est)}{tables.PLANNED if est.is_planned else ''}; recipe {est.job.recipe.name}",
+        job=f"{tables.job_text(est)}{f'; set {est.chosen}' if est.chosen else ''}"
+        f"{tables.PLANNED if est.is_planned else ''}; recipe {est.job.recipe.name}",
         cards=_cards(est, alone, run),
         warnings=warned(est),
         labels={name: label for name, (label, _) in drawn.items()},
