@@ -163,7 +163,7 @@ def _slowest_tier(line: TimeLine, tiers: Sequence[Tier]) -> tuple[Tier, float]:
     if "ring_s_per_byte" not in steps or not any(of_ring.values()):
         return tiers[int(line.tier)], tiers[int(line.tier)].achieved_bandwidth_bytes_per_s
     slowest = max(of_ring, key=lambda tier: of_ring[tier])
-    factor = float(line.terms.get(f"{slowest.name}_rate_factor", 1.0))
+    factor = float(np.asarray(line.terms.get(f"{slowest.name}_rate_factor", 1.0)))
     return slowest, 1.0 / (of_ring[slowest] * factor)
 
 
