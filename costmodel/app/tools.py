@@ -19,7 +19,7 @@ from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import keywords
-from costmodel.describe.jobs.short_form import command_text, flags_of
+from costmodel.describe.jobs.short_form import flags_of
 from costmodel.interop.answer import JobFile, job_of_file
 from costmodel.reporting.summaries import answer_text, largest_memory, largest_time
 
@@ -90,9 +90,7 @@ class _Job(NamedTuple):
 
     def command(self, name: str, job: Job, more: Iterable[str] = ()) -> str:
         """Return the command that answers the same."""
-        below = self.file.keywords if self.file.path else None
-        line = command_text(job, name, path=self.file.path, below=below, words=self.file.words)
-        return f"{line} {shlex.join(more)}".rstrip()
+        return f"{self.file.command(job, name)} {shlex.join(more)}".rstrip()
 
 
 def _job_of(given: Mapping[str, Any], fields: Iterable[Field] = JOB_FIELDS, *, layout: bool = True) -> _Job:

@@ -18,6 +18,7 @@ from costmodel.describe.hardware.cluster import ATTENTION_KERNELS
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.describe.jobs.job import BALANCED, Change, Job, check_job, layout_change, switch_change
 from costmodel.describe.jobs.layout import Layout
+from costmodel.describe.odds import RISK, odds
 from costmodel.estimates.pipeline_run import price_with_task_order
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.physics.pipeline.schedules import schedule_at, schedule_code
@@ -52,6 +53,13 @@ class Saving(NamedTuple):
     step_time_s: float
     slowdown: float
     """Step time after the change over the one before, less 1. [-]"""
+    fits_probability: float
+    """How surely it fits GPU and host after the change, by the odds that a plan asks. [-]"""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits as surely as a plan asks for by default."""
+        return self.fits_probability >= 1.0 - RISK
 
     @property
     def chunks(self) -> str:
@@ -98,22 +106,29 @@ def _priced(job: Job, changes: Iterable[Change], *, every_stage: bool = False) -
             figures += _figures(change.job, every_stage)
         except CostModelError:  # such as 8-bit attention where no fused kernel of it is known
             others.remove(change)
-    (before, before_s, _), *after = figures
+    (before, before_s, _, _), *after = figures
     return [
-        Saving(change, memory, before - memory, step_s, step_s / before_s - 1.0)
-        for change, (memory, step_s, has_room) in zip([*of_layout, *others], after, strict=True)
+        Saving(change, memory, before - memory, step_s, step_s / before_s - 1.0, chance)
+        for change, (memory, step_s, has_room, chance) in zip([*of_layout, *others], after, strict=True)
         if has_room
     ]
 
 
-def _figures(job: Job, every_stage: bool) -> list[tuple[float, float, bool]]:
-    """Return by layout memory and step time of a job, and whether its hosts have room."""
+def _figures(job: Job, every_stage: bool) -> list[tuple[float, float, bool, float]]:
+    """Return by layout memory and step time of a job, whether its hosts have room, and how surely it fits."""
     bill = price_with_task_order(job, every_stage=every_stage).bill
-    has_room = bill.host_memory_bytes() <= job.cluster.host.memory_bytes
+    memory, on_host = bill.memory_bytes(), bill.host_memory_bytes()
+    device, host = job.cluster.accelerator.memory_bytes, job.cluster.host.memory_bytes
+    chances = odds().fits_with(job.recipe.name)
+    chance = chances.probability(memory, device) * chances.probability(on_host, host)
     by_layout = np.broadcast_arrays(
-        bill.memory_bytes(), bill.step_time_s(), has_room, np.atleast_1d(job.layout.gpus)
+        memory,
+        bill.step_time_s(),
+        on_host <= host,
+        np.where(memory <= device, chance, 0.0),
+        np.atleast_1d(job.layout.gpus),
     )
-    return list(zip(*(each.tolist() for each in by_layout[:3]), strict=True))
+    return list(zip(*(each.tolist() for each in by_layout[:4]), strict=True))
 
 
 def _is_possible(job: Job) -> bool:
@@ -134,12 +149,16 @@ def _layout_changes(job: Job) -> Iterator[Change]:
         yield layout_change(job, "zero", f"{int(layout.zero_stage)}", f"{stage}", zero_stage=stage)
     for axis in _DOUBLED:
         degree = float(getattr(layout, axis))
-        degrees = {axis: 2.0 * degree}
-        if axis == "tp":
-            degrees["sequence_parallel"] = 1.0
-        if axis == "pp" and degree == 1:
+        degrees, after = {axis: 2.0 * degree}, f"{2.0 * degree:.0f}"
+        if axis == "tp" and degree == 1:
+            # Whether the job asks for it nobody knows without tensor parallelism, so that the change says it.
+            keeps = job.recipe.launches.keeps if job.recipe.launches else {}
+            is_on = keeps.get("sequence_parallel", "true") == "true"
+            degrees["sequence_parallel"] = float(is_on)
+            after += f" ({'with' if is_on else 'without'} sequence parallelism)"
+        if axis == "pp" and int(layout.schedule) == schedule_code("none"):
             degrees["schedule"] = schedule_code("1f1b")
-        yield layout_change(job, axis, f"{degree:.0f}", f"{2.0 * degree:.0f}", **degrees)
+        yield layout_change(job, axis, f"{degree:.0f}", after, **degrees)
     size = float(layout.micro_batch)
     if size > 1:
         half = float(np.ceil(size / 2.0))

@@ -128,23 +128,34 @@ def _best_saving(est: PricedJob, capacity: float) -> str:
     if not savings:
         return "no single change of layout or recipe frees memory"
     most = savings[0]
-    sentence = f"{most.change} frees most ({_costs(most)}"
-    fitting = [saving for saving in savings if saving.memory_bytes <= capacity]
+    sentence = f"{most.change} frees most ({_costs(est, most)}"
+    fitting = [saving for saving in savings if saving.fits]
+    sentence += ", fits)" if most.fits else f", {_verdict(most, capacity)})"
     if not fitting:
-        return f"{sentence}), but no single change is enough"
-    sentence += ", fits)" if most.memory_bytes <= capacity else ", still too much)"
+        likeliest = max(savings, key=lambda saving: saving.fits_probability)
+        other = f"; {likeliest.change} {_verdict(likeliest, capacity)}" if likeliest is not most else ""
+        return f"{sentence}{other}, but no single change is enough"
     cheapest = min(fitting, key=lambda saving: saving.step_time_s)
     if cheapest is most:
         return f"{sentence} and is the cheapest single change that fits"
-    return f"{sentence}; {cheapest.change} is the cheapest that fits ({_costs(cheapest)})"
+    return f"{sentence}; {cheapest.change} is the cheapest that fits ({_costs(est, cheapest)})"
 
 
-def _costs(saving: Saving) -> str:
-    """Say what a saving frees and costs."""
+def _verdict(saving: Saving, capacity: float) -> str:
+    """Say how far a saving is from fitting as surely as a plan asks."""
+    if saving.memory_bytes > capacity:
+        return "still too much"
+    return f"fits with {saving.fits_probability:.0%}, a plan asks for {1.0 - RISK:.0%}"
+
+
+def _costs(est: PricedJob, saving: Saving) -> str:
+    """Say what a saving frees and costs, and at which batch where some files take another with it."""
     percent = f"{saving.slowdown:+.0%}"
     step = "as fast" if percent in ("+0%", "-0%") else f"step {percent}"
+    now, then = (float(job.layout.dp * job.layout.micro_batch) for job in (est.job, saving.change.job))
+    batch = f" at batch {float(est.job.global_batch):,.0f}" if now != then else ""
     numerics = ", changes numerics" if saving.change.changes_numerics else ""
-    return f"{format_bytes(saving.freed_bytes)} less, {step}{numerics}"
+    return f"{format_bytes(saving.freed_bytes)} less, {step}{batch}{numerics}"
 
 
 def _placement(est: PricedJob) -> Iterator[str]:

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS, RL_FIELDS, canonical, names
+from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.merge import RL_SECTION, merge_jobs, read_job, read_job_text
 from costmodel.describe.jobs.positional import file_and_keywords
 from costmodel.describe.jobs.reading import read
+from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.models.model import Model, make_model
 from costmodel.interop.framework import Imported
 from costmodel.interop.text_file import TextFile, read_text
@@ -35,6 +37,26 @@ class JobFile(NamedTuple):
     kind: str = ""
     reading: Mapping[str, Any] = {}
     batches: tuple[int, ...] = ()
+    text: TextFile | None = None
+    """Where it was given as text."""
+
+    def with_flags(self, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the file says where these flags are given beside it: a batch of each GPU follows their number."""
+        if not self.reading:
+            return self.keywords
+        how = {name: self.reading[name] for name in READING if self.reading.get(name)}
+        try:
+            return job_of_file(self.text or self.path, {**how, **flags})[0].keywords
+        except CostModelError:  # flags that the file's own rules do not allow
+            return self.keywords
+
+    def command(self, job: Job, name: str = "estimate", files: Mapping[str, str] | None = None) -> str:
+        """Return the command line that prices a job of one layout on top of this file."""
+        if not self.path:
+            return command_text(job, name, files, words=self.words)
+        return command_text(
+            job, name, files, path=self.path, below=self.keywords, words=self.words, reread=self.with_flags
+        )
 
 
 def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFile:
@@ -80,7 +102,8 @@ def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFi
         *(("--vocab-size", str(given["vocab_size"])) if given.get("vocab_size") else ()),
     )
     reading = {"kind": kind_read, **given}
-    return JobFile(fields, source, words, tuple(found.remarks), found.kind, reading, found.batches)
+    held = file if isinstance(file, TextFile) else None
+    return JobFile(fields, source, words, tuple(found.remarks), found.kind, reading, found.batches, held)
 
 
 READING = ("kind", "env", "vocab_size", "allow_source")

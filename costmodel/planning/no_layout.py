@@ -16,6 +16,7 @@ from costmodel.base.numbers import distinct
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
 from costmodel.describe.frameworks import framework_of
+from costmodel.describe.jobs.fields import FIELD
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import make_layout
 from costmodel.describe.jobs.layout_text import layout_text, value_text
@@ -53,7 +54,7 @@ def nothing_fits(
 ) -> str:
     """Say by how much the leanest layout is too large, and what would make room, at the step time that a plan finds then.
 
-    `assumed` are fields that nobody named: a batch among them follows the number of GPUs.
+    `assumed` are fields that nobody named: a batch among them follows the number of GPUs, as does a file's of each GPU.
     """
     job = question.jobs[int(row["job"][0])]
     limit, device = question.limit_bytes(job), job.cluster.accelerator.memory_bytes
@@ -236,9 +237,18 @@ def _more_gpus(question: Question, job: Job, is_usual_batch: bool) -> Iterator[R
     """Try twice, four … times the GPUs, then halve the way twice to the fewest that do, in whole nodes."""
     gpus, most, node = float(job.layout.gpus), job.cluster.tiers[-1].size, max(job.cluster.gpus_per_node, 1)
 
+    def of_file(count: float) -> float | None:
+        """Return the batch that the planned file has on so many GPUs, none where it has one batch or a flag says it."""
+        file = question.file
+        if file is None or file.keywords.get("global_batch") is None:
+            return None
+        given = {name: value for name, value in file.reading.items() if name in FIELD}
+        found = file.with_flags({**given, "gpus": int(count)}).get("global_batch")
+        return None if found is None else float(found)
+
     def on(count: float) -> Question | None:
         usual = usual_batch({"model": job.model, "seq_len": float(job.seq_len), "gpus": int(count)})
-        batch = float(usual["global_batch"]) if is_usual_batch else None
+        batch = float(usual["global_batch"]) if is_usual_batch else of_file(count)
         more = replace(question, jobs=(job_with(job, gpus=count, global_batch=batch),))
         return None if feasible(more) is None else more
 
@@ -256,7 +266,9 @@ def _more_gpus(question: Question, job: Job, is_usual_batch: bool) -> Iterator[R
             if tried is not None:
                 best, found = fewer, tried
             step /= 2.0
-        batch = f" with batch {float(found.jobs[0].global_batch):.0f}" if is_usual_batch else ""
+        then = float(found.jobs[0].global_batch)
+        follows = is_usual_batch or then != float(job.global_batch)
+        batch = f" with batch {then:.0f}" if follows else ""
         yield Remedy(f"{plural(best, 'GPU', form='.0f')}{batch}", found)
         return
 

@@ -20,7 +20,6 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.fields import KNOBS, QUANTILES
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout
-from costmodel.describe.jobs.short_form import command_text
 from costmodel.describe.odds import RISK, odds
 from costmodel.interop.answer import JobFile
 from costmodel.planning.best import (
@@ -88,9 +87,7 @@ class Question:
 
     def command_of(self, job: Job) -> str:
         """Return the command line that prices a job of one layout, on top of the file that was planned."""
-        file = self.file or JobFile({})
-        below = file.keywords if file.path else None
-        return command_text(job, "estimate", self.files, path=file.path, below=below, words=file.words)
+        return (self.file or JobFile({})).command(job, files=self.files)
 
     def without(self, knob: str) -> Question:
         """Return the question with one knob left to the search."""

@@ -223,3 +223,40 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
     assert capsys.readouterr().err.strip().endswith("has files; --force writes among them")
     assert main(["plan", str(script), "8xH100", "--save", str(script)]) == 2
     assert "is a file, expected a folder" in capsys.readouterr().err
+
+
+SFT = """model_name_or_path: Qwen/Qwen2.5-7B
+stage: sft
+do_train: true
+finetuning_type: full
+deepspeed: zero.json
+cutoff_len: 4096
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 2
+bf16: true
+"""
+ZERO = '{"train_batch_size": "auto", "zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}'
+
+
+def test_a_command_on_top_of_a_file_with_a_batch_for_each_gpu_has_the_plans_batch(
+    tmp_path, capsys, monkeypatch
+):
+    """A micro-batch or a degree as a flag gives such a file another batch: the command names the planned one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zero.json").write_text(ZERO)
+    (tmp_path / "sft.yaml").write_text(SFT)
+    (tmp_path / "job.yaml").write_text("model: llama3-8b\nglobal_batch: 64\nseq_len: 4096\n")
+    for file, *more in (
+        ("sft.yaml",),
+        ("sft.yaml", "--global-batch", "32"),
+        ("sft.yaml", "--tp", "2"),
+        ("job.yaml",),
+    ):
+        assert main(["plan", file, "8xH100", *more, "--format", "json"]) == 0
+        best = json.loads(capsys.readouterr().out)["top"][0]
+        assert main(["plan", file, "8xH100", *more]) == 0
+        out = capsys.readouterr().out
+        line = next(each for each in out.splitlines() if each.startswith("  costmodel estimate"))
+        assert ("--global-batch" in line) is (file == "sft.yaml"), line
+        assert main([*shlex.split(line)[1:], "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["step_time_s"] == best["step_time_s"], line

@@ -61,7 +61,16 @@ def test_what_changes_numerics_says_so(est):
     changes = {str(change): change for change in choice_changes(est.job)}
     assert changes["grad_accum_dtype=bf16"].changes_numerics
     assert not changes["tp_overlap=pipelined"].changes_numerics
-    tight = cm.estimate(**{**DENSE, "gpus": 512, "global_batch": 1024})
+    tight = cm.estimate(
+        **{
+            **DENSE,
+            "gpus": 128,
+            "layout": "tp8",
+            "zero_stage": 1,
+            "recompute": "selective",
+            "global_batch": 1024,
+        }
+    )
     assert not tight.fits
     assert re.search(
         r"grad_accum_dtype=bf16 is the cheapest that fits \([^)]*changes numerics\)", tight.warnings[0]

@@ -215,3 +215,31 @@ def test_a_remedy_is_planned_with_what_it_turned():
     assert remedy.change == "--set offload_optimizer=true"
     assert remedy.question.user_switches == {"cross_entropy", "offload_optimizer"}
     assert remedy.question.jobs[0].switches["offload_optimizer"] is True
+
+
+TITAN = """[model]
+name = "llama3"
+flavor = "70B"
+[training]
+batch_size = 8
+seq_len = 8192
+tensor_parallel_degree = 8
+{total}[experimental]
+pipeline_parallel_degree = 1
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_more_gpus_have_the_batch_that_the_file_gives_them(tmp_path):
+    """Eight sequences for each replica of eight GPUs: 24 GPUs have 24, but not where a flag says how many."""
+    file = tmp_path / "llama.toml"
+    file.write_text(TITAN.format(total=""))
+    for given in ({}, {"global_batch": 16}):
+        found = remedies(job=str(file), cluster="h100", gpus=8, **given)
+        (more,) = (change for change in found if "GPUs" in change)
+        count = int(more.split()[0])
+        batch = {} if given else {" with batch": count}
+        assert more == f"{count} GPUs" + "".join(f"{word} {number}" for word, number in batch.items())
+        then = cm.plan(job=str(file), cluster="h100", gpus=count, **given)
+        assert found[more][0] == pytest.approx(float(then.best.step_time_s), rel=5e-3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from costmodel.describe.hardware.changed import changed_values
@@ -86,14 +86,19 @@ def command_text(
     path: str = "",
     below: Mapping[str, Any] | None = None,
     words: Sequence[str] = (),
+    reread: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> str:
     """Return the command line that prices a job of one layout: ``costmodel estimate …``.
 
     `path` is a file that the command names, and `below` the keywords of a job that it says: flags say what differs from
-    them; `words` are flags that say how the file is read.
+    them; `words` are flags that say how the file is read. `reread` returns what the file says beside given flags: a
+    batch that follows from one of them is another then, and has to be a flag as well.
     """
     stated = short_form(job, files) if below is None else _over(job, below, files)
-    flags = (word for name, value in stated.items() for word in flags_of(name, value))
+    if reread is not None:
+        stated = _over(job, reread(stated), files) | stated
+    ordered = ((name, stated[name]) for name in names(JOB_FIELDS) if name in stated)
+    flags = (word for name, value in ordered for word in flags_of(name, value))
     return " ".join(map(shlex.quote, ["costmodel", command, *([path] if path else []), *words, *flags]))
 
 
