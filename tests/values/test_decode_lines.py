@@ -264,6 +264,11 @@ def test_weights_of_a_gpu():
     assert float(weights_bytes(experts, Split(tp=2, dp=4, ep=8))) == pytest.approx(held + tables / 2)
     staged = float(weights_bytes(served("dense"), Split(pp=2)))
     assert staged == pytest.approx(2 * 60 * MIB / 2 + head)
+    # One table for both ends: once on a GPU, and once on each of two stages.
+    tied = replace(served("dense"), model=make_model({"name": "tied", **SMALL, "tied_embeddings": True}))
+    for stages in (1, 2):
+        whole = float(weights_bytes(tied, Split(pp=stages)))
+        assert whole == pytest.approx(2 * 60 * MIB / stages + table, rel=1e-4)
 
 
 @settings(max_examples=40, deadline=None)

@@ -121,6 +121,9 @@ def test_a_rollout_by_hand():
     two_rounds = rollout_spans(equal, 8.0, 4.0, 20.0)
     assert two_rounds.tokens == pytest.approx(800.0, rel=0.01)
     assert float(two_rounds.steps.sum()) == pytest.approx(200.0, rel=0.2)
+    # Where the last ones begin, those under way have half of their tokens, behind the prompt.
+    begun = two_rounds.context[1] - two_rounds.steps[1] / 2
+    assert begun == pytest.approx(20 + 50, abs=1.0)
     # With k of n answers twice as long, the rest of the step runs k of them.
     two = measured_lengths([100.0] * 500 + [200.0] * 500)
     spans = rollout_spans(two, 64.0, 64.0, 0.0)
@@ -320,7 +323,13 @@ def test_halves_apart_overlap_and_a_longer_lag_is_never_slower():
 
 
 @pytest.mark.parametrize(
-    "changed", [{"lag": 0.5}, {"lag": 2, "gpus": 12, "layout": "tp4"}, {"lag": 1, "rl_framework": "nemo-rl"}]
+    "changed",
+    [
+        {"lag": 0.5},
+        {"lag": 2, "gpus": 12, "layout": "tp4"},
+        {"lag": 1, "rl_framework": "nemo-rl"},
+        {"lag": 1, "rollout_factor": 1.5},
+    ],
 )
 def test_the_running_batch_of_halves_apart_meets_littles_law(changed):
     """Bisection on n = answers' tokens times t(n) over the step, each answer under way for at most its own length."""
