@@ -66,6 +66,15 @@ def test_together_stands_last_and_saves_more_than_each():
     assert found[-1].slowdown < min(one.slowdown for one in found[:-1])
 
 
+@pytest.mark.parametrize(("model", "pp"), [("gemma2-9b", 8), ("llama3-8b", 2)])
+def test_what_saves_no_more_together_than_the_better_of_two_is_not_offered(model, pp):
+    """Chunks of the balanced split: slower than that split alone, or as fast as the chunks alone."""
+    asked = {**SMALL, "model": model, "seq_len": 4096, "pp": pp}
+    found = {str(one.change): one.step_time_s for one in time_savings(cm.estimate(**asked).job)}
+    assert len(found) == 2
+    assert float(repriced(asked, " ".join(found)).step_time_s) >= min(found.values()) * (1 - 1e-6)
+
+
 def test_the_stage_with_the_head_gets_fewer_layers():
     est = cm.estimate(**SMALL, pp=8)
     (said,) = (one for one in est.warnings if one.startswith("--pipeline-layout balanced saves"))
