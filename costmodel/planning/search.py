@@ -339,13 +339,13 @@ def _best_placements(part: PricedSlab, score: Array, before: Columns | None) -> 
     return new if before is None else best_placements([before, new])
 
 
-def best_placements(found: Sequence[Columns]) -> Columns:
+def best_placements(found: Sequence[Columns], most: int = MAX_PLACEMENTS) -> Columns:
     """Return the best placements of several searches, each once."""
     both = joined(found)
     order = np.argsort(both["score"], kind="stable")
     keys = np.stack([both[knob][order] for knob in PLACEMENT_KNOBS], axis=1)
     first = np.unique(keys, axis=0, return_index=True)[1]
-    return taken(both, order[np.sort(first)[:MAX_PLACEMENTS]])
+    return taken(both, order[np.sort(first)[:most]])
 
 
 def rows_of(part: PricedSlab, flat: NDArray[np.int64], score: Array) -> Columns:

@@ -65,7 +65,6 @@ REASONS = {
     "sharding_not_divisible": "shard_group without sharding, or not a part of dp·cp",
     "batch_of_schedule": "dp·micro_batch does not divide a batch of the file's schedule",
     "run_of_schedule": "the pipeline cannot run the micro-batches of a batch of the file's schedule",
-    "choice_not_started": "experts that the other dispatcher is not for",
     "does_not_fit": "needs more memory than is allowed",
     **{code: assertion.in_words for code, assertion in ASSERTIONS.items()},
 }

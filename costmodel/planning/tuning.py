@@ -30,7 +30,15 @@ from costmodel.describe.recipe import switch_text
 from costmodel.physics.pipeline.schedules import schedule_code
 from costmodel.planning.best import Columns, taken
 from costmodel.planning.choices import Choice, choices_of, starts
-from costmodel.planning.search import JobVariant, Question, Tally, best_placements, layout_of, space_of
+from costmodel.planning.search import (
+    MAX_PLACEMENTS,
+    JobVariant,
+    Question,
+    Tally,
+    best_placements,
+    layout_of,
+    space_of,
+)
 from costmodel.planning.space import PLACEMENT_KNOBS
 from costmodel.step.price import price
 
@@ -50,7 +58,7 @@ LADDER_SWITCH = "selective_modules"
 SELECTIVE = float(RECOMPUTE_POLICIES.index("selective"))
 
 _DISPATCHER = "moe_dispatcher"
-"""The switch that is searched over all layouts, since other dispatchers allow larger expert-parallel groups."""
+"""The switch that is searched before all others, since other dispatchers allow larger expert-parallel groups."""
 
 
 def recompute_ladder(question: Question, job: Job) -> tuple[Choice, ...]:
@@ -145,20 +153,10 @@ class SwitchSearch:
         self.tally = Tally(reference_score=reference_score)
         self.ladders: list[tuple[Choice, ...]] = []
         self._keep, self._progress = keep, progress
-        spaces: list[tuple[int, Job, tuple[Choice, ...]]] = [
-            (index, job, ()) for index, job in enumerate(question.jobs)
-        ]
-        if question.search_switches:
-            spaces += [
-                (index, choice.applied(job), (choice,))
-                for index, job in enumerate(question.jobs)
-                for choice in choices_of(job, question.user_switches)
-                if choice.tuned == _DISPATCHER
-            ]
-        for origin, job, choices in spaces:
+        for index, job in enumerate(question.jobs):
             space = space_of(question, job)
             self.rejected.update(space.rejected)
-            self._add(JobVariant(len(self.variants), job, space.slabs, origin, choices))
+            self._add(JobVariant(index, job, space.slabs, index))
         self._total = sum(slab.num_possible for one in self.variants for slab in one.slabs)
 
     def _add(self, one: JobVariant) -> None:
@@ -166,13 +164,24 @@ class SwitchSearch:
         self.question = replace(self.question, jobs=(*self.question.jobs, one.job))
 
     def price_spaces(self) -> None:
-        """Price every layout that divides."""
-        for one in self.variants:
+        """Price every layout that divides, then with other dispatchers the best placements, or all where none fits."""
+        for one in tuple(self.variants):
             self._price(one)
+            others = choices_of(one.job, self.request.user_switches) if self.request.search_switches else ()
+            dispatchers = [choice for choice in others if choice.tuned == _DISPATCHER]
+            placements = self._best_with_and_without_memory(one) if dispatchers else None
+            for choice in dispatchers:
+                self._priced_with(one, (choice,), placements)
+
+    def _best_with_and_without_memory(self, one: JobVariant) -> Columns | None:
+        """Return the best placements of a variant, and the best of those that memory limits; None where none fits."""
+        if one.number not in self.tally.placements:
+            return None
+        found = [self.tally.placements[one.number], self.tally.memory_limited[one.number]]
+        return best_placements(found, 2 * MAX_PLACEMENTS)
 
     def tune(self) -> None:
-        """Search the switches of every job; count the layouts that cannot start with the other dispatcher."""
-        self.rejected["choice_not_started"] = self._total - self.tally.num_priced
+        """Search the switches of every job."""
         if self.request.search_switches:
             for index in range(len(self.request.jobs)):
                 self._tune([one for one in self.variants if one.origin == index])
@@ -265,8 +274,10 @@ class SwitchSearch:
         scores = dict(zip(placement_keys(found), found["score"].tolist(), strict=True))
         return np.asarray([scores.get(at, np.inf) for at in placement_keys(rows)])
 
-    def _priced_with(self, before: JobVariant, more: Sequence[Choice], placements: Columns) -> JobVariant:
-        """Price a variant with more choices over some placements; the last choice of a switch counts."""
+    def _priced_with(
+        self, before: JobVariant, more: Sequence[Choice], placements: Columns | None
+    ) -> JobVariant:
+        """Price a variant with more choices over some placements, or all; the last choice of a switch counts."""
         choices = reduce(_with_choice, more, before.choices)
         job, question = self.request.jobs[before.origin], self.request
         for choice in choices:

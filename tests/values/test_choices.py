@@ -16,7 +16,7 @@ from costmodel.interop.assertions.tables import broken
 from costmodel.planning.choices import _CONDITIONS, _FREE, Choice, choices_of, starts
 from costmodel.planning.request import make_question
 from costmodel.planning.search import JobVariant, space_of
-from costmodel.planning.tuning import combinations
+from costmodel.planning.tuning import SwitchSearch, combinations
 from costmodel.step.price import price
 
 DENSE = {"model": "llama3-70b", "gpus": 512, "global_batch": 1024, "seq_len": 8192}
@@ -194,6 +194,28 @@ def test_what_the_user_names_is_held():
     assert "as given: axis_order, tp_overlap" in found.fixed
     anything = cm.plan(**DENSE, framework="any", pp=1, tp=8)
     assert set(anything.to_frame().choices) == {""}
+
+
+@pytest.mark.parametrize("more", [{}, {"cluster": "gb200-nvl72-ndr", "recipe": "megatron-bridge"}])
+def test_another_dispatcher_is_priced_where_it_can_win(more):
+    """Of the placements that are best without it, some for lack of memory only, one is the best of all with it."""
+    found = cm.plan(**{**SPARSE, **more})
+    base, other = found.variants[:2]
+    assert [choice.tuned for choice in other.choices] == ["moe_dispatcher"]
+    every = SwitchSearch(replace(found.question, jobs=(other.job,), search_switches=False), 1)
+    every.price_spaces()
+    assert found.tally.best_score[1] == pytest.approx(every.tally.best_score[0], rel=1e-9)
+    counts = [sum(slab.num_possible for slab in one.slabs) for one in (base, other)]
+    assert 0 < counts[1] < 0.5 * counts[0]
+
+
+def test_another_dispatcher_is_priced_everywhere_if_nothing_fits_without_it():
+    question = make_question(model="deepseek-v3", gpus=64, global_batch=512, seq_len=4096)
+    search = SwitchSearch(replace(question, search_switches=True), 1)
+    search.price_spaces()
+    base, other = search.variants
+    assert not search.tally.placements
+    assert {one.num_possible for one in other.slabs} == {one.num_possible for one in base.slabs}
 
 
 def test_every_layout_of_every_pass_is_counted():
