@@ -308,12 +308,14 @@ class Tally:
         )
         self.memory_limited[part.job] = taken(found, np.flatnonzero(np.isfinite(found["score"])))
 
-    def near_best_with_more_memory(self, job: int, best: float) -> Columns | None:
+    def near_best_with_more_memory(
+        self, job: int, best: float, margin: float = MORE_MEMORY_MARGIN
+    ) -> Columns | None:
         """Return the placements of a job that with more memory would score within the margin of the best; None if none."""
         found = self.memory_limited.get(job)
         if found is None:
             return None
-        rows = np.flatnonzero(found["score"] <= best * (1.0 + MORE_MEMORY_MARGIN))
+        rows = np.flatnonzero(found["score"] <= best * (1.0 + margin))
         return taken(found, rows) if rows.size else None
 
     def _record_smallest(self, part: PricedSlab) -> None:

@@ -98,9 +98,9 @@ def _priced(job: Job, modules: tuple[str, ...]) -> tuple[float, float]:
 
 
 def adjacent_rungs(ladder: tuple[Choice, ...], chosen: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """Return the rungs next to the chosen one: other choices change the memory that is left."""
+    """Return the rungs next to the chosen one, the first where none is: other choices change the memory that is left."""
     at = next((place for place, rung in enumerate(ladder) if rung in chosen), None)
-    return () if at is None else (*ladder[max(at - 1, 0) : at], *ladder[at + 1 : at + 2])
+    return ladder[:1] if at is None else (*ladder[max(at - 1, 0) : at], *ladder[at + 1 : at + 2])
 
 
 def placement_keys(rows: Columns) -> list[tuple[float, ...]]:
@@ -213,11 +213,12 @@ class SwitchSearch:
                 # Each further choice has to gain `MIN_GAIN`.
                 expected_score = float(np.min(scores * one.share)) / (1.0 - MIN_GAIN) ** len(one.choices)
                 candidates.append((expected_score, before, one.choices))
-        near_rows = np.arange(rows["score"].size)
+        near_rows, tried = np.arange(rows["score"].size), [best]
         for expected_score, before, some in sorted(candidates, key=itemgetter(0))[:MAX_COMBINATIONS]:
             if expected_score > self._score(best):
                 break
-            best = min(best, self._priced_with(before, some, taken(rows, near_rows)), key=self._score)
+            tried.append(self._priced_with(before, some, taken(rows, near_rows)))
+            best = min(best, tried[-1], key=self._score)
             near_rows = np.flatnonzero(
                 rows["score"] * min_shares <= self._score(best) * (1.0 + MAX_PLACEMENT_SLOWDOWN)
             )
@@ -226,11 +227,27 @@ class SwitchSearch:
             for choice, share in zip(choices, shares, strict=True)
             if (share[near_rows] < 1.0 + MAX_SLOWDOWN).any()
         ]
+        best = min([self._with_adjacent_rungs(one, self._score(best)) for one in tried], key=self._score)
         self._local_search(best, close, taken(rows, near_rows))
+
+    def _with_adjacent_rungs(self, one: JobVariant, best: float) -> JobVariant:
+        """Return the best of a variant and that with adjacent rungs, where with more memory it would beat the best score."""
+        memory_limited = self.tally.near_best_with_more_memory(one.number, best, margin=-MIN_GAIN)
+        if memory_limited is None:
+            return one
+        priced = self._priced_choices(one.origin)
+        rungs = [
+            rung
+            for rung in adjacent_rungs(self.ladders[-1], one.choices)
+            if frozenset(map(str, _with_choice(one.choices, rung))) not in priced
+        ]
+        return min(
+            [one, *(self._priced_with(one, (rung,), memory_limited) for rung in rungs)], key=self._score
+        )
 
     def _local_search(self, best: JobVariant, choices: Sequence[Choice], placements: Columns) -> None:
         """Hill climbing: price the best with one choice removed, added or changed, or an adjacent rung, until none is better."""
-        priced = {frozenset(map(str, one.choices)) for one in self.variants if one.origin == best.origin}
+        priced = self._priced_choices(best.origin)
         previous = None
         while best is not previous:
             previous = best
@@ -245,6 +262,10 @@ class SwitchSearch:
                     priced.add(key)
                     one = self._priced_with(self.variants[best.origin], neighbour, placements)
                     best = one if self._score(one) < self._score(best) * (1.0 - MIN_GAIN) else best
+
+    def _priced_choices(self, origin: int) -> set[frozenset[str]]:
+        """Return the combinations of choices that one job was priced with."""
+        return {frozenset(map(str, one.choices)) for one in self.variants if one.origin == origin}
 
     def _with_ladder(self, base: JobVariant) -> list[JobVariant]:
         """Return a variant, and that with each rung where memory limits; only those with layouts that fit."""

@@ -218,6 +218,23 @@ def test_another_dispatcher_is_priced_everywhere_if_nothing_fits_without_it():
     assert {one.num_possible for one in other.slabs} == {one.num_possible for one in base.slabs}
 
 
+@pytest.mark.parametrize("seq_len", [4096, 8192])
+def test_choices_that_take_memory_are_tried_with_modules_that_free_it(seq_len):
+    """Overlapped experts' exchange, for which layer norms have to be recomputed: naming it found plans 2.2 and 0.4 % faster."""
+    job = {
+        "model": "qwen3-30b-a3b",
+        "cluster": "dgx-a100-hdr",
+        "gpus": 16,
+        "global_batch": 64,
+        "seq_len": seq_len,
+    }
+    free, named = (cm.plan(**job, **more) for more in ({}, {"switches": {"ep_overlap": True}}))
+    assert float(free.fastest.step_time_s) == pytest.approx(float(named.fastest.step_time_s), rel=1e-9)
+    assert "layernorm" in free.fastest.job.recipe.memory.selective_modules
+    choices = [frozenset(map(str, one.choices)) for one in free.variants]
+    assert len(choices) == len({*choices})
+
+
 def test_every_layout_of_every_pass_is_counted():
     found = cm.plan(**SPARSE)
     out = sum(count for reason, count in found.rejected.items() if reason != "does_not_fit")
