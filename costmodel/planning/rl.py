@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,13 @@ from costmodel.base.version import __version__
 from costmodel.base.yaml_files import document_text
 from costmodel.bill.quantity import Figure
 from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS
+from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS, names
 from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.keywords import RLKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import RL_SECTION, names_no_degree, read_job_text
 from costmodel.describe.jobs.reading import keywords, read
-from costmodel.describe.jobs.short_form import changed_switches
+from costmodel.describe.jobs.short_form import changed_switches, flags_of
 from costmodel.describe.models.model import Model
 from costmodel.describe.recipe import switch_text
 from costmodel.estimates.record import SCHEMA_VERSION
@@ -172,14 +173,35 @@ def better_rl(found: RLEstimate, job: Mapping[str, Any]) -> str:
         return ""
     assumed = f"Assumed layouts: {layouts_of(found, [half for half in is_open if is_open[half]])}."
     try:
-        best = plan_rl(**{**job, "generation_gpus": found.job.generation_gpus}).best
+        planned = plan_rl(**{**job, "generation_gpus": found.job.generation_gpus})
     except CostModelError as error:
         return f"{assumed} No other fits: {error}."
+    best = planned.best
     gain = best.step_time_s / found.step_time_s - 1.0
     if found.fits and gain > -TIE_SHARE:
         return f"{assumed} No other is {TIE_SHARE:.1%} faster on these GPUs."
     best_of = "Best" if found.fits else "Best that fits"
-    return f"{assumed} {best_of} on these GPUs: {format_seconds(best.step_time_s, 4)} a step ({gain:+.1%}), {layouts_of(best)}."
+    step = f"{format_seconds(best.step_time_s, 4)} a step ({gain:+.1%})"
+    return f"{assumed} {best_of} on these GPUs: {step}, {layouts_of(best)}: {_flags_over(planned.job_fields(), job)}"
+
+
+def _flags_over(best: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """Return the flags that make the best of a job: all that the plan decided of the half that trains.
+
+    The engine's layout follows from it, as it does in the plan.
+    """
+    given = expand_layout(job)
+    theirs = given.get("switches") or {}
+    flags = []
+    for name in names(JOB_FIELDS):
+        value = best.get(name)
+        if name == "switches":
+            value = {switch: one for switch, one in (value or {}).items() if theirs.get(switch) != one}
+        elif given.get(name) is not None:
+            continue
+        if value not in (None, {}):
+            flags += flags_of(name, value)
+    return shlex.join(flags)
 
 
 def _planned_layouts(job: RLJob) -> list[dict[str, Any]]:

@@ -1,6 +1,9 @@
 """Steps of reinforcement learning: lengths, rollouts, refits and the graph of phases, by hand and against a simulation."""
 
 import heapq
+import json
+import re
+import shlex
 from itertools import product
 
 import numpy as np
@@ -11,6 +14,8 @@ from hypothesis import strategies as st
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_seconds
+from costmodel.base.yaml_files import document_text
+from costmodel.cli import main
 from costmodel.generation.decode import decode_step
 from costmodel.generation.deployment import Split
 from costmodel.generation.memory import largest_batch
@@ -525,8 +530,6 @@ def test_a_campaign_is_steps_times_the_step():
 
 
 def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
-    from costmodel.cli import main
-
     rl = [name for name in OPEN if name not in ("model", "gpus", "layout", "recompute")]
     lines = [f"{key}: {value}" for key, value in OPEN.items() if key not in rl]
     text = "\n".join([*lines, "rl:", *(f"  {key}: {OPEN[key]}" for key in rl)])
@@ -601,6 +604,26 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
     path.write_text(text.replace("  prompts: 64", "  promts: 64"))
     assert main(["estimate", str(path)]) == 2
     assert "did you mean 'prompts'" in capsys.readouterr().err
+
+
+def test_the_best_of_a_job_without_layouts_is_quoted_with_the_flags_that_make_it(tmp_path, capsys):
+    """Layouts alone do not: switches, the order of the axes and the split of layers are the plan's too."""
+    path = tmp_path / "rl.yaml"
+    section = {"prompts": 64, "samples_per_prompt": 16, "prompt_len": 132, "response_len": 1060}
+    section |= {"max_response_len": 3964, "rl_framework": "verl"}
+    for more, half in (
+        ({}, {}),
+        ({"recompute": "full", "switches": {"launch_s": 9e-6}}, {"generation_gpus": 8, "lag": 2}),
+    ):
+        job = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 16, **more, **section, **half}
+        said = cm.better_rl(cm.estimate_rl(**job), job)
+        seconds, flags = re.search(r"on these GPUs: ([\d.]+) s a step \(.*%\), .*: (.*)", said).groups()
+        rl = {**section, **half}
+        path.write_text(document_text({**{name: job[name] for name in job if name not in rl}, "rl": rl}))
+        assert main(["estimate", str(path), *shlex.split(flags), "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(
+            float(seconds), rel=2e-4
+        ), said
 
 
 # --- answers ---------------------------------------------------------------------------------
