@@ -178,7 +178,13 @@ def merged_job(given: Mapping[str, Any], file: str | None = None, *, several: bo
     found, flags = file_and_flags(given, file, several=several)
     from costmodel.describe.jobs.merge import merge_jobs
 
-    return with_profiles(merge_jobs(found.keywords, flags), given.get("profiles"))
+    job = merge_jobs(found.keywords, flags)
+    if found.path and job.get("model") is None:
+        from costmodel.describe.jobs.reading import require_complete
+
+        open_too = {"gpus": 1, "global_batch": 1, "seq_len": 1, **job}
+        require_complete(open_too, who=found.path, remarks=(*found.remarks, *found.notes))
+    return with_profiles(job, given.get("profiles"))
 
 
 def jobs_side_by_side(given: Mapping[str, Any], words: list[str] | None) -> dict[str, dict[str, Any]]:

@@ -66,7 +66,21 @@ SHOWN_FLAGS = 10
 """Flags that the short help of a command shows beside those of the help itself."""
 _EVERY = "costmodel.help_all"
 _FIRST = (
-    *("model", "cluster", "gpus", "keep", "framework", "emit", "html", "trace", "log"),
+    *(
+        "model",
+        "cluster",
+        "gpus",
+        "prompt_len",
+        "response_len",
+        "batch",
+        "engine",
+        "keep",
+        "framework",
+        "emit",
+        "html",
+        "trace",
+        "log",
+    ),
     *("vary", "line", "tokens", "days", "dollars", "layout", "global_batch", "seq_len"),
     *("recipe", "top", "plot", "details", "precision", "recompute", "switches", "hw"),
     *("zero_stage", "format", "out", "csv"),

@@ -27,7 +27,7 @@ class JobFile(NamedTuple):
 
     `path` is as it was given, so that a command that names it runs in the same folder; `words` are flags that say how to
     read it, `reading` the same as keywords with what the file leaves open, `remarks` what was not understood or has no price;
-    `batches` are all batches of one that grows.
+    `batches` are all batches of one that grows, `notes` what its reader had to say besides.
     """
 
     keywords: Mapping[str, Any]
@@ -39,6 +39,7 @@ class JobFile(NamedTuple):
     batches: tuple[int, ...] = ()
     text: TextFile | None = None
     """Where it was given as text."""
+    notes: tuple[str, ...] = ()
 
     def with_flags(self, flags: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the file says where these flags are given beside it: a batch of each GPU follows their number."""
@@ -103,7 +104,8 @@ def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFi
     )
     reading = {"kind": kind_read, **given}
     held = file if isinstance(file, TextFile) else None
-    return JobFile(fields, source, words, tuple(found.remarks), found.kind, reading, found.batches, held)
+    remarks, notes = tuple(found.remarks), found.notes
+    return JobFile(fields, source, words, remarks, found.kind, reading, found.batches, held, notes)
 
 
 READING = ("kind", "env", "vocab_size", "allow_source")

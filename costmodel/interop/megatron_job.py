@@ -224,7 +224,8 @@ def _take_adapters(flags: Flags, draft: Draft) -> None:
         return
     # ms-swift trains a language model's adapters beside a whole tower.
     way = "qlora" if flags["qlora"] else {"lora_llm": "lora", "": "lora"}.get(way, way)
-    config = Values(key_table("trainers"), {"lora_rank": rank, "lora_target": flags["lora_targets"]})
+    named = {flags.key("tuner").strip("-").replace("-", "_"): flags["tuner"]} if flags["tuner"] else {}
+    config = Values(key_table("trainers"), {"lora_rank": rank, "lora_target": flags["lora_targets"], **named})
     take_tuning(config, way, draft)
 
 

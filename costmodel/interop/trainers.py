@@ -272,10 +272,10 @@ def _take_precision(config: Values, draft: Draft, *, axolotl: bool) -> None:
         draft.put(precision="bf16")
         draft.put_switches({} if config["deepspeed"] else ALL_BF16)
         return
-    is_bf16 = bf16 in (True, "true") or "bf16" in config.placeholders or config["bfloat16"] is True
+    is_bf16 = bf16 or "bf16" in config.placeholders or config["bfloat16"] is True
     if is_bf16 or "bfloat16" in dtype:
         draft.put(precision="bf16")
-    elif fp16 in (True, "true") or config["float16"] is True or dtype == "float16":
+    elif fp16 or config["float16"] is True or dtype == "float16":
         draft.put(precision="fp16")
     elif axolotl and bf16 is None:
         draft.put(precision="bf16")

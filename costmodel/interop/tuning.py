@@ -73,8 +73,9 @@ def take_tuning(config: Values, way: str, draft: Draft) -> None:
     if method in ("", "full", "none") or draft["lora_rank"]:
         return
     if method not in ("lora", "qlora", "dora", "rslora"):
+        key = config.key("tuner") if config["tuner"] == way else ""
         raise FrameworkConfigError(
-            f"{shown(way)}: is no way of training that has a price; expected full, lora, qlora, dora or rslora"
+            f"{key and key + ': '}{shown(way)} is no way of training that has a price; expected full, lora, qlora, dora or rslora"
         )
     rank = config["lora_rank"]
     if rank is None:

@@ -73,7 +73,7 @@ def _completed(
     file, named = job_of_file(*file_and_keywords(job, machine, flags, who=who))
     named = merge_jobs(file.keywords, keywords(named, fields, who=who))
     least = {"global_batch": 1, "seq_len": 1, **({"gpus": 1} if who == "run" else {})}
-    require_complete({**least, **named}, who=who)
+    require_complete({**least, **named}, who=who, remarks=(*file.remarks, *file.notes))
     return {**named, **usual_batch(named)}, unnamed(named), file.remarks
 
 

@@ -139,7 +139,7 @@ def make_question(
 ) -> Question:
     """Check the keywords of a plan and make the jobs it searches over; see `costmodel.plan` for the keywords."""
     options = keywords(fields, PLAN_FIELDS, who="plan")
-    require_complete(options, who="plan")
+    require_complete(options, who="plan", remarks=(*file.remarks, *file.notes) if file else ())
 
     def one(name: str) -> Any:
         return read(name, options[name]) if name in options else FIELD[name].default

@@ -78,7 +78,7 @@ def compare_summary(comparison: Comparison) -> Summary:
     ests, spent = comparison.estimates, comparison.spent
     times = [float(est.step_time_s) for est in ests]
     others = sorted(range(1, len(ests)), key=lambda job: (not ests[job].fits, times[job]))
-    listed, best = [0, *others][:_ROWS], others[0]
+    listed, best = sorted([0, *others][:_ROWS]), others[0]
 
     def of_est(form: str) -> Form:
         return lambda job: cell(ests[job], form)
@@ -122,7 +122,7 @@ def _plain(bill: str, value: float) -> str:
 
 
 def _signed(bill: str, value: float) -> str:
-    return ("−" if value < 0 else "+") + _plain(bill, abs(value))
+    return ("-" if value < 0 else "+") + _plain(bill, abs(value))
 
 
 def compare_grids(comparison: Comparison, *, every_line: bool = False, start: str = "") -> list[Grid]:

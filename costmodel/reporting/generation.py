@@ -108,7 +108,8 @@ def rl_grids(found: RLEstimate) -> list[Grid]:
     if job.generates:
         others = len(job.engine_layouts)
         engine = f"{job.split.text}{f' (the fastest of {others} that divide)' if others > 1 else ''}"
-        rows += facts_of("rl generating", found, places=max(found.places, 0.0), engine=engine)
+        each = job.answers * job.rollout_factor / job.replicas
+        rows += facts_of("rl generating", found, places=max(found.places, 0.0), each=each, engine=engine)
     for part in ("critic", "swapped_optimizer"):
         if part in found.memory:
             rows += facts_of(f"rl {part}", found)

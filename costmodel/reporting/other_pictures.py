@@ -275,7 +275,7 @@ def against_bill_chart(found: TraceProfile) -> Chart:
     if against is None:
         raise CostModelError("figure: against_bill needs a job: --job JOB.yaml")
     rows, bars = against.groups, []
-    off = [("−" if one.difference_s < 0 else "+") + format_seconds(abs(one.difference_s)) for one in rows]
+    off = [("-" if one.difference_s < 0 else "+") + format_seconds(abs(one.difference_s)) for one in rows]
     for side, fill, shift in (("bill", "math", -0.2), ("trace", "tp", 0.2)):
         busy = np.asarray([getattr(one, f"{side}_s") for one in rows])
         waited = np.minimum([getattr(one, f"{side}_exposed_s") for one in rows], busy)

@@ -75,7 +75,7 @@ def _streams_grid(found: TraceProfile) -> Grid:
 
 
 def _signed(seconds: float) -> str:
-    return ("−" if seconds < 0 else "+") + format_seconds(abs(seconds))
+    return ("-" if seconds < 0 else "+") + format_seconds(abs(seconds))
 
 
 def _against_grid(against: AgainstBill) -> Grid:

@@ -630,27 +630,41 @@ def _saved_lines(placed: PlacedJob, block: Block) -> list[MemoryLine]:
     """Return what the operators of a block save for the backward pass of all micro-batches in flight."""
     if block.frozen:
         return []
-    head, parts, count, in_flight = block.role == "head", {}, block.num_on_stage, placed.in_flight
+    head, count, in_flight = block.role == "head", block.num_on_stage, placed.in_flight
+    parts: dict[str, dict[str, Array]] = {}
     if head:
         # A rank with the head works on the logits of one micro-batch at a time.
-        parts, count, in_flight = {"head": block.saved_bytes}, np.ceil(block.num_on_stage), np.asarray(1.0)
-    elif block.role == "embedding":
-        parts = {"embedding": block.saved_bytes}
-    else:
-        for item in block.by_operator.values():
-            name = block.label + PATHS[item.operator.part].split(".", 1)[0]
-            parts[name] = np.asarray(parts.get(name, 0.0) + item.kept_bytes)
+        count, in_flight = np.ceil(block.num_on_stage), np.asarray(1.0)
+    for item in block.by_operator.values():
+        whole = block.role in ("head", "embedding")
+        name = block.role if whole else block.label + PATHS[item.operator.part].split(".", 1)[0]
+        kept = item.operator.saved_bytes if whole else item.kept_bytes
+        of_part = parts.setdefault(name, {})
+        if any_nonzero(kept):
+            term = f"{item.operator.leaf.replace('.', '_')}_bytes"
+            of_part[term] = np.asarray(of_part.get(term, 0.0) + kept)
+    of_loss: dict[str, Array] = {}
+    if head and "loss_bytes" in parts["head"]:
+        model, divided = placed.model, placed.recipe.kernels.vocab_parallel_loss
+        logits = np.asarray(model.vocab_size / (placed.shard.tp if divided else 1.0))
+        tokens = placed.shard.tokens
+        each = parts["head"].pop("loss_bytes") / (tokens * logits)
+        of_loss = {"tokens": tokens, "logits_per_token": logits, "loss_bytes_per_logit": each}
     if block.role in ("layer", "tower"):
         inputs = 2.0 * placed.shard.tokens_sp * placed.hidden
-        parts[f"{block.label}checkpoint"] = placed.recomputation.holds_inputs * inputs
+        parts[f"{block.label}checkpoint"] = {"input_bytes": placed.recomputation.holds_inputs * inputs}
     return [
         memory_line(
             f"activation.{name}",
             part="activation",
             lasts="micro_batch" if head else "in_flight",
             axis="compute",
-            formula="blocks * saved_bytes * in_flight",
-            terms={"blocks": count, "saved_bytes": saved[..., None], "in_flight": in_flight},
+            formula=f"blocks * ({' + '.join([*saved, *filter(None, [' * '.join(of_loss)])]) or '0'}) * in_flight",
+            terms={
+                "blocks": count,
+                **{term: each[..., None] for term, each in (saved | of_loss).items()},
+                "in_flight": in_flight,
+            },
             source=ACTIVATION_SOURCE,
         )
         for name, saved in parts.items()

@@ -37,6 +37,18 @@ def test_a_line_that_is_not_there_is_refused_and_the_tree_says_what_it_leaves_ou
         assert ("are left out;" in shown) == leaves_out
 
 
+def test_a_model_that_is_not_known_is_named_with_the_reason(run, tmp_path):
+    job = tmp_path / "sft.yaml"
+    job.write_text(
+        "model_name_or_path: Qwen/Qwen9-14B\nfinetuning_type: full\nper_device_train_batch_size: 1\n"
+    )
+    for command in ("estimate", "plan", "explain"):
+        code, out, err = run(command, job, "-n", "8")
+        assert (code, out) == (2, "")
+        assert "model missing" in err
+        assert "Qwen/Qwen9-14B: its shape is not known offline" in err
+
+
 def test_compare_takes_several_files_and_flags_on_top(run, tmp_path):
     first, second = tmp_path / "narrow.yaml", tmp_path / "wide.yaml"
     for file, tp in ((first, 2), (second, 4)):
@@ -54,6 +66,12 @@ def test_compare_takes_several_files_and_flags_on_top(run, tmp_path):
         "wide micro_batch=1",
         "wide micro_batch=2",
     ]
+    rows = [
+        line
+        for line in run("compare", first, "--vary", "zero=0,1,2,3")[1].splitlines()
+        if line.startswith("zero_stage=")
+    ]
+    assert [row.split()[0] for row in rows][-4:] == [f"zero_stage={stage}" for stage in range(4)]
     code, _, err = run("compare", first)
     assert code == 2
     assert "two or more" in err

@@ -76,7 +76,7 @@ def test_tables_and_records_say_the_same():
     assert list(memory.rows[-1][1:4]) == [
         format_bytes(before),
         format_bytes(after),
-        f"−{format_bytes(before - after)}",
+        f"-{format_bytes(before - after)}",
     ]
     assert memory.strong == frozenset({len(memory.rows) - 1})
     remark = compare_remarks(comparison)[0]

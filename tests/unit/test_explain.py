@@ -236,6 +236,23 @@ def test_a_name_is_whole_parts_and_several_lines_end_with_their_sum():
         est.explain("tp.attention.all_gat")
 
 
+def test_memory_shows_what_its_bytes_are_of():
+    """The head keeps the norm's output and so many bytes a logit; a layer what each of its operators saves."""
+    est = cm.estimate(
+        "llama3-8b", "8xH100", tp=2, micro_batch=2, global_batch=8, seq_len=4096, recompute="none"
+    )
+    (head,) = est.explain("activation.head")
+    terms = {term.name: term.value for term in head.terms}
+    assert (terms["tokens"], terms["logits_per_token"]) == (2 * 4096, 128256 / 2)
+    each = terms["loss_bytes_per_logit"]
+    assert each == pytest.approx(est.job.recipe.kernels.loss_bytes_per_logit)
+    assert head.total == pytest.approx(2 * 4096 * (128256 / 2 * each + 4096 / 2 * 2))
+    (mlp,) = est.explain("activation.mlp")
+    terms = {term.name: term.value for term in mlp.terms}
+    assert terms["fc1_bytes"] == 2 * 4096 * 14336 * 2 / 2 * 2
+    assert terms["activation_bytes"] == 2 * 4096 * 14336 / 2 * 2
+
+
 def test_files_that_sources_name_exist():
     """Of our own: a path in a source of any line starts at the root of the repository."""
     root = Path(__file__).parents[2]

@@ -548,6 +548,11 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
         if command == ["estimate", str(path)]:
             # What nobody named is said; the plan's best on the same split is this one.
             assert "Assumed layouts: generation tp2. No other is 0.5% faster" in out
+            step = cm.estimate_rl(str(path))
+            each = step.job.answers / step.job.replicas
+            shown = " ".join(out.split())
+            assert f"for {step.places:,.0f} answers a replica, which has {each:,.0f};" in shown
+            assert " and room for " in shown
     for command, said in (
         (["run", str(path)], "--steps"),
         (["run", str(path), "--steps", "9", "--tokens", "1T"], "--tokens: is of a training run"),

@@ -56,13 +56,15 @@ def keywords(
     return found
 
 
-def require_complete(given: Mapping[str, Any], *, who: str = "job") -> None:
-    """Refuse a job that leaves out what has no default, naming everything that is missing."""
+def require_complete(given: Mapping[str, Any], *, who: str = "job", remarks: Iterable[str] = ()) -> None:
+    """Refuse a job that leaves out what has no default: everything that is missing, and why of its file's remarks."""
     missing = [field for field in FIELDS if field.required and given.get(field.name) is None]
     if missing:
         given_as = " ".join(f"{name}=…" for name in names(missing))
+        begins = tuple(name.replace("_", " ") for name in names(missing))
+        why = "".join(f"; {remark}" for remark in remarks if remark.startswith(begins))
         raise CostModelError(
-            f"{who}: {', '.join(names(missing))} missing; give {given_as} or a job file with these keys"
+            f"{who}: {', '.join(names(missing))} missing; give {given_as} or a job file with these keys{why}"
         )
 
 

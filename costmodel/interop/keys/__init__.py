@@ -263,7 +263,8 @@ class Values:
             return default
         if isinstance(kind, dict):
             if not isinstance(value, (str, int, float)) or value not in kind:
-                raise self.error(key, f"one of {', '.join(map(str, kind))}", value)
+                words = dict.fromkeys(str(one).lower() if isinstance(one, bool) else str(one) for one in kind)
+                raise self.error(key, f"one of {', '.join(words)}", value)
             return kind[value]
         if kind not in _KINDS:
             return value
