@@ -9,8 +9,10 @@ from costmodel.base.errors import LayoutError
 from costmodel.describe.jobs.layout import layout_problems, make_layout
 from costmodel.describe.models.model_files import load_model
 from costmodel.estimates.estimate import estimate
+from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.mesh import usable_domain_size
 from costmodel.step.anatomy.params import model_flops_per_token
+from costmodel.step.price import price
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "seq_len": 8192}
 
@@ -78,9 +80,11 @@ STAGES = [
 
 @pytest.mark.parametrize("job", STAGES, ids=lambda job: f"{job['model']}-{job['layout']}")
 def test_a_search_sees_what_a_report_sees(job):
-    """Stages one by one, as for one layout, against the few that a search looks at."""
+    """Stages one by one, as for one layout, against the few that a search looks at; one layout then follows its simulation."""
     job = {"cluster": "dgx-h100-ndr", "seq_len": 4096, **job}
-    report, search = estimate(**job), estimate(**{**job, "gpus": np.asarray([job["gpus"]])})
+    alone, search = estimate(**job), estimate(**{**job, "gpus": np.asarray([job["gpus"]])})
+    report = PricedJob(alone.job, price(alone.job, every_stage=True))
+    assert float(alone.step_time_s) == pytest.approx(float(report.step_time_s), rel=0.01)
     assert report.bill.memory_per_stage_bytes().shape == (float(report.job.layout.pp),)
     for figure in ("step_time_s", "memory_bytes_per_gpu", "mfu", "hfu"):
         seen = getattr(search, figure)

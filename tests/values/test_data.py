@@ -25,17 +25,13 @@ from round_jobs import (
 
 import costmodel as cm
 
+pytestmark = pytest.mark.usefixtures("memory_alone_limits_norms")
+
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024  # 128,459,776
 LAST_BUCKET = 40e6 / N
 TWO = {"gpus": 2, "global_batch": 2}
 EIGHT = {"gpus": 8, "global_batch": 8}  # two nodes, one micro-batch each
 SCATTER, GATHER = "dp.dense.grad_reduce_scatter", "dp.dense.param_all_gather"
-
-
-@pytest.fixture(autouse=True)
-def memory_alone_limits_norms(monkeypatch):
-    """On the round machine's one SM norms would take longer than all else."""
-    monkeypatch.setattr("costmodel.step.placed_job.SCALAR_PER_SM", {})
 
 
 def test_parameters_of_the_small_model():

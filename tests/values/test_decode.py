@@ -6,14 +6,10 @@ from round_jobs import LATENT, LAYER_PARAMS, QUIET, SMALL, TABLE_PARAMS, each_us
 from costmodel.describe.models.model import make_model
 from costmodel.step.anatomy.kv_cache import attention_flops, kv_cache_bytes
 
+pytestmark = pytest.mark.usefixtures("memory_alone_limits_norms")
+
 MAMBA = {"kind": "mamba", "inner": 2048, "state": 16, "dt_rank": 64, "conv_kernel": 4}
 PARAMS = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
-
-
-@pytest.fixture(autouse=True)
-def memory_alone_limits_norms(monkeypatch):
-    """On the round machine's one SM norms would take longer than all else."""
-    monkeypatch.setattr("costmodel.step.placed_job.SCALAR_PER_SM", {})
 
 
 def small(**more):

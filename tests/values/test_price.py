@@ -28,6 +28,8 @@ from costmodel.estimates.estimate import estimate_job
 from costmodel.step.critical_stage import Step, _at_largest
 from costmodel.step.placed_job import measured_load
 
+pytestmark = pytest.mark.usefixtures("memory_alone_limits_norms")
+
 N = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
 ON_TOP = ("overhead.", "resilience.")
 
