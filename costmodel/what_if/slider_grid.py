@@ -102,7 +102,13 @@ def slider_grid(est: Estimate) -> SliderGrid:
     step, memory = np.full(can.shape, np.nan), np.full(can.shape, np.nan)
     shares = np.full((*can.shape, len(PARTS)), np.nan)
     for alike in _alike(job, layout, can):
-        bill = price(_divided(job, _picked(layout, alike))).bill
+        some = _picked(layout, alike)
+        # The job's own pipeline takes what its simulation does; of the others closed forms are near enough to slide through.
+        is_own = np.all(
+            (some.schedule == job.layout.schedule) & (some.vp == job.layout.vp) & (some.pp == job.layout.pp)
+        )
+        factor = est.priced.step.order_factor if is_own else 1.0
+        bill = price(_divided(job, some), order_factor=factor).bill
         step[alike], memory[alike] = bill.step_time_s(), bill.memory_bytes()
         if bill.host_lines:
             if (text := "what goes to the host does not fit its memory") not in reasons:
