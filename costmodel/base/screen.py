@@ -142,7 +142,7 @@ def _print(console: Console, grid: Grid) -> None:
         grid = _without(grid, same)
         gap = _gap(grid, console.width)
     if gap is not None:
-        table = _table(grid, gap, titled)
+        table = _table(grid, gap, titled, console.width)
         width = _PIPED if console.width == PIPE_WIDTH and _gap(grid, _PIPED) is not None else console.width
         console.print(table, width=width)
         note_width = max(min(console.measure(table).maximum, width), _NOTE_WIDTH)
@@ -192,9 +192,8 @@ def _gap(grid: Grid, limit: int) -> int | None:
     words, folded = 0, 0
     for index, column in enumerate(grid.columns):
         cells = [column.title, *(row[index] for row in grid.rows)]
-        longest = max(map(cell_len, cells))
+        longest, readable = max(map(cell_len, cells)), _readable(grid, index)
         word = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
-        readable = longest if _whole(grid, index) else min(longest, _READABLE)
         folded += readable
         words += min(longest, max(readable, word))
     between = len(grid.columns) - 1
@@ -204,8 +203,53 @@ def _gap(grid: Grid, limit: int) -> int | None:
     return None
 
 
-def _table(grid: Grid, gap: int, titled: bool) -> Table:
-    """Return the table, whose texts rich wraps where they are too long."""
+def _readable(grid: Grid, index: int) -> int:
+    """Return the cells with which a column can be read: all of what is never wrapped."""
+    longest = max(cell_len(cell) for cell in (grid.columns[index].title, *(row[index] for row in grid.rows)))
+    return longest if _whole(grid, index) else min(longest, _READABLE)
+
+
+def _folded_at_dots(cell: str, cells: int) -> str:
+    r"""Return a text whose words of more cells go on behind a dot on the next line, as far in as the first.
+
+    >>> _folded_at_dots("compute.mlp.fc1.backward_weight", 18)
+    'compute.mlp.fc1.\nbackward_weight'
+    """
+
+    def folded(found: re.Match[str]) -> str:
+        lines = [""]
+        for part in re.findall(r"[^.]*\.|[^.]+$", found[0]):
+            if lines[-1] and cell_len(lines[-1] + part) > cells:
+                lines.append("")
+            lines[-1] += part
+        return f"\n{before}".join(lines)
+
+    before = cell[: len(cell) - len(cell.lstrip())]
+    return re.sub(r"\S+", lambda word: folded(word) if cell_len(word[0]) > cells else word[0], cell)
+
+
+def _table(grid: Grid, gap: int, titled: bool, limit: int) -> Table:
+    """Return the table, whose texts rich wraps where they are too long, names behind a dot."""
+    needed = [_readable(grid, index) for index in range(len(grid.columns))]
+    spare = max(limit - sum(needed) - gap * (len(needed) - 1), 0)
+    indent = [
+        max((cell_len(row[index]) - cell_len(row[index].lstrip()) for row in grid.rows), default=0)
+        for index in range(len(needed))
+    ]
+    rows = [
+        [
+            cell if _whole(grid, index) else _folded_at_dots(cell, needed[index] + spare - indent[index])
+            for index, cell in enumerate(row)
+        ]
+        for row in grid.rows
+    ]
+    # Beside folded names texts of other columns have the least width.
+    widest = [
+        max((cell_len(line) for row in rows for line in row[index].split("\n")), default=0)
+        if any(row[index] != old[index] for row, old in zip(rows, grid.rows, strict=True))
+        else 0
+        for index in range(len(needed))
+    ]
     padding = (0, (gap - 1) // 2)
     table = Table(box=SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False, show_header=titled)
     for index, column in enumerate(grid.columns):
@@ -214,8 +258,9 @@ def _table(grid: Grid, gap: int, titled: bool) -> Table:
             justify="right" if column.number else "left",
             no_wrap=_whole(grid, index),
             overflow="fold",
+            width=None if _whole(grid, index) or not any(widest) else max(widest[index], needed[index]),
         )
-    for index, row in enumerate(grid.rows):
+    for index, row in enumerate(rows):
         table.add_row(*map(_text, row), style="bold" if index in grid.strong else None)
     return table
 

@@ -236,3 +236,18 @@ def test_the_best_is_beaten_on_both_axes_by_no_row_of_the_same_screen():
             beaten = [row[name] < best[name] * (1 - 1e-9) for name in ("step_time_s", "memory_bytes_per_gpu")]
             assert not all(beaten), row
         assert [row["rank"] for row in rows_of(tables[1]) if "fastest" in row["mark"]] != []
+
+
+def test_names_that_do_not_fit_go_on_behind_a_dot():
+    """At 80 cells a name of the bill is cut at no other place, and no other column is."""
+    est = cm.estimate("llama3-8b", "8xH100", tp=2)
+    names = {line.name.partition(".")[2] for line in est.bill.time_lines if line.axis == "compute"}
+    parts = {part for name in names for part in name.split(".")}
+    text = drawn(est.grids(), [], width=80, styled=False)
+    (bill,) = re.findall(r"^Time bill$.*?\n\n", text, re.M | re.S)
+    head, _, *rows = bill.splitlines()[1:]
+    assert head.endswith("Tier")
+    folded = [row for row in rows if row.startswith("  backward_")]
+    assert folded
+    assert {row.strip() for row in folded} <= parts
+    assert max(map(len, bill.splitlines())) <= 80
