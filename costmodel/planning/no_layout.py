@@ -240,7 +240,8 @@ def _more_gpus(question: Question, job: Job, is_usual_batch: bool) -> Iterator[R
     def of_file(count: float) -> float | None:
         """Return the batch that the planned file has on so many GPUs, none where it has one batch or a flag says it."""
         file = question.file
-        if file is None or file.keywords.get("global_batch") is None:
+        own = file.keywords.get("global_batch") if file is not None and file.reading else None
+        if file is None or own is None or float(own) != float(job.global_batch):
             return None
         given = {name: value for name, value in file.reading.items() if name in FIELD}
         found = file.with_flags({**given, "gpus": int(count)}).get("global_batch")

@@ -225,7 +225,7 @@ flavor = "70B"
 batch_size = 8
 seq_len = 8192
 tensor_parallel_degree = 8
-{total}[experimental]
+[experimental]
 pipeline_parallel_degree = 1
 [activation_checkpoint]
 mode = "full"
@@ -234,13 +234,13 @@ mode = "full"
 
 def test_more_gpus_have_the_batch_that_the_file_gives_them(tmp_path):
     """Eight sequences for each replica of eight GPUs: 24 GPUs have 24, but not where a flag says how many."""
-    file = tmp_path / "llama.toml"
-    file.write_text(TITAN.format(total=""))
-    for given in ({}, {"global_batch": 16}):
+    file, ours = tmp_path / "llama.toml", tmp_path / "job.yaml"
+    file.write_text(TITAN)
+    ours.write_text("model: llama3-70b\nglobal_batch: 64\nseq_len: 8192\n")
+    for file, given in ((file, {}), (file, {"global_batch": 16}), (ours, {"global_batch": 16})):
         found = remedies(job=str(file), cluster="h100", gpus=8, **given)
         (more,) = (change for change in found if "GPUs" in change)
         count = int(more.split()[0])
-        batch = {} if given else {" with batch": count}
-        assert more == f"{count} GPUs" + "".join(f"{word} {number}" for word, number in batch.items())
+        assert more == (f"{count} GPUs" if given else f"{count} GPUs with batch {count}")
         then = cm.plan(job=str(file), cluster="h100", gpus=count, **given)
         assert found[more][0] == pytest.approx(float(then.best.step_time_s), rel=5e-3)
