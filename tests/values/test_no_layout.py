@@ -234,10 +234,10 @@ mode = "full"
 
 def test_more_gpus_have_the_batch_that_the_file_gives_them(tmp_path):
     """Eight sequences for each replica of eight GPUs: 24 GPUs have 24, but not where a flag says how many."""
-    file, ours = tmp_path / "llama.toml", tmp_path / "job.yaml"
-    file.write_text(TITAN)
+    titan, ours = tmp_path / "llama.toml", tmp_path / "job.yaml"
+    titan.write_text(TITAN)
     ours.write_text("model: llama3-70b\nglobal_batch: 64\nseq_len: 8192\n")
-    for file, given in ((file, {}), (file, {"global_batch": 16}), (ours, {"global_batch": 16})):
+    for file, given in ((titan, {}), (titan, {"global_batch": 16}), (ours, {"global_batch": 16})):
         found = remedies(job=str(file), cluster="h100", gpus=8, **given)
         (more,) = (change for change in found if "GPUs" in change)
         count = int(more.split()[0])
