@@ -28,7 +28,7 @@ def sensitivity_grids(found: Sensitivity, *, every_one: bool = False, top: int =
     note = (
         f"Elasticity: percent of step time per percent of the number. "
         f"Rates {rates:+.3f}, latencies {latencies:+.3f}; rates less latencies {rates - latencies:+.3f} "
-        f"(-1 where no algorithm switches).{_left_out(left, 'move')}"
+        f"(-1 where no algorithm switches and SMs limit no norm).{_left_out(left, 'move')}"
     )
     grid = _by(table_of("numbers", numbers, {"Now >": _value}, note=note), by)
     switches, left = _chosen(

@@ -146,7 +146,10 @@ def test_sliders_move_by_keyboard(page, capsys):
 
     assert page.locator("#value-pp").inner_text() == "8"
     assert page.locator("#knob-pp").get_attribute("aria-valuetext") == "8"
-    assert shown(page) == pytest.approx(list(priced(page, capsys)), rel=1e-6)
+    # Away from the job's own pipeline a slider shows closed forms, an estimate its simulation.
+    step, memory = priced(page, capsys)
+    assert shown(page)[0] == pytest.approx(step, rel=0.01)
+    assert shown(page)[1] == pytest.approx(memory, rel=1e-6)
     page.keyboard.press("Home")
     assert page.locator("#value-pp").inner_text() == "1"
     page.locator("#slider-reset").focus()
