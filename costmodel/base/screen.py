@@ -230,15 +230,18 @@ def _folded_at_dots(cell: str, cells: int) -> str:
 
 def _table(grid: Grid, gap: int, titled: bool, limit: int) -> Table:
     """Return the table, whose texts rich wraps where they are too long, names behind a dot."""
-    needed = [_readable(grid, index) for index in range(len(grid.columns))]
-    spare = max(limit - sum(needed) - gap * (len(needed) - 1), 0)
+    titles = [max(map(cell_len, column.title.split()), default=0) for column in grid.columns]
+    needed = [max(_readable(grid, index), title) for index, title in enumerate(titles)]
+    spare = limit - sum(needed) - gap * (len(needed) - 1)
     indent = [
         max((cell_len(row[index]) - cell_len(row[index].lstrip()) for row in grid.rows), default=0)
         for index in range(len(needed))
     ]
     rows = [
         [
-            cell if _whole(grid, index) else _folded_at_dots(cell, needed[index] + spare - indent[index])
+            cell
+            if spare < 0 or index or _whole(grid, index)
+            else _folded_at_dots(cell, needed[index] + spare - indent[index])
             for index, cell in enumerate(row)
         ]
         for row in grid.rows

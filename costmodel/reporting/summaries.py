@@ -120,11 +120,11 @@ def estimate_summary(est: Estimate) -> Summary | None:
         ("range", range_text(est)),
         *((name, text) for name, text in below.items() if text),
     ]
-    step_s = float(est.step_time_s)
+    step_s, shown = float(est.step_time_s), LINES - 2 * bool(est.chosen)
     lines = [
         [name, format_seconds(spent), f"{spent / step_s:.1%}", holder, format_bytes(memory)]
         for (name, spent), (holder, memory) in zip(
-            largest_time(est)[:LINES], largest_memory(est)[:LINES], strict=False
+            largest_time(est)[:shown], largest_memory(est)[:shown], strict=False
         )
     ]
     titles = columns("Largest lines of time", "Exposed >", "Share >", "Of memory", "Size >")
