@@ -34,7 +34,7 @@ from costmodel.estimates.warnings import warnings_of
 if TYPE_CHECKING:
     import pandas as pd
 
-PLANNED = "Layout: the planner's best, as none was named and data parallelism alone does not do."
+PLANNED = "Layout: the planner's best: none was named, and dp alone does not do."
 _FORMS = {"long": long_columns, "wide": wide_columns}
 
 

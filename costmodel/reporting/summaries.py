@@ -120,7 +120,7 @@ def estimate_summary(est: Estimate) -> Summary | None:
         ("range", range_text(est)),
         *((name, text) for name, text in below.items() if text),
     ]
-    step_s, shown = float(est.step_time_s), LINES - 2 * bool(est.chosen)
+    step_s, shown = float(est.step_time_s), LINES - 3 * bool(est.chosen)
     lines = [
         [name, format_seconds(spent), f"{spent / step_s:.1%}", holder, format_bytes(memory)]
         for (name, spent), (holder, memory) in zip(
