@@ -80,6 +80,12 @@ class Question:
     framework_values: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     """Default knob values of each recipe's framework, where the jobs have several recipes; else they are in `given`."""
 
+    @property
+    def fixed_switches(self) -> frozenset[str]:
+        """Switches that a search keeps: those of the user, and graphs where a schedule of batches changes what they captured."""
+        graphs = {"cuda_graphs"} if self.file and len(self.file.batches) > 1 else set()
+        return self.user_switches | graphs
+
     def values(self, job: Job) -> dict[str, tuple[float, ...]]:
         """Return the values of every knob for one of the jobs."""
         framework_values = self.framework_values.get(job.recipe.name, {})

@@ -167,7 +167,7 @@ class SwitchSearch:
         """Price every layout that divides, then with other dispatchers the best placements, or all where none fits."""
         for one in tuple(self.variants):
             self._price(one)
-            others = choices_of(one.job, self.request.user_switches) if self.request.search_switches else ()
+            others = choices_of(one.job, self.request.fixed_switches) if self.request.search_switches else ()
             dispatchers = [choice for choice in others if choice.tuned == _DISPATCHER]
             placements = self._best_with_and_without_memory(one) if dispatchers else None
             for choice in dispatchers:
@@ -202,7 +202,7 @@ class SwitchSearch:
             return
         rows = best_placements([self.tally.placements[one.number] for one in with_layouts])
         best = min(with_layouts, key=self._score)
-        choices = choices_of(best.job, self.request.user_switches | {_DISPATCHER})
+        choices = choices_of(best.job, self.request.fixed_switches | {_DISPATCHER})
         shares = self._shares(best, choices, rows)
         combos = combinations(choices, shares)
         min_shares = reduce(np.minimum, (one.share for one in combos))
@@ -318,7 +318,7 @@ def searched_values(question: Question, ladder: tuple[Choice, ...]) -> dict[str,
         knob: ", ".join(value_text(knob, value) for value in values)
         for knob, values in question.values(first).items()
     }
-    for choice in (*choices_of(first, question.user_switches), *ladder) if question.search_switches else ():
+    for choice in (*choices_of(first, question.fixed_switches), *ladder) if question.search_switches else ():
         for name in choice.switches or ("axis_order",):
             own = " ".join(first.axis_order) if name == "axis_order" else first.switches[name]
             value = " ".join(choice.axis_order) or switch_text(choice.switches[name])

@@ -96,6 +96,9 @@ def test_a_plan_runs_every_batch_of_its_files_schedule(tmp_path):
                 cm.NoLayoutError, match="does not divide a batch of the file's schedule, which has 3"
             ):
                 cm.plan(str(script), "16xH100", **asked, tp=1, pp=1)
+            # A graph of the whole iteration holds the micro-batches of one batch.
+            assert "cuda_graphs" not in cm.plan(str(script), "16xH100", tp=2).to_dict()["searched"]
+    assert "cuda_graphs" in cm.plan(**{**SMALL, "gpus": 16}).to_dict()["searched"]
     plain, *scheduled = frames.values()
     assert not broken(plain, 96).any()
     for frame, batches in zip(scheduled, ((8, 20, 96), (8, 52, 96)), strict=True):
