@@ -122,7 +122,7 @@ def simplest(plan: SearchResult) -> str:
 
 
 def by_speed(plan: SearchResult) -> str:
-    """Say how the work is divided over nodes of two kinds, and what the same layout takes with equal parts."""
+    """Say how the work is divided over nodes of two kinds, and what the best takes that a search finds without that."""
     best, mixed = plan.best, plan.best.job.cluster.mixed
     if mixed is None:
         return ""
@@ -137,7 +137,7 @@ def by_speed(plan: SearchResult) -> str:
     jobs = tuple(_with_parts(job, batch=False, layers=False) for job in plan.question.jobs)
     weight, score = plan.question.weight(best.job), _best_score(plan, replace(plan.question, jobs=jobs))
     return (
-        f"{plural(mixed.nodes, 'node')} of {name}: {' and '.join(parts)}; the best with equal parts takes "
+        f"{plural(mixed.nodes, 'node')} of {name}: {' and '.join(parts)}; the best that is found without takes "
         f"{format_seconds(score / weight, 4)} a step ({score / plan.pick_score - 1.0:+.1%})."
     )
 

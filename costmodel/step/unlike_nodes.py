@@ -172,7 +172,8 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     """Return by how much less full GPUs of the larger memory are: all stages are measured against the smaller."""
     placed = step.placed
     mixed, smaller = placed.cluster.mixed, placed.accelerator.memory_bytes
-    if mixed is None or not mixed.more_memory_bytes:
+    # A search asks what is possible were memory without end, and then neither is larger.
+    if mixed is None or not mixed.more_memory_bytes or np.isinf(smaller):
         return []
     stages = _stages(placed)
     on_larger = stages.whole if mixed.more_memory_bytes > 0 else ~(stages.whole | stages.part)

@@ -175,7 +175,7 @@ def test_a_plan_divides_layers_by_speed_and_says_what_that_saves():
         choose=False,
     )
     (said,) = (one for one in found.advice() if "layers by speed" in one)
-    assert "the best with equal parts takes" in said
+    assert "the best that is found without takes" in said
     equal = cm.plan(
         **{**JOB, "global_batch": 64},
         cp=1,
@@ -203,6 +203,11 @@ def test_a_plan_divides_layers_by_speed_and_says_what_that_saves():
     assert cm.plan(**uneven, hw={"mixed": "2:a100"}).num_fit
     with pytest.raises(CostModelError, match="layers not divisible"):
         cm.plan(**uneven)
+    # Nodes of a larger memory too are asked what were possible with memory without end.
+    larger = cm.plan(
+        **{**JOB, "global_batch": 64}, recipe="megatron-core", hw={"mixed": "2:h200"}, choose=False
+    )
+    assert "rank 1 of" in larger.why_not("tp2 pp2 cp1")
     # What is uncertain moves no layer.
     assert found.best.sample(16).step_time_s.shape == (16,)
 
