@@ -85,7 +85,10 @@ def _failures_text(run: TrainingRun) -> str:
     if run.reliability.planned_stops_per_day:
         often += say(", {planned_stops:events} planned", run)
     if run.spare_nodes:
-        often += say(", {spare_nodes:plural hot spare}{star}", run, star=star["spare_nodes"])
+        billed = "" if run.pays_spares else " not billed"
+        often += say(
+            ", {spare_nodes:plural hot spare}{star}{billed}", run, star=star["spare_nodes"], billed=billed
+        )
     return often + (" (*assumed)" if any(star.values()) else "")
 
 

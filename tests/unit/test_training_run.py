@@ -114,7 +114,7 @@ def test_command(capsys):
         assert main(["run", *FLAGS, "--tokens=1e12", *filter(None, [flag])]) == 0
         shown = capsys.readouterr().out
         assert f"at the rates of {rates}" in shown
-        assert "hot spares* (*assumed)" in shown
+        assert "hot spares* not billed (*assumed)" in shown
     assert main(["run", *FLAGS, "--tokens=1e12", "--reliability=llama3", "--spare-nodes=3"]) == 0
     assert "3 hot spares\n" in capsys.readouterr().out
 
