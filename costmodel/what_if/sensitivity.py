@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError
-from costmodel.describe.jobs.job import Change, check_job
+from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.jobs.job import Change, Job, check_job
 from costmodel.describe.jobs.reading import read
 from costmodel.describe.recipe import NUMERIC
 from costmodel.estimates.estimate import Estimate, estimate_job, require_estimate
+from costmodel.interop.assertions.tables import Assertion, broken
 from costmodel.what_if.changes import choice_changes, hardware_changes, number_changes
 
 _LEAST = 1e-9
@@ -126,7 +128,7 @@ def sensitivity(
 
     Notes
     -----
-    A switch may need what the job has not (a kernel, a schedule): then it is among `refused`.
+    A switch may need what the job has not (a kernel, a schedule), or the framework may refuse it: then it is among `refused`.
 
     Examples
     --------
@@ -149,6 +151,7 @@ def sensitivity(
     span = math.log((1.0 + change) / (1.0 - change))
     choices = choice_changes(est.job)
     tell = (lambda done, total: None) if progress is None else progress
+    broken_before = [row for row, _ in _broken(est.job)]
     effects, refused = [], []
     for done, (smaller, larger) in enumerate(zip(less, more, strict=True), start=1):
         effects.append(_effect(est, larger, estimate_job(smaller.job), estimate_job(larger.job), span))
@@ -156,6 +159,8 @@ def sensitivity(
     for done, choice in enumerate(choices, start=len(more) + 1):
         try:
             check_job(choice.job)
+            if newly := [text for row, text in _broken(choice.job) if row not in broken_before]:
+                raise CostModelError(newly[0])
             other = estimate_job(choice.job)
             effects.append(_effect(est, choice, other, other))
         except (CostModelError, KeyError, ZeroDivisionError) as error:
@@ -163,6 +168,12 @@ def sensitivity(
         tell(done, len(more) + len(choices))
     effects.sort(key=lambda effect: -effect.reach)
     return Sensitivity(est, change, tuple(effects), tuple(refused))
+
+
+def _broken(job: Job) -> list[tuple[Assertion, str]]:
+    """Return the assertions of its recipe's framework that a job breaks; none of a framework without a table."""
+    launches = job.recipe.launches
+    return broken(launches.framework, job) if launches and launches.framework in FRAMEWORKS else []
 
 
 def _effect(

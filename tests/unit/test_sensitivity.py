@@ -234,3 +234,20 @@ def test_a_table_lists_what_moves_or_saves_most_and_says_how_many_it_leaves_out(
     reach = sorted(max(one.reach, abs(one.memory_more)) for one in found.effects if one.kind != "switch")
     names = {one.name for one in found.effects if max(one.reach, abs(one.memory_more)) >= reach[-4]}
     assert {row[0] for row in numbers.rows} <= names
+
+
+def test_what_the_framework_refuses_is_no_advice():
+    """Dropless experts wait for the host, which a graph of the whole iteration cannot hold; of a dense model it can."""
+    job = {
+        "cluster": "dgx-h100-ndr",
+        "gpus": 64,
+        "seq_len": 4096,
+        "global_batch": 64,
+        "recipe": "megatron-core",
+    }
+    experts = cm.sensitivity(cm.estimate(model="mixtral-8x7b", layout="tp2 ep8", **job))
+    (why,) = (why for switch, why in experts.refused if switch == "cuda_graphs=true")
+    assert "wait for the host" in why
+    assert "cuda_graphs" not in {one.name for one in experts.effects}
+    dense = cm.sensitivity(cm.estimate(model="llama3-8b", layout="tp2", **job))
+    assert "cuda_graphs" in {one.name for one in dense.effects}
