@@ -344,7 +344,7 @@ def _best_placements(part: PricedSlab, score: Array, before: Columns | None) -> 
     first = np.unique(part.slab.number[order], return_index=True)[1]
     best = order[np.sort(first)[:MAX_PLACEMENTS]]
     new = rows_of(part, layout[best] * count + best, least[best])
-    return new if before is None else best_placements([before, new])
+    return new if before is None else best_placements([before, new], MAX_PLACEMENTS)
 
 
 def best_placements(found: Sequence[Columns], most: int = MAX_PLACEMENTS) -> Columns:

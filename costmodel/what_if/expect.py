@@ -105,7 +105,7 @@ def read_expected(text: str, *, whole_run: bool = False) -> list[Expected]:
 
     Examples
     --------
-    >>> [(one.name, one.way, one.bound) for one in read_expected("step_time<7s, mfu >= 40%")]
+    >>> [(one.name, one.comparison, one.bound) for one in read_expected("step_time<7s, mfu >= 40%")]
     [('step_time', '<', 7.0), ('mfu', '>=', 0.4)]
     """
     known = {**_OF_A_STEP, **(_OF_A_RUN if whole_run else {})}

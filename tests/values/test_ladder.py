@@ -47,7 +47,7 @@ def test_what_the_user_named_is_no_rung():
 def test_neighbours_of_a_rung():
     question = make_question(**DENSE)
     ladder = recompute_ladder(question, question.jobs[0])
-    assert adjacent_rungs(ladder, ()) == ()
+    assert adjacent_rungs(ladder, ()) == ladder[:1]
     assert adjacent_rungs(ladder, ladder[:1]) == ladder[1:2]
     assert adjacent_rungs(ladder, (ladder[1],)) == (ladder[0], ladder[2])
     assert adjacent_rungs(ladder, ladder[-1:]) == (ladder[-2],)
