@@ -85,7 +85,7 @@ def fabric(
     if not skip_bad:
         _refuse(log.problems)
     for problem in log.problems:
-        typer.echo(f"Warning: {problem}", err=True)
+        typer.echo(one_line(f"Warning: {problem}"), err=True)
     found = cm.calibrate.fabric(
         log,
         cluster=cluster or cm.DEFAULT_CLUSTER,

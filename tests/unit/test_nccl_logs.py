@@ -245,3 +245,8 @@ def test_an_algorithm_that_the_log_forces_is_priced_where_it_applies(tmp_path, s
     (sweep,) = read_log(write(tmp_path, log(good_rows(ranks=ranks), head=head))).sweeps
     run = sweep_run(sweep, CLUSTER)
     assert run.algorithm == algorithm
+
+
+def test_a_name_of_two_lines_is_warned_of_in_one(capsys):
+    assert main(["observed", "calibrate", "fabric", "a\nb", "--skip-bad-lines"]) == 2
+    assert capsys.readouterr().err == "Warning: a b: no such file\nError: calibrate: no sweeps to fit\n"
