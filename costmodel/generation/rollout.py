@@ -65,8 +65,8 @@ class Lengths:
 
     @property
     def mean_age(self) -> float:
-        """Tokens that an answer in progress has so far, at a random moment: E[l^2] / (2 E[l]). [-]"""
-        return float((self._sample**2).mean() / (2.0 * self._sample.mean()))
+        """Tokens that an answer in progress has so far, at a random moment. [-]"""
+        return float(self.age_of_remaining(0.0))
 
     @cached_property
     def remaining(self) -> Lengths:
@@ -77,6 +77,16 @@ class Lengths:
         at = np.linspace(0.0, self.longest, 513)
         beyond = np.array([np.maximum(self._sample - t, 0.0).mean() for t in at]) / self.mean
         return Lengths(np.asarray(1.0 - beyond), at)
+
+    def age_of_remaining(self, steps: ArrayLike, oldest: float = np.inf) -> Array:
+        r"""Return the tokens that answers had at a random moment, of those still in progress so many steps later. [-]
+
+        Age and residual life have the joint density :math:`f(a + r) / E[l]`. With no age beyond :math:`o` the mean is
+        :math:`(E[((l - t)^+)^2] - E[((l - t - o)^+)^2]) / (2 E[(l - t)^+])`.
+        """
+        beyond = np.maximum(self._sample - np.asarray(steps, dtype=np.float64)[..., None], 0.0)
+        older = np.maximum(beyond - oldest, 0.0)
+        return np.asarray((beyond**2 - older**2).mean(axis=-1) / np.maximum(2.0 * beyond.mean(axis=-1), 1e-9))
 
     def after(self, prompt_len: float) -> Lengths:
         """Return the lengths with a prompt of so many tokens in front."""
@@ -194,13 +204,20 @@ def rollout_spans(
         return _drain(lengths, samples, prompt, of_all=max(of_all, samples))
     left = lengths.remaining
     queued_tokens = max(samples * lengths.mean - running * left.mean, 0.0)
-    steps, context = queued_tokens / running, prompt + lengths.mean_age
-    # Older by its age than its own steps say: what is left was begun before.
-    drained = _drain(left, running, prompt + lengths.mean - left.mean, of_all=running)
+    steps = queued_tokens / running
+    drained = _drain(left, running, prompt, of_all=running)
+    # What is left was begun before the drain, and after the rollout.
+    drained = drained._replace(
+        context=drained.context + lengths.age_of_remaining(drained.context - prompt, steps)
+    )
+    if not steps:
+        return drained
+    # Every token is decoded at its own place in its answer: that gives the context while answers queue.
+    held = (queued_tokens + drained.tokens) * (prompt + lengths.mean_age)
+    held -= float((drained.steps * drained.batch * drained.context).sum())
+    context = max(held / queued_tokens, prompt)
     return Spans(
-        np.concatenate([[steps], drained.steps]),
-        np.concatenate([[running], drained.batch]),
-        np.concatenate([[context], drained.context]),
+        *(np.insert(each, 0, first) for each, first in zip(drained, (steps, running, context), strict=True))
     )
 
 

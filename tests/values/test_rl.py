@@ -84,19 +84,25 @@ def test_measured_lengths_and_quantiles_keep_what_they_were_given():
 # --- rollout ---------------------------------------------------------------------------------
 
 
-def simulated(lengths, places, step_s):
-    """Decode token by token: as many run as there are places, the next one begins when one ends."""
-    waiting, running, clock = list(lengths), [], 0.0
-    done = 0
+def simulated(lengths, places, step_s, prompt):
+    """Decode token by token: as many run as there are places, the next one begins when one ends.
+
+    Returns the seconds, and the tokens in the caches times steps, of all steps and of those after the queue is empty.
+    """
+    waiting, running, clock, done = list(lengths), [], 0.0, 0
+    held, left = np.zeros(2), np.zeros(2)
     while waiting or running:
         while waiting and len(running) < places:
-            heapq.heappush(running, done + waiting.pop())
-        steps = running[0] - done
+            heapq.heappush(running, (done + waiting.pop(), done))
+        steps = running[0][0] - done
         clock += steps * step_s(len(running))
-        done = running[0]
-        while running and running[0] <= done:
+        tokens = sum(prompt + done - begun + steps / 2 for _, begun in running)
+        held += steps * np.array([tokens, len(running)])
+        left += steps * np.array([tokens, len(running)]) * (not waiting)
+        done = running[0][0]
+        while running and running[0][0] <= done:
             heapq.heappop(running)
-    return clock
+    return clock, held[0] / held[1], left[0] / left[1]
 
 
 @pytest.mark.parametrize(("mean", "longest"), [(1000, 4000), (3200, 4000), (1500, 8000)])
@@ -107,14 +113,20 @@ def test_the_closed_form_drains_as_the_simulation_does(mean, longest):
     def step_s(batch):
         return 0.006 + 9e-5 * batch
 
-    for samples, places in ((64, 999), (1024, 9999), (1024, 256), (1024, 700), (300, 128)):
+    for samples, places in ((64, 999), (1024, 9999), (1024, 256), (1024, 700), (300, 128), (2000, 100)):
         spans = rollout_spans(lengths, samples, places, 100.0)
         mine = float((spans.steps * step_s(spans.batch)).sum())
         runs = [
-            simulated(np.ceil(lengths.quantile(rng.random(samples))), places, step_s)
+            simulated(np.ceil(lengths.quantile(rng.random(samples))), places, step_s, 100.0)
             for _ in range(12 if samples > 100 else 60)
         ]
-        assert mine == pytest.approx(np.mean(runs), rel=0.06), (samples, places)
+        seconds, context, drained = np.mean(runs, axis=0)
+        assert mine == pytest.approx(seconds, rel=0.06), (samples, places)
+        weights = spans.steps * spans.batch
+        assert np.average(spans.context, weights=weights) == pytest.approx(context, rel=0.05), places
+        if places < samples:
+            last = np.average(spans.context[1:], weights=weights[1:])
+            assert last == pytest.approx(drained, rel=0.05), (samples, places)
 
 
 def test_a_rollout_by_hand():
@@ -126,9 +138,8 @@ def test_a_rollout_by_hand():
     two_rounds = rollout_spans(equal, 8.0, 4.0, 20.0)
     assert two_rounds.tokens == pytest.approx(800.0, rel=0.01)
     assert float(two_rounds.steps.sum()) == pytest.approx(200.0, rel=0.2)
-    # Where the last ones begin, those under way have half of their tokens, behind the prompt.
-    begun = two_rounds.context[1] - two_rounds.steps[1] / 2
-    assert begun == pytest.approx(20 + 50, abs=1.0)
+    # Where the last ones begin, those under way have half of their tokens, behind the prompt; half way on, three quarters.
+    assert two_rounds.context[1] == pytest.approx(20 + 50 + two_rounds.steps[1] / 4, abs=1.0)
     # With k of n answers twice as long, the rest of the step runs k of them.
     two = measured_lengths([100.0] * 500 + [200.0] * 500)
     spans = rollout_spans(two, 64.0, 64.0, 0.0)
