@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import LayoutError
 from costmodel.base.words import DEVICE, errors_with_device_name
-from costmodel.describe.jobs.fields import PLACE_FIELDS
+from costmodel.describe.jobs.fields import PLACE_FIELDS, shows
 from costmodel.describe.jobs.job import expand_layout
-from costmodel.describe.jobs.keywords import JobKeywords, shows
 from costmodel.describe.jobs.layout import place_groups, require_ranks
 from costmodel.describe.jobs.merge import placement
 from costmodel.describe.jobs.reading import keywords
@@ -214,7 +213,7 @@ class MeshTable(Answer):
 
 
 @shows(PLACE_FIELDS)
-def mesh(**placed: Unpack[JobKeywords]) -> MeshTable:
+def mesh(**placed: Any) -> MeshTable:
     """Place the axes of a layout on a cluster; needs no model.
 
     Parameters

@@ -12,12 +12,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError, ModelConfigError, choices_hint
 from costmodel.base.yaml_files import MOST_CHARACTERS, parse_mapping, read_mapping
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, REQUIRED, RL_FIELDS
-from costmodel.describe.jobs.keywords import ReadKeywords
 from costmodel.describe.jobs.merge import merge_jobs, read_job_text
 from costmodel.describe.jobs.merge import read_job as read_job_file
 from costmodel.describe.jobs.reading import keywords
@@ -170,7 +169,7 @@ _BESIDE = ("env", "allow_source", "vocab_size", "collective", "ranks", "nodes")
 """What a file may leave to its surroundings that is no field of a job."""
 
 
-def read(path: str | Path, kind: str = "", **given: Unpack[ReadKeywords]) -> Imported:
+def read(path: str | Path, kind: str = "", **given: Any) -> Imported:
     """Read a file of another program: a launch script, a configuration, a model, a log.
 
     Parameters
@@ -197,7 +196,7 @@ def read(path: str | Path, kind: str = "", **given: Unpack[ReadKeywords]) -> Imp
     return read_file(read_text(path), kind, **given)
 
 
-def read_file(file: TextFile, kind: str = "", **given: Unpack[ReadKeywords]) -> Imported:
+def read_file(file: TextFile, kind: str = "", **given: Any) -> Imported:
     """Read a file of another program whose text is at hand; see `read`."""
     beside = {name: value for name, value in given.items() if name in _BESIDE}
     requested = keywords(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,9 @@ from costmodel.describe.jobs.fields import (
     RUN_FIELDS,
     Field,
     names,
+    shows,
 )
 from costmodel.describe.jobs.job import BALANCED, job_of
-from costmodel.describe.jobs.keywords import GenerateKeywords, JobKeywords, RunKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import merge_jobs, names_no_degree, unnamed, usual_batch
 from costmodel.describe.jobs.positional import file_and_keywords
@@ -156,7 +156,7 @@ def estimate(
     model_or_job: str | Path | Model | None = None,
     machine: str | Cluster | None = None,
     /,
-    **named: Unpack[JobKeywords],
+    **named: Any,
 ) -> Estimate:
     """Price one training step of a job.
 
@@ -238,7 +238,7 @@ def run(
     /,
     *,
     changes: Mapping[str, Any] | None = None,
-    **named: Unpack[RunKeywords],
+    **named: Any,
 ) -> TrainingRun:
     """Price a whole training run; or solve for how far to train, or on how many GPUs.
 
@@ -325,7 +325,7 @@ def generate(
     model_or_job: str | Path | Model | None = None,
     machine: str | Cluster | None = None,
     /,
-    **fields: Unpack[GenerateKeywords],
+    **fields: Any,
 ) -> Generation:
     """Price a batch of prompts that an inference engine answers.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from costmodel.base.version import __version__
 from costmodel.base.words import chance_text, common_device
 from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.jobs.fields import PLAN_FIELDS
-from costmodel.describe.jobs.keywords import PlanKeywords, shows
+from costmodel.describe.jobs.fields import PLAN_FIELDS, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.positional import file_and_keywords
 from costmodel.describe.jobs.short_form import job_file_text
@@ -303,7 +302,7 @@ def plan(
     job: JobFile | str | Path | Mapping[str, Any] | None = None,
     num_candidates: int = MAX_KEPT,
     progress: Progress | None = None,
-    **options: Unpack[PlanKeywords],
+    **options: Any,
 ) -> Plan:
     """Find the best layout of a job by pricing every one that divides.
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, NoLayoutError, NothingFitsError, shown
@@ -17,9 +17,8 @@ from costmodel.base.version import __version__
 from costmodel.base.yaml_files import document_text
 from costmodel.bill.quantity import Figure
 from costmodel.describe.hardware.cluster import Cluster
-from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS, names
+from costmodel.describe.jobs.fields import JOB_FIELDS, RL_FIELDS, names, shows
 from costmodel.describe.jobs.job import expand_layout
-from costmodel.describe.jobs.keywords import RLKeywords, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import RL_SECTION, names_no_degree, read_job_text
 from costmodel.describe.jobs.reading import keywords, read
@@ -227,7 +226,7 @@ def estimate_rl(
     model_or_job: str | Path | Model | None = None,
     machine: str | Cluster | None = None,
     /,
-    **job: Unpack[RLKeywords],
+    **job: Any,
 ) -> RLEstimate:
     """Price one step of reinforcement learning: answers are generated, scored and trained on.
 
@@ -274,7 +273,7 @@ def plan_rl(
     model_or_job: str | Path | Model | None = None,
     machine: str | Cluster | None = None,
     /,
-    **job: Unpack[RLKeywords],
+    **job: Any,
 ) -> RLPlan:
     """Find the split of the GPUs between training and generation, and the layouts of both halves.
 
@@ -407,7 +406,7 @@ def run_rl(
     /,
     *,
     steps: int | str | None = None,
-    **job: Unpack[RLKeywords],
+    **job: Any,
 ) -> RLRun:
     """Price so many steps of reinforcement learning: days, GPU-hours and dollars.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from costmodel.base.answer import Answer
 from costmodel.base.errors import CostModelError, LayoutError, NoLayoutError, shown
@@ -25,9 +25,8 @@ from costmodel.base.version import __version__
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
-from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, SWEEP_FIELDS, names
+from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, SWEEP_FIELDS, names, shows
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER, default_recipe
-from costmodel.describe.jobs.keywords import PlanKeywords, shows
 from costmodel.describe.jobs.reading import keywords, read, require_complete
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.frame import wide_columns
@@ -183,7 +182,7 @@ def sweep(
     samples: int = 0,
     seed: int = 0,
     progress: Progress | None = None,
-    **grid: Unpack[PlanKeywords],
+    **grid: Any,
 ) -> Sweep:
     """Plan every point of a sweep, on this core or on an executor.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,7 @@ from costmodel.base.numbers import place_of, quantiles
 from costmodel.base.version import __version__
 from costmodel.base.words import common_device
 from costmodel.bill.formula import names_of
-from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names
-from costmodel.describe.jobs.keywords import JobKeywords, shows
+from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names, shows
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import keywords, read
@@ -377,7 +376,7 @@ def runs(*priced: TrainingRun, labels: Sequence[str] = ()) -> Runs:
 
 
 @shows(JOB_FIELDS)
-def vary(values: Sequence[str], **job: Unpack[JobKeywords]) -> dict[str, Estimate]:
+def vary(values: Sequence[str], **job: Any) -> dict[str, Estimate]:
     """Price a job with every combination of other values of fields or switches.
 
     Parameters

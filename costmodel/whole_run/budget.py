@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,8 @@ from costmodel.describe.factors import bits_of, draw, factor_name, inherited_fac
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.prices import price_note, with_price
-from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD
+from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, shows
 from costmodel.describe.jobs.job import precision_on
-from costmodel.describe.jobs.keywords import RunKeywords, shows
 from costmodel.describe.jobs.reading import keywords, read_all
 from costmodel.describe.models.model_families import LARGEST, SMALLEST, dense_model
 from costmodel.describe.models.model_files import load_model
@@ -212,7 +211,7 @@ def serving(
 
 
 @shows(BUDGET_FIELDS)
-def budget(**fields: Unpack[RunKeywords]) -> Budget:
+def budget(**fields: Any) -> Budget:
     """Say what model to train on how many tokens for a budget.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from costmodel.base.numbers import divisors
 from costmodel.base.units import format_days, format_seconds
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, RUN_FIELDS, names
 from costmodel.describe.jobs.job import expand_layout, job_of, layout_of_job, run_tokens
-from costmodel.describe.jobs.keywords import RunKeywords
 from costmodel.describe.jobs.reading import keywords, read, read_all, require_complete
 from costmodel.describe.reliability import Reliability
 from costmodel.estimates.estimate import estimate, estimate_job
@@ -23,7 +22,7 @@ _PROBE_TOKENS = 1e12
 """Days and dollars are in proportion to tokens, so any number tells how far a budget reaches."""
 
 
-def run(*, changes: Mapping[str, Any] | None = None, **fields: Unpack[RunKeywords]) -> TrainingRun:
+def run(*, changes: Mapping[str, Any] | None = None, **fields: Any) -> TrainingRun:
     """Price a whole training run of the layout that is named; see `costmodel.planning.entry.run`."""
     given = keywords(fields, (*JOB_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"]), who="run")
     tokens, dollars, days = (

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from costmodel.base.answer import Answer
 from costmodel.bill.quantity import Figure
-from costmodel.describe.jobs.fields import JOB_FIELDS, RUN_FIELDS
-from costmodel.describe.jobs.keywords import RunKeywords, shows
+from costmodel.describe.jobs.fields import JOB_FIELDS, RUN_FIELDS, shows
 from costmodel.describe.jobs.reading import keywords
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.record import SCHEMA_VERSION
@@ -187,7 +186,7 @@ def _watched(times: StepTimes, est: Estimate, run_options: Mapping[str, Any]) ->
 
 
 @shows((*JOB_FIELDS, *RUN_FIELDS))
-def watch(log: str | Path | Iterable[str | Path], **fields: Unpack[RunKeywords]) -> Watch:
+def watch(log: str | Path | Iterable[str | Path], **fields: Any) -> Watch:
     """Hold the steps of a training log against the estimate of its job.
 
     Parameters
@@ -209,7 +208,7 @@ def watch(log: str | Path | Iterable[str | Path], **fields: Unpack[RunKeywords])
 class Watcher:
     """Looks at a log again and again as it grows, through rotation and truncation."""
 
-    def __init__(self, log: str | Path, **fields: Unpack[RunKeywords]) -> None:
+    def __init__(self, log: str | Path, **fields: Any) -> None:
         self._est, self._options = _job_and_options(fields)
         band_of(self._est)
         self._follower = LogFollower(log)

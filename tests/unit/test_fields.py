@@ -16,7 +16,6 @@ from costmodel.base.units import parse_number, read_quantity
 from costmodel.cli import main
 from costmodel.cli.options import complete
 from costmodel.describe.hardware.profile_schema import memory_problem
-from costmodel.describe.jobs import keywords as typed
 from costmodel.describe.jobs.fields import (
     BUDGET_FIELDS,
     FIELD,
@@ -70,20 +69,6 @@ TAKES = {
     "budget": BUDGET_FIELDS,
     "mesh": PLACE_FIELDS,
 }
-
-
-def test_typed_keywords_are_the_table():
-    def held(fields):
-        return {name for field in fields for name in (field.name, *field.aliases)}
-
-    layout = (FIELD["gpus"], *(field for field in LAYOUT_FIELDS if field.name != "dp"))
-    solved = tuple(field for field in FIELDS if field.group in ("run", "solve"))
-    assert {*typed.LayoutKeywords.__annotations__} == held(layout)
-    assert {*typed.JobKeywords.__annotations__} == held(JOB_FIELDS)
-    assert {*typed.PlanKeywords.__annotations__} == held(SWEEP_FIELDS)
-    assert {*typed.RunKeywords.__annotations__} == held((*JOB_FIELDS, *solved, *BUDGET_FIELDS))
-    beside = {"allow_source", "env", "vocab_size", "collective", "ranks", "nodes"}
-    assert {*typed.ReadKeywords.__annotations__} == held(JOB_FIELDS) | beside
 
 
 def test_every_call_shows_its_fields_and_asks_what_an_unknown_one_was_meant_to_be():

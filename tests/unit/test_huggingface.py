@@ -326,7 +326,7 @@ def test_widths_of_a_published_pattern():
         ("hrm_text", {"vocab_size": None}, "x: missing 'vocab_size', which model_type 'hrm_text' needs"),
         ("hrm_text", {"hidden_size": "wide"}, "hidden_size: expected a whole number"),
         ("hrm_text", {"intermediate_size": [96, 96, 96, 80]}, "intermediate_size: expected a number"),
-        ("axk1", {"num_hidden_layers": -1}, "num_hidden_layers: expected a whole number"),
+        ("longcat_flash", {"num_layers": -1}, "num_layers: expected a whole number"),
         ("hrm_text", {"num_attention_heads": 0, "head_dim": None}, "a size of 0 cannot be counted"),
         ("falcon_mamba", {"state_size": 0.3}, "state_size: expected a whole number"),
         (

@@ -8,8 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from costmodel.base.errors import DataError
-from costmodel.describe.jobs.fields import FIELD
-from costmodel.describe.jobs.keywords import shows
+from costmodel.describe.jobs.fields import FIELD, shows
 from costmodel.describe.odds import FitOdds, KnownOdds, odds
 from costmodel.describe.site import Site, load_site, make_belief, site_text
 

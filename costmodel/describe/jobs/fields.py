@@ -9,16 +9,18 @@ Nothing heavy is imported here: ``costmodel --help`` is made from this table.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from costmodel.base.csv_text import read_rows
 from costmodel.base.errors import choices_hint, near_hint
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.optimizers import OPTIMIZERS
 
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 ANY_FRAMEWORK = "any"
 """The framework that launches everything."""
 
@@ -264,3 +266,25 @@ def known_words(name: str) -> tuple[str, ...]:
             return tuple(f"{each}=" for each in NUMBERS)
         case _:
             return FIELD[name].words
+
+
+def shows(fields: Iterable[Field], *, searched: bool = False) -> Callable[[_Call], _Call]:
+    """Give a call the names and defaults of its ``**keywords``; `searched` shows no default of what a search turns."""
+
+    def default(field: Field) -> object:
+        if field.required:
+            return inspect.Parameter.empty  # the mark of a keyword that must be given
+        return None if searched and field.tuned else field.default
+
+    def decorate(call: _Call) -> _Call:
+        signature = inspect.signature(call)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default(field))
+            for field in fields
+            if field.name not in signature.parameters
+        ]
+        setattr(call, "__signature__", signature.replace(parameters=[*own, *more]))  # noqa: B010
+        return call
+
+    return decorate

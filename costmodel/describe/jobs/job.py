@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.hardware.prices import with_mixed_price, with_price
 from costmodel.describe.hardware.slices import parse_slice, slice_text, sliced
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LAYOUT_FIELDS, names
-from costmodel.describe.jobs.keywords import JobKeywords
 from costmodel.describe.jobs.layout import (
     Layout,
     first_of,
@@ -140,7 +139,7 @@ def default_recipe(cluster: Cluster) -> str:
     return cluster.accelerator.software.recipe or DEFAULT_RECIPE
 
 
-def make_job(*, check: bool = True, **fields: Unpack[JobKeywords]) -> Job:
+def make_job(*, check: bool = True, **fields: Any) -> Job:
     """Check and complete a job; see `costmodel.estimate` for the keywords."""
     return job_of(fields, who="job", check=check)
 

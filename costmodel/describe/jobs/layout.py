@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,6 @@ from costmodel.bill.formula import evaluate
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.slices import slice_text
 from costmodel.describe.jobs.fields import DEGREES, FIELD, LAYOUT_FIELDS
-from costmodel.describe.jobs.keywords import LayoutKeywords
 from costmodel.describe.jobs.reading import keywords, read, read_array
 from costmodel.physics.network.mesh import Mesh, build_mesh, lies_in_boxes, split_group
 from costmodel.physics.pipeline.schedules import schedule_code
@@ -76,7 +75,7 @@ class Layout:
         return np.broadcast_shapes(*(getattr(self, f.name).shape for f in fields(self)))
 
 
-def make_layout(**choices: Unpack[LayoutKeywords]) -> Layout:
+def make_layout(**choices: Any) -> Layout:
     """Build a `Layout` from numbers, names or arrays of them, under the names of `LAYOUT_FIELDS`.
 
     Without a schedule, one stage runs none, several run 1F1B, and several with virtual stages

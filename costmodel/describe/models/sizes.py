@@ -21,7 +21,7 @@ from costmodel.describe.models.huggingface_wrappers import language_model
 from costmodel.describe.models.model import Tower
 
 _COUNTED = (
-    *("cross_attention_layers", "languages", "per_layer_config"),
+    *("languages", "per_layer_config"),
     *("deepstack_visual_indexes", "fullatt_block_indexes", "outer_vision_feature_layer"),
 )
 """Keys of which a formula needs how many there are; another list is no number."""
