@@ -2,8 +2,8 @@
 
 Forms: ``MODEL_ARGS`` of NVIDIA/Megatron-LM d98e8a64 (``tests/functional_tests/test_cases/*/model_config.yaml``) and
 ``--yaml-cfg`` (``megatron/training/yaml_arguments.py``); NVIDIA/NeMo 1; ``run_config.yaml`` of
-NVIDIA-NeMo/Megatron-Bridge; AMD-AGI/Primus (``examples/megatron/configs``); and EleutherAI/gpt-neox. Where a key of
-theirs is not named as the flag, the flag's row in ``keys/megatron.yaml`` has it.
+NVIDIA-NeMo/Megatron-Bridge; and AMD-AGI/Primus (``examples/megatron/configs``). Where a key of theirs is not named as
+the flag, the flag's row in ``keys/megatron.yaml`` has it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import shown
-from costmodel.describe.models.model import MOST_LAYERS, Model
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.interpolation import resolved
-from costmodel.interop.keys import Flags, Values, flag_of, key_table, matches, unknown_keys
+from costmodel.interop.keys import Flags, flag_of, matches, unknown_keys
 from costmodel.interop.megatron_job import MEGATRON, read_flags
 from costmodel.interop.text_file import TextFile, parse_yaml, table_in
-from costmodel.interop.tuning import take_bridge_tuning, take_tuning
+from costmodel.interop.tuning import take_bridge_tuning
 
 _NEGATED: Mapping[str, str] = MEGATRON.more["negated"]
 _CONFIGS: Mapping[str, str] = MEGATRON.more["configs"]
@@ -78,75 +76,6 @@ def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
     return draft.answer()
 
 
-def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a configuration of neuronx-distributed-training: NeMo's model beside a ``distributed_strategy``."""
-    raw = resolved(_yaml(file))
-    model, trainer, data = dict(table_in(raw, "model")), table_in(raw, "trainer"), table_in(raw, "data")
-    layout, precision = dict(table_in(raw, "distributed_strategy")), table_in(raw, "precision")
-    experts = table_in(model, "moe")
-    aligned = table_in(raw, "model_alignment_strategy")
-    for key, strategy in (
-        ("model_alignment_strategy", aligned),
-        ("data.alignment_strategy", table_in(data, "alignment_strategy")),
-    ):
-        if other := sorted(set(strategy) - {"sft", "peft"}):
-            raise FrameworkConfigError(f"{key}.{other[0]}: is not supported (sft and peft are)")
-    kinds = MEGATRON.more["neuronx"]["precisions"]
-    kind = str(precision.get("type", "mixed_precision"))
-    if kind not in kinds:
-        raise FrameworkConfigError(f"precision.type: expected one of {', '.join(kinds)}, got {shown(kind)}")
-    if "model_config" in model and "num_attention_heads" not in model:
-        if given.get("model") is None:
-            raise FrameworkConfigError(
-                f"model.model_config: the model is in {shown(model['model_config'])}; give it by --model config.json"
-            )
-        model = {key: value for key, value in model.items() if key not in ("num_layers", "hidden_size")}
-    flat = {
-        key: value for key, value in model.items() if key not in ("moe", "optim", "fusions", "sliding_window")
-    } | {
-        "micro_batch_size": data.get("micro_batch_size"),
-        "global_batch_size": data.get("global_batch_size"),
-        "encoder_seq_length": data.get("seq_length") or model.get("encoder_seq_length"),
-        "use_distributed_optimizer": bool(layout.pop("zero1", False)),
-        "bf16": kinds[kind] == "bf16",
-        "nnodes": trainer.get("num_nodes"),
-        "nproc_per_node": trainer.get("devices"),
-        "max_steps": trainer.get("max_steps"),
-        "add_bias_linear": model.get("has_bias") is not False,
-        "num_moe_experts": experts.get("num_experts"),
-        "moe_router_topk": experts.get("top_k"),
-        "moe_expert_capacity_factor": None if experts.get("dropless") else experts.get("capacity_factor"),
-        "moe_layer_freq": experts.get("frequency", 1) if experts else None,
-        "window_size": [model["sliding_window"] - 1, 0] if type(model.get("sliding_window")) is int else None,
-        **layout,
-    }
-    if raw.get("model_source") == "hf":  # its modeling files drop nothing
-        flat = {"attention_dropout": 0.0, "hidden_dropout": 0.0, **flat}
-    requested = {"recipe": "neuronx-distributed", **given}
-    draft = of_configuration(flat, table_in(data, "tokenizer"), file, requested)
-    # What its files have no key for is the recipe's, and not Megatron-LM's default.
-    kept = {"dropout", "moe_capacity_factor", *(given.get("switches") or {})}
-    draft.job["switches"] = {name: value for name, value in draft["switches"].items() if name in kept}
-    draft.ignored += _beside("neuronx", {**raw, "moe": experts, "optim": table_in(model, "optim")})
-    draft.put_optimizer(str(table_in(model, "optim").get("name", "adamw")).removesuffix("_fp32OptState"))
-    if adapters := table_in(aligned, "peft"):
-        take_tuning(Values(key_table("trainers"), adapters), "lora", draft)
-    if kind == "bf16SR":
-        draft.put_switches({"master_weights_bytes": 0})
-    elif kind == "autocast":
-        draft.warnings.append(
-            "precision.type autocast: parameters stay in fp32; priced in bf16 beside fp32 main weights"
-        )
-    recomputed = model.get("activations_checkpoint_recompute")
-    if model.get("activations_checkpoint_recompute_mlp") or (recomputed or ["CoreAttention"]) != [
-        "CoreAttention"
-    ]:
-        draft.warnings.append(
-            f"activations_checkpoint_recompute {shown(recomputed)}: priced as core attention"
-        )
-    return draft.answer()
-
-
 def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
     """Read ``run_config.yaml`` of Megatron-Bridge, which NeMo 2 writes beside its checkpoints too."""
     raw = _yaml(file)
@@ -200,67 +129,6 @@ def read_primus(file: TextFile, given: Mapping[str, Any]) -> Imported:
         f"primus: the presets {chosen.get('config')} and {named} are not beside it: their values are unread"
     )
     return draft.answer()
-
-
-def read_neox(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read a configuration of GPT-NeoX."""
-    raw = {key.replace("-", "_"): value for key, value in _yaml(file).items()}
-    flat: dict[str, Any] = dict(raw)
-    flat["zero_stage"] = table_in(raw, "zero_optimization").get("stage", 0)
-    for name, word in (("fp16", "fp16"), ("bf16", "bfloat16")):
-        flat[name] = bool(table_in(raw, name).get("enabled")) or raw.get("precision") == word
-    if raw.get("checkpoint_activations"):
-        flat["recompute_granularity"], flat["recompute_method"] = "full", "uniform"
-    flat["share_embeddings_and_output_weights"] = not raw.get("no_weight_tying", False)
-    if raw.get("mlp_type") == "llama" or raw.get("activation") == "swiglu":
-        flat["swiglu"], flat["bias"] = True, raw.get("use_bias_in_mlp", True) is not False
-    flat["group_query_attention"] = bool(raw.get("num_kv_heads"))
-    flat |= _neox_experts(raw)
-    sizes = (
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-        "model_parallel_size",
-        "pipe_parallel_size",
-    )
-    for key in sizes:
-        if type(raw.get(key) or 1) is not int or (raw.get(key) or 1) < 0:
-            raise FrameworkConfigError(f"{key}: expected a whole number above 0, got {shown(raw[key])}")
-    micro, steps, tp, pp = (int(raw.get(key) or 1) for key in sizes)
-    if not raw.get("train_batch_size") and raw.get(sizes[0]) and given.get("gpus"):
-        flat["train_batch_size"] = micro * steps * max(1, given["gpus"] // (tp * pp))
-    kept = {flag: value for flag, value in _flags_of(flat).items() if flag in _READ}
-    draft = read_flags(Flags({**kept, "--deepspeed": True}), given, name=_stem(file))
-    words = MEGATRON.more["neox"]
-    draft.ignored += _unread(raw, f"{words['read']} {words['irrelevant']}")
-    engine: dict[str, Any] = {
-        part: raw[part] for part in ("fp16", "bf16", "zero_optimization", "optimizer") if part in raw
-    }
-    draft.ignored += Values(key_table("deepspeed"), engine).unknown()
-    draft.put_optimizer(str(table_in(raw, "optimizer").get("type") or "adam"))
-    model = draft["model"]
-    if raw.get("gpt_j_residual") and isinstance(model, Model):
-        # Attention and MLP side by side, each behind a norm of its own unless they share one.
-        beside = {"parallel_block": True, "norms_per_layer": 1 if raw.get("gpt_j_tied") else 2}
-        draft.job["model"] = model.model_copy(update=beside)
-    return draft.answer()
-
-
-def _neox_experts(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how many experts which layers have: every n-th from the first on, where no other number is chosen.
-
-    Since megablocks the keys are ``moe_num_experts`` and ``moe_expert_interval`` (1); before, ``num_experts`` and
-    ``expert_interval`` (2).
-    """
-    new = "moe_num_experts" in raw
-    experts, layers = raw.get("moe_num_experts") or raw.get("num_experts") or 1, raw.get("num_layers")
-    every = raw.get("moe_expert_interval") or raw.get("expert_interval") or (1 if new else 2)
-    if not all(type(number) is int and number > 0 for number in (experts, layers, every)) or experts == 1:
-        return {}
-    return {
-        "num_experts": experts,
-        "moe_router_topk": raw.get("moe_top_k") or 1,
-        "moe_layer_freq": [int(layer % every == 0) for layer in range(min(int(layers or 0), MOST_LAYERS))],
-    }
 
 
 def of_configuration(

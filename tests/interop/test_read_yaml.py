@@ -8,20 +8,6 @@ from costmodel.base.errors import CostModelError
 from costmodel.interop.interpolation import resolved
 from costmodel.interop.reading import read as read_file
 from costmodel.interop.text_file import TextFile, decoded, encoding_of, read_text
-from costmodel.step.anatomy.params import num_params
-
-NEOX = """
-{
-  # braces and comments
-  "pipe-parallel-size": 2,
-  "model-parallel-size": 2,
-  "num-layers": 16, "hidden-size": 2048, "num-attention-heads": 16,
-  "seq-length": 2048, "max-position-embeddings": 2048,
-  "norm": "layernorm", "pos-emb": "rotary", "no-weight-tying": true,
-  "zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
-  "checkpoint-activations": true, "fp16": {"enabled": true}
-}
-"""
 
 
 def written(tmp_path, text, name="run.yaml"):
@@ -47,15 +33,6 @@ def test_interpolation():
     ):
         raw = {"top": 7, "part": {"a": 3, "b": "${multiply:1, 5}", "value": value}}
         assert resolved(raw)["part"] == {"a": 3, "b": 5, "value": meant}
-
-
-def test_gpt_neox_in_braces_with_comments(tmp_path):
-    found = read_file(written(tmp_path, NEOX, "1B.yml"), gpus=16, vocab_size=50304)
-    # 4 sequences x 2 steps x 4 replicas.
-    wanted = {"tp": 2, "pp": 2, "global_batch": 32, "zero_stage": 1, "recompute": "full", "precision": "fp16"}
-    assert (found.kind, {key: found.job[key] for key in wanted}) == ("gpt-neox", wanted)
-    # Pythia 1B has 1,011,781,632 with 50,304 tokens, which TP 2 pads to a multiple of 256.
-    assert round(num_params(found.job["model"])) == 1011781632 + (50432 - 50304) * 2048 * 2
 
 
 def test_a_trainer_joined_with_its_deepspeed_file(tmp_path):

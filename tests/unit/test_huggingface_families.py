@@ -140,31 +140,12 @@ LLAMA = {**SEVEN, "vocab_size": 32000}
     [
         {**LLAMA, "architectures": ["LlamaForCausalLM"]},
         {**LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": None},
-        # Llama 2's params.json: 8/3 of the width, up to a multiple of 256.
-        {"dim": 4096, "n_layers": 32, "n_heads": 32, "multiple_of": 256, "vocab_size": 32000},
-        {
-            "dim": 4096,
-            "n_layers": 32,
-            "n_heads": 32,
-            "hidden_dim": 11008,
-            "vocab_size": 32000,
-            "head_dim": 128,
-        },
         {"model_type": "llava", "text_config": LLAMA},
         {"model_type": "internvl_chat", "llm_config": {**LLAMA, "architectures": ["LlamaForCausalLM"]}},
     ],
 )
 def test_files_that_do_not_say_their_type(config):
     assert num_params(read_hf_config(config, "x").model) == 6_738_415_616
-
-
-def test_a_llama_3_of_metas_own_file():
-    """1.3 times 8/3 of the width, up to a multiple of 1,024: 14,336."""
-    config = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256}
-    config |= {"ffn_dim_multiplier": 1.3, "multiple_of": 1024, "norm_eps": 1e-5, "rope_theta": 500000.0}
-    assert num_params(read_hf_config(config, "x").model) == 8_030_261_248
-    with pytest.raises(ModelConfigError, match="missing 'vocab_size'"):
-        read_hf_config({**config, "vocab_size": -1}, "x")
 
 
 def test_encoders_see_all_tokens_and_have_published_sizes():

@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from costmodel.base.errors import ModelConfigError, shown
+from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.huggingface_keys import by_name, table
-from costmodel.describe.models.model import MOST
 
 _ENCODER_DECODERS = ("mt5", "t5", "umt5")
 _TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -62,7 +61,7 @@ def language_model(raw: Mapping[str, Any], origin: str) -> Text:
 
 
 def _with_type(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a config that says its type: of files of 2023 by their class, of Meta's and Mistral's by their keys."""
+    """Return a config that says its type: of files of 2023 by their class."""
     classes = raw.get("architectures")
     if kind := raw.get("model_type"):
         alone = kind in _ENCODER_DECODERS and str(classes).endswith("EncoderModel']")
@@ -70,38 +69,7 @@ def _with_type(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(classes, list) and classes and isinstance(classes[0], str):
         plain = re.sub(r"(ForCausalLM|LMHeadModel|Model)$", "", classes[0]).lower()
         return {**raw, "model_type": plain}
-    if {"dim", "n_layers", "n_heads"} <= raw.keys():
-        return _from_params(raw)
     return raw
-
-
-def _from_params(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Llama's ``params.json`` (meta-llama/llama model.py, mistralai/mistral-inference args.py) as a config."""
-    if raw.get("moe"):
-        return dict(raw)
-    dim, width = raw["dim"], raw.get("hidden_dim")
-    if width is None and isinstance(dim, int):
-        of, factor = raw.get("multiple_of") or 256, raw.get("ffn_dim_multiplier") or 1.0
-        for key, value, kinds in (("multiple_of", of, int), ("ffn_dim_multiplier", factor, (int, float))):
-            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value <= MOST:
-                raise ModelConfigError(
-                    f"params.json: {key}: expected a number from 0 to {MOST:,}, got {shown(value)}"
-                )
-        width = of * -(-int(factor * int(8 * dim / 3)) // of)
-    vocab = raw.get("vocab_size")
-    return {
-        "model_type": "llama",
-        "hidden_size": dim,
-        "num_hidden_layers": raw["n_layers"],
-        "num_attention_heads": raw["n_heads"],
-        "num_key_value_heads": raw.get("n_kv_heads"),
-        "head_dim": raw.get("head_dim"),
-        "intermediate_size": width,
-        # Llama 2 leaves it to the tokenizer, as -1.
-        "vocab_size": vocab if isinstance(vocab, int) and vocab > 0 else None,
-        "rope_theta": raw.get("rope_theta"),
-        **({"tie_word_embeddings": True} if raw.get("tied_embeddings") else {}),
-    }
 
 
 def _flat_type(kind: str, raw: Mapping[str, Any]) -> str:
