@@ -99,13 +99,19 @@ def test_where_the_host_waits_for_counts_what_ran_before_the_experts_hides_no_la
 
 
 def test_experts_in_eight_bits_are_quantised_one_by_one():
-    """Two local experts: the two products of a forward pass become as many launches each as there are experts."""
-    eight = {"precision": "fp8-delayed", **FOUR}
-    usual, _ = launches(price(MOE, switches={**SLOW, "grouped_launch_share_quantised": 0.0}, **eight))
-    each, _ = launches(price(MOE, switches={**SLOW, "grouped_launch_share_quantised": 1.0}, **eight))
-    twice, _ = launches(price(MOE, switches={**SLOW, "grouped_launch_share_quantised": 2.0}, **eight))
-    assert each > usual
-    assert twice - each == pytest.approx(2 * (each - usual))
+    """Two casts and two products of a forward pass, each as often as there are experts and ten more; in 16 bits once."""
+
+    def more(layout, precision="fp8-delayed", **switches):
+        job = {**FOUR, "layout": layout, "precision": precision}
+        plain, _ = launches(price(MOE, switches={**SLOW, "grouped_launch_share_quantised": 0.0}, **job))
+        return launches(price(MOE, switches={**SLOW, **switches}, **job))[0] - plain
+
+    for share in (0.5, 1.0, 2.0):
+        for layout, experts in (("ep4", 2), ("ep2", 4)):
+            expected = near(4 * (share * (experts + 10) - 1))
+            assert more(layout, grouped_launch_share_quantised=share) == expected
+    assert more("ep4", "bf16", grouped_launch_share_quantised=2.0) == 0
+    assert more("ep4", grouped_gemm=False, grouped_launch_share_quantised=2.0) == 4 * (2 - 1)
 
 
 def test_bound_cores_of_a_grace_host():
