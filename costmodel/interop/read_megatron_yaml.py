@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.base.errors import shown
 from costmodel.interop.draft import Draft
 from costmodel.interop.framework import FrameworkConfigError, Imported, known_model
 from costmodel.interop.interpolation import resolved
-from costmodel.interop.keys import Flags, flag_of, matches, unknown_keys
+from costmodel.interop.keys import Flags, Values, flag_of, key_table, matches, unknown_keys
 from costmodel.interop.megatron_job import MEGATRON, read_flags
 from costmodel.interop.text_file import TextFile, parse_yaml, table_in
-from costmodel.interop.tuning import take_bridge_tuning
+from costmodel.interop.tuning import take_bridge_tuning, take_tuning
 
 _NEGATED: Mapping[str, str] = MEGATRON.more["negated"]
 _CONFIGS: Mapping[str, str] = MEGATRON.more["configs"]
@@ -73,6 +74,75 @@ def read_nemo(file: TextFile, given: Mapping[str, Any]) -> Imported:
         flat["data_parallel_sharding_strategy"] = "optim_grads" if by_gradients else "optim_grads_params"
     draft = of_configuration(flat, table_in(model, "tokenizer"), file, given)
     draft.ignored += _beside("nemo", {**raw, "optim": optimizer})
+    return draft.answer()
+
+
+def read_neuronx(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a configuration of neuronx-distributed-training: NeMo's model beside a ``distributed_strategy``."""
+    raw = resolved(_yaml(file))
+    model, trainer, data = dict(table_in(raw, "model")), table_in(raw, "trainer"), table_in(raw, "data")
+    layout, precision = dict(table_in(raw, "distributed_strategy")), table_in(raw, "precision")
+    experts = table_in(model, "moe")
+    aligned = table_in(raw, "model_alignment_strategy")
+    for key, strategy in (
+        ("model_alignment_strategy", aligned),
+        ("data.alignment_strategy", table_in(data, "alignment_strategy")),
+    ):
+        if other := sorted(set(strategy) - {"sft", "peft"}):
+            raise FrameworkConfigError(f"{key}.{other[0]}: is not supported (sft and peft are)")
+    kinds = MEGATRON.more["neuronx"]["precisions"]
+    kind = str(precision.get("type", "mixed_precision"))
+    if kind not in kinds:
+        raise FrameworkConfigError(f"precision.type: expected one of {', '.join(kinds)}, got {shown(kind)}")
+    if "model_config" in model and "num_attention_heads" not in model:
+        if given.get("model") is None:
+            raise FrameworkConfigError(
+                f"model.model_config: the model is in {shown(model['model_config'])}; give it by --model config.json"
+            )
+        model = {key: value for key, value in model.items() if key not in ("num_layers", "hidden_size")}
+    flat = {
+        key: value for key, value in model.items() if key not in ("moe", "optim", "fusions", "sliding_window")
+    } | {
+        "micro_batch_size": data.get("micro_batch_size"),
+        "global_batch_size": data.get("global_batch_size"),
+        "encoder_seq_length": data.get("seq_length") or model.get("encoder_seq_length"),
+        "use_distributed_optimizer": bool(layout.pop("zero1", False)),
+        "bf16": kinds[kind] == "bf16",
+        "nnodes": trainer.get("num_nodes"),
+        "nproc_per_node": trainer.get("devices"),
+        "max_steps": trainer.get("max_steps"),
+        "add_bias_linear": model.get("has_bias") is not False,
+        "num_moe_experts": experts.get("num_experts"),
+        "moe_router_topk": experts.get("top_k"),
+        "moe_expert_capacity_factor": None if experts.get("dropless") else experts.get("capacity_factor"),
+        "moe_layer_freq": experts.get("frequency", 1) if experts else None,
+        "window_size": [model["sliding_window"] - 1, 0] if type(model.get("sliding_window")) is int else None,
+        **layout,
+    }
+    if raw.get("model_source") == "hf":  # its modeling files drop nothing
+        flat = {"attention_dropout": 0.0, "hidden_dropout": 0.0, **flat}
+    requested = {"recipe": "neuronx-distributed", **given}
+    draft = of_configuration(flat, table_in(data, "tokenizer"), file, requested)
+    # What its files have no key for is the recipe's, and not Megatron-LM's default.
+    kept = {"dropout", "moe_capacity_factor", *(given.get("switches") or {})}
+    draft.job["switches"] = {name: value for name, value in draft["switches"].items() if name in kept}
+    draft.ignored += _beside("neuronx", {**raw, "moe": experts, "optim": table_in(model, "optim")})
+    draft.put_optimizer(str(table_in(model, "optim").get("name", "adamw")).removesuffix("_fp32OptState"))
+    if adapters := table_in(aligned, "peft"):
+        take_tuning(Values(key_table("trainers"), adapters), "lora", draft)
+    if kind == "bf16SR":
+        draft.put_switches({"master_weights_bytes": 0})
+    elif kind == "autocast":
+        draft.warnings.append(
+            "precision.type autocast: parameters stay in fp32; priced in bf16 beside fp32 main weights"
+        )
+    recomputed = model.get("activations_checkpoint_recompute")
+    if model.get("activations_checkpoint_recompute_mlp") or (recomputed or ["CoreAttention"]) != [
+        "CoreAttention"
+    ]:
+        draft.warnings.append(
+            f"activations_checkpoint_recompute {shown(recomputed)}: priced as core attention"
+        )
     return draft.answer()
 
 

@@ -258,6 +258,9 @@ def _verl_settings(file: TextFile, given: Mapping[str, Any], notes: list[str]) -
     raw: dict[str, Any] = {}
     if table and "actor_rollout_ref." not in before:
         raw = parse_yaml(file.text, file.name)
+        # A recipe of SageMaker HyperPod has it one level down.
+        recipe = raw.pop("training_config", {})
+        raw = {**raw, **(recipe if isinstance(recipe, dict) else {})}
     else:
         words = _overrides_of(file, given, notes)
     for word in words:

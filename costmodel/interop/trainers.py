@@ -16,6 +16,7 @@ from costmodel.base.yaml_files import document_text
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES, REQUIRED
 from costmodel.describe.jobs.reading import read as read_field
+from costmodel.describe.models.huggingface import read_hf_config
 from costmodel.describe.recipe import load_recipe
 from costmodel.interop.deepspeed import imported
 from costmodel.interop.draft import ALL_BF16, Draft
@@ -30,6 +31,7 @@ from costmodel.interop.framework import (
     own_head,
     steps_of,
 )
+from costmodel.interop.interpolation import resolved
 from costmodel.interop.keys import Flags, Values, key_table, matches, unknown_keys
 from costmodel.interop.read_megatron import followed_script
 from costmodel.interop.rl_files import take_lengths
@@ -40,6 +42,7 @@ from costmodel.interop.text_file import (
     parse_json,
     parse_yaml,
     read_text,
+    table_in,
     value_of_word,
 )
 from costmodel.interop.tuning import peft_modules, take_tuning
@@ -52,7 +55,7 @@ _FSDP_RECIPE = "torchtitan"
 _EAGER_RECIPE = "deepspeed"
 """The recipe whose kernels are those of Hugging Face's models, which all these trainers run."""
 _EAGER = ("cross_entropy", "loss_bytes_per_logit", "fused_norm", "fused_rope", "fused_activation")
-_KEYS, _ACCELERATE = key_table("trainers"), key_table("accelerate")
+_KEYS, _ACCELERATE, _HYPERPOD = map(key_table, ("trainers", "accelerate", "hyperpod"))
 _LIGER: Mapping[str, Mapping[str, Any]] = _KEYS.more["liger"]
 _SHARDING: Mapping[str, Any] = _KEYS.more["sharding"]
 
@@ -530,6 +533,47 @@ def _configuration_text(job: Job, framework: str, values: Mapping[str, Any], lin
 def _recomputes(job: Job) -> bool:
     """Return whether a job recomputes whole layers."""
     return RECOMPUTE_POLICIES[int(job.layout.recompute)] == "full"
+
+
+def read_hyperpod(file: TextFile, given: Mapping[str, Any]) -> Imported:
+    """Read a recipe of SageMaker HyperPod for a model of Hugging Face, as it is or below ``recipes``."""
+    whole = parse_yaml(file.text, file.name)
+    recipe = table_in(whole, "recipes")
+    if recipe:
+        del whole["recipes"]
+    config = Values(_HYPERPOD, resolved({**whole, **recipe}), "HyperPod")
+    draft = Draft(given, config)
+    if config["model"]:
+        _take_model(config["model"], draft)
+    elif draft["model"] is None:
+        table, known = table_in(recipe or whole, "model"), _HYPERPOD.irrelevant["sizes"]
+        held = {key: config.raw[f"model.{key}"] for key in table if matches(known, f"model.{key}")}
+        sizes = {re.sub("^mi[sx]tral_", "", key): value for key, value in held.items() if value is not None}
+        sizes["model_type"] = config["model_type"]
+        draft.put(model=read_hf_config(sizes, Path(file.name).stem).model)
+    draft.put(
+        gpus=config["nodes"] * config["gpus_per_node"],
+        recipe=_FSDP_RECIPE,
+        zero_stage=config["sharding"],
+        precision="fp8-delayed" if config["of_sagemaker"] and config["fp8"] else config["precision"],
+        recompute="full" if config["recompute"] else "none",
+        **{name: config[name] for name in ("tp", "cp", "ep", "micro_batch", "seq_len")},
+    )
+    # Without a degree hybrid sharding is PyTorch's own: inside of a node.
+    ranks = draft["gpus"] // draft["tp"]
+    hybrid = "hybrid" in str(config.raw.get("model.sharding_strategy") or "hybrid") and draft["tp"] == 1
+    shard = config["shard"] or (config["gpus_per_node"] if hybrid else ranks)
+    draft.put(
+        global_batch=_sequences(draft["micro_batch"], draft["gpus"], draft["tp"] * draft["cp"]),
+        shard_group=shard if shard < ranks else None,
+    )
+    draft.put_optimizer(config["optimizer"])
+    if tuner := config["tuner"]:
+        adapters = {"lora_rank": config["lora_rank"], "lora_target": config["lora_target"]}
+        take_tuning(Values(_KEYS, adapters), tuner, draft)
+    _take_kernels(None, _FSDP_RECIPE, draft)
+    draft.put_steps(config["steps"])
+    return draft.answer()
 
 
 _ON = (True, "true", "True")
