@@ -97,7 +97,7 @@ def plan(
     ]
     remarks = [*found.remarks(), "Reproduce:", f"  {found.commands(1)[0]}", *answered]
     if emit:
-        target.put(found.job_file() if emit == opt.JOB else cm.emit(found.best, emit, given.get("job") or ""))
+        target.put(found.job_file() if emit == opt.JOB else cm.emit(found.best, emit))
         noted = found.question.file.remarks if found.question.file else ()
         target.note("\n".join(remark for remark in remarks if remark not in noted))
         return

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 
 from costmodel.base.errors import choices_hint
 from costmodel.describe.frameworks import FRAMEWORKS
-from costmodel.interop.assertions.arguments import written_in_axolotl
 from costmodel.interop.assertions.tables import require_launchable
 from costmodel.interop.framework import FrameworkConfigError, require_launched
-from costmodel.interop.reading import kind_of
-from costmodel.interop.text_file import read_text
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
 
 
-def emit(est: Estimate, framework: str, source: str = "") -> str:
+def emit(est: Estimate, framework: str) -> str:
     """Return the configuration of a priced layout for a framework.
 
     Parameters
@@ -26,9 +23,6 @@ def emit(est: Estimate, framework: str, source: str = "") -> str:
         Of one layout.
     framework : str
         A name in `costmodel.describe.frameworks.FRAMEWORKS`.
-    source : str, optional
-        The file that the job was read from. Where it is the framework's own job file, what it says beside the
-        layout stays as it is, and what does not stay is said; Axolotl's alone so far.
 
     Returns
     -------
@@ -48,8 +42,4 @@ def emit(est: Estimate, framework: str, source: str = "") -> str:
     require_launched(est.job, record)
     require_launchable(framework, est.job)
     module, function = record.exporter.split(":")
-    own = [read_text(source)] if framework == "axolotl" and source and kind_of(source) == "trainer" else []
-    text = str(getattr(import_module(module), function)(est.job, *own))
-    if own:
-        require_launchable(framework, est.job, written_in_axolotl(text))
-    return text
+    return str(getattr(import_module(module), function)(est.job))

@@ -1,12 +1,11 @@
-"""One line of a table of nccl-tests: its numbers, and whether they hold together; the JSON of ``-J`` as such lines."""
+"""One line of a table of nccl-tests: its numbers, and whether they hold together."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 NUMBER = re.compile(r"^[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)\S*$", re.I)
 
@@ -94,49 +93,3 @@ def bus_factor(primitive: str, ranks: float) -> float:
     """Return busbw over algbw."""
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
     return passes[primitive] * (1.0 - 1.0 / ranks) if primitive in passes else 1.0
-
-
-def lines_of_json(text: str) -> list[str] | None:
-    """Return what the tests would have printed in place of the JSON of ``-J``; None if the text is no such JSON.
-
-    Keys of NVIDIA/nccl-tests 0fdb00a3, ``src/util.cu`` (file version 2).
-    """
-    try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(raw, dict) or not isinstance(raw.get("results"), list):
-        return None
-
-    def listed(holder: Any, name: str) -> list[Any]:
-        found = holder.get(name) if isinstance(holder, dict) else None
-        return found if isinstance(found, list) else []
-
-    program = "".join(map(str, listed(raw, "args")[:1])).rsplit("/", 1)[-1]
-    devices = (entry for entry in listed(raw.get("config"), "devices") if isinstance(entry, dict))
-    return [
-        *([f"# Collective test starting: {program}"] if program.endswith("_perf") else []),
-        *(
-            f"# Rank {entry.get('rank')} Group {entry.get('group', 0)} Pid {entry.get('pid', 0)} on "
-            f"{entry.get('hostname')} device {entry.get('device', 0)} [{entry.get('device_hex') or '0x0'}] "
-            f"{entry.get('device_info', '')}"
-            for entry in devices
-        ),
-        *(str(line) for line in listed(raw, "env") if str(line).startswith("NCCL_ALGO=")),
-        f"# {' '.join(default_columns(13))}",
-        *(row for entry in raw["results"] if isinstance(entry, dict) and (row := _row_of_json(entry))),
-        "# Out of bounds values : 0 OK",
-    ]
-
-
-def _row_of_json(entry: Mapping[str, Any]) -> str:
-    """Return one line of the table, empty if it has no measurement."""
-    out, inside = entry.get("out_of_place"), entry.get("in_place")
-    out = out if isinstance(out, dict) else inside if isinstance(inside, dict) else {}
-    cells = [entry.get(name) for name in ("size", "count", "type")]
-    cells += [entry.get("redop") or "none", entry.get("root", -1)]
-    for half in (out, inside if isinstance(inside, dict) else out):
-        wrong = half.get("nwrong")
-        cells += [half.get("time", half.get("cpu_time")), half.get("alg_bw"), half.get("bus_bw")]
-        cells.append("N/A" if wrong is None else wrong)
-    return " ".join(str(cell).strip() for cell in cells) if all(cell is not None for cell in cells) else ""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.nccl_rows import NUMBER, Row, bus_factor, lines_of_json, looks_like_row, read_row
+from costmodel.interop.nccl_rows import NUMBER, Row, bus_factor, looks_like_row, read_row
 from costmodel.interop.text_file import read_text, shown, uncoloured
 
 Array = NDArray[np.float64]
@@ -137,15 +137,9 @@ def read_log(path: str | Path, *, collective: str = "", ranks: int = 0, nodes: i
 
 
 def read_log_text(text: str, file: str, *, collective: str = "", ranks: int = 0, nodes: int = 0) -> Log:
-    """Read the text of one log, or the JSON that the tests write with ``-J``; see `read_log`."""
-    streams = _streams(text)
-    if text.lstrip().startswith("{"):
-        lines = lines_of_json(text)
-        if lines is None:
-            return Log(problems=(LogProblem(file, 0, "is JSON, but not what nccl-tests write with -J"),))
-        streams = {"": list(enumerate(lines, start=1))}
+    """Read the text of one log; see `read_log`."""
     logs = []
-    for name, numbered in streams.items():
+    for name, numbered in _streams(text).items():
         if name and not any(looks_like_row(line.split()) or _HEAD.match(line) for _, line in numbered):
             continue
         reader = _Reader(file, collective, ranks, nodes)

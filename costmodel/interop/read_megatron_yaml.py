@@ -2,8 +2,7 @@
 
 Forms: ``MODEL_ARGS`` of NVIDIA/Megatron-LM d98e8a64 (``tests/functional_tests/test_cases/*/model_config.yaml``) and
 ``--yaml-cfg`` (``megatron/training/yaml_arguments.py``); NVIDIA/NeMo 1; ``run_config.yaml`` of
-NVIDIA-NeMo/Megatron-Bridge; and AMD-AGI/Primus (``examples/megatron/configs``). Where a key of theirs is not named as
-the flag, the flag's row in ``keys/megatron.yaml`` has it.
+NVIDIA-NeMo/Megatron-Bridge. Where a key of theirs is not named as the flag, the flag's row in ``keys/megatron.yaml`` has it.
 """
 
 from __future__ import annotations
@@ -171,33 +170,6 @@ def read_bridge(file: TextFile, given: Mapping[str, Any]) -> Imported:
     draft = of_configuration(flat, table_in(raw, "tokenizer"), file, given)
     take_bridge_tuning(table_in(raw, "peft"), draft)
     draft.ignored += _beside("megatron-bridge", raw)
-    return draft.answer()
-
-
-def read_primus(file: TextFile, given: Mapping[str, Any]) -> Imported:
-    """Read an experiment of Primus on Megatron: a module's overrides over the model that it names."""
-    raw = _yaml(file)
-    modules = [part for part in table_in(raw, "modules").values() if isinstance(part, dict)]
-    chosen = next((part for part in modules if isinstance(part.get("overrides"), dict)), {})
-    framework = str(chosen.get("framework", ""))
-    if framework != "megatron":
-        raise FrameworkConfigError(f"primus: framework {framework!r} is not supported (megatron is)")
-    overrides, named = dict(chosen["overrides"]), str(chosen.get("model", ""))
-    model = None
-    if given.get("model") is None and "num_layers" not in overrides:
-        preset = Path(named).stem.lower()
-        model = known_model(preset, preset.replace("_", "-"))
-        if model is None:
-            raise FrameworkConfigError(
-                f"model: {Path(named).stem!r} is not known here; give --model NAME or config.json"
-            )
-    draft = read_flags(Flags(_flags_of(overrides)), given, name=_stem(file), model=model)
-    if model is not None:
-        draft.notes.append(f"model: {named}")
-    draft.ignored += _beside("primus", {**raw, "module": chosen})
-    draft.warnings.append(
-        f"primus: the presets {chosen.get('config')} and {named} are not beside it: their values are unread"
-    )
     return draft.answer()
 
 

@@ -71,18 +71,13 @@ def beside(file: TextFile, named: str) -> Path | None:
 
 
 def encoding_of(raw: bytes, name: str) -> str:
-    """Return the encoding of a text by its first bytes: UTF-8 or, as Windows writes it, UTF-16."""
+    """Return the encoding of a text by its first bytes: UTF-8 or, as Windows writes it, UTF-16 behind its mark."""
     encoding = next((kind for mark, kind in _MARKS if raw.startswith(mark)), "")
     if encoding:
         return encoding
-    sample = raw[:4000]
-    if b"\x00" not in sample:
-        return "utf-8"
-    # Latin text in UTF-16 has a zero in every second byte.
-    odd, even = sample[1::2].count(0), sample[0::2].count(0)
-    if max(odd, even) < 0.4 * len(sample) / 2:
+    if b"\x00" in raw[:4000]:
         raise DataError(f"{name}: is not a text (it has zero bytes)")
-    return "utf-16-le" if odd > even else "utf-16-be"
+    return "utf-8"
 
 
 def decoded(raw: bytes, name: str) -> str:

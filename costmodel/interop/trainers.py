@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.errors import CostModelError, one_line, shown
+from costmodel.base.errors import CostModelError, shown
 from costmodel.base.yaml_files import document_text
 from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import FIELD, RECOMPUTE_POLICIES, REQUIRED
@@ -451,8 +451,8 @@ _LEFT_TO_TRAINER = dict.fromkeys(
 """What trainers fill in of a DeepSpeed configuration."""
 
 
-def emit_axolotl(job: Job, own: TextFile | None = None) -> str:
-    """Return the job file for ``axolotl train``, over one of its own that the job was read from."""
+def emit_axolotl(job: Job) -> str:
+    """Return the job file for ``axolotl train``."""
     counts, tuning = counts_of(job), job.tuning
     config: dict[str, Any] = {
         "model": model_reference(job.model),
@@ -490,33 +490,7 @@ def emit_axolotl(job: Job, own: TextFile | None = None) -> str:
             "state_dict_type": "SHARDED_STATE_DICT",
             "offload_params": job.recipe.host.offload_optimizer,
         }
-    values = _KEYS.nested(config)
-    return _configuration_text(job, "axolotl", values, _keep_own(values, own) if own else [])
-
-
-def _keep_own(values: dict[str, Any], file: TextFile) -> list[str]:
-    """Keep what a file of Axolotl's says and no layout changes; return comments on what became another, or is not there."""
-    own, name = parse_yaml(file.text, file.name), one_line(Path(file.name).name)
-    if "base_model" not in own:
-        return []
-    same_adapter = "lora_r" in values and all(
-        own.get(key) == values.get(key) for key in ("adapter", "lora_r")
-    )
-    # Axolotl refuses packed batches of several rows that context ranks share.
-    packs = values["context_parallel_size"] == 1 or values["micro_batch_size"] == 1
-    kept = (
-        *(("lora_alpha", "lora_dropout") if same_adapter else ()),
-        *(("sample_packing", "pad_to_sequence_len") if packs else ()),
-    )
-    values |= {key: own[key] for key in kept if isinstance(own.get(key), bool | int | float)}
-    changed = [
-        f"{key} (was {one_line(str(value))})"
-        for key, value in own.items()
-        if key in values and isinstance(value, (bool, int, float, str)) and value != values[key]
-    ]
-    left = [one_line(str(key)) for key in own if key not in values]
-    lines = [f"# other than in {name}: {', '.join(changed)}"] if changed else []
-    return [*lines, *([f"# in {name} alone: {', '.join(left)}"] if left else [])]
+    return _configuration_text(job, "axolotl", _KEYS.nested(config), [])
 
 
 def _configuration_text(job: Job, framework: str, values: Mapping[str, Any], lines: list[str]) -> str:

@@ -1,6 +1,4 @@
-"""Logs of nccl-tests as people paste them: prefixes, abridged lists, blank columns, UTF-16, JSON, several at once."""
-
-import json
+"""Logs of nccl-tests as people paste them: prefixes, abridged lists, blank columns, UTF-16, several at once."""
 
 import pytest
 
@@ -139,25 +137,6 @@ def test_tests_that_ran_beside_each_other(tmp_path):
         ("all_reduce", 8, 1, 4),
         ("all_gather", 8, 1, 4),
     ]
-
-
-def test_the_tests_own_json(tmp_path):
-    results = []
-    for size in SIZES:
-        time = size / 1e11 * 1e6
-        half = {"time": time, "alg_bw": 100.0, "bus_bw": 100.0 * 2 * 15 / 16, "nwrong": 0.0}
-        results.append({"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1"})
-        results[-1] |= {"out_of_place": half, "in_place": {**half, "nwrong": None}}
-    devices = [
-        {"rank": r, "group": 0, "pid": r, "hostname": f"h{r // 8}", "device": r % 8} for r in range(16)
-    ]
-    made = {"version": 2, "args": ["./build/all_reduce_perf", "-b", "1M"], "env": ["NCCL_ALGO=Ring"]}
-    made |= {"config": {"devices": devices}, "results": results}
-
-    found = sweeps(tmp_path, json.dumps(made), "out.json")
-    assert [facts(sweep) for sweep in found] == [("all_reduce", 16, 2, 4)]
-    assert found[0]["algorithm"] == "ring"
-    assert found[0]["time_s"][0] == pytest.approx(2**20 / 1e11, rel=1e-3)
 
 
 def test_what_a_log_does_not_say_can_be_given(tmp_path):

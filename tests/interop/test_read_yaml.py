@@ -264,8 +264,6 @@ def test_functions_of_a_registry(tmp_path):
         ("utf-16-le", b"\xff\xfe", "utf-16"),
         ("utf-16-be", b"\xfe\xff", "utf-16"),
         ("utf-8", b"", "utf-8"),
-        ("utf-16-le", b"", "utf-16-le"),
-        ("utf-16-be", b"", "utf-16-be"),
     ],
 )
 def test_marks_of_encodings_stand_at_the_beginning(encoding, mark, found):

@@ -31,7 +31,6 @@ LISTED = {
     "trainer": {"comment"},
     "nemo": {"tokenizer"},
     "megatron-yaml": {"ENV_VARS"},
-    "primus": {"modules"},
     # Losses, and passes that are priced as those of the policy.
     "nemo-rl": {"loss_fn", "teacher", "dpo", "logger"},
     "verl": {"algorithm"},

@@ -140,7 +140,7 @@ def test_whatever_a_launcher_puts_before_a_line(est):
 
 def test_encodings_line_ends_and_packing(tmp_path):
     file = tmp_path / "train.log"
-    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"):
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
         for end in ("\n", "\r\n", "\r"):
             text = "".join(megatron(n, 2.0 + 0.001 * n) for n in range(1, 8)).replace("\n", end)
             for raw in (text.encode(encoding), gzip.compress(text.encode(encoding), mtime=0)):

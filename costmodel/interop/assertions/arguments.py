@@ -6,12 +6,11 @@ What an exporter writes, as far as assertions look at it, under the framework's 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.base.yaml_files import parse_mapping
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
 from costmodel.interop.keys import key_table
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
@@ -141,18 +140,6 @@ def trainers(job: Job) -> Arguments:
         "sample_packing": layout.micro_batch == 1,
         "micro_batch_size": layout.micro_batch,
         "optimizer_8bit": float("8bit" in job.optimizer.name),
-    }
-
-
-def written_in_axolotl(text: str) -> dict[str, float]:
-    """Return what a job file of Axolotl, which may have words of its user, says of the same arguments."""
-    raw: Mapping[str, Any] = parse_mapping(text, "axolotl", example="key: value")
-    own = ("dp_replicate_size", "dp_shard_size", "sample_packing", "micro_batch_size")
-    return {name: float(raw[name]) for name in own if name in raw} | {
-        "tp_size": float(raw["tensor_parallel_size"]),
-        "cp_size": float(raw["context_parallel_size"]),
-        "fsdp": float("fsdp_config" in raw),
-        "flash_attention_2": float(raw["attn_implementation"] == "flash_attention_2"),
     }
 
 

@@ -107,19 +107,16 @@ def table_of(framework: str, job: Job) -> Table:
     return Table(tuple(row for row in known.assertions if row.only in stated), known.arguments)
 
 
-def broken(framework: str, job: Job, given: Arguments | None = None) -> list[tuple[Assertion, str]]:
-    """Return the assertions that a job of one layout breaks, each with what is wrong in words.
-
-    Arguments in `given`, which somebody wrote, go before those that follow from the job.
-    """
+def broken(framework: str, job: Job) -> list[tuple[Assertion, str]]:
+    """Return the assertions that a job of one layout breaks, each with what is wrong in words."""
     table = table_of(framework, job)
-    arguments = {**table.arguments(job), **(given or {})}
+    arguments = table.arguments(job)
     return [(row, row.sentence(arguments)) for row in table.assertions if row.bad(arguments).any()]
 
 
-def require_launchable(framework: str, job: Job, given: Arguments | None = None) -> None:
+def require_launchable(framework: str, job: Job) -> None:
     """Refuse a job that a framework would not start, or would run as another one."""
-    found = broken(framework, job, given)
+    found = broken(framework, job)
     if found:
         more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
         raise FrameworkConfigError(f"emit: {FRAMEWORKS[framework].title}: {found[0][1]}{more}")
