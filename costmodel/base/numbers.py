@@ -35,8 +35,7 @@ def divisors(number: float, most: float = float("inf")) -> tuple[float, ...]:
     return tuple(float(d) for d in sorted({*small, *(whole // d for d in small)}) if d <= most)
 
 
-TO_P90 = 1.2816
-"""Standard deviations of a normal distribution to its p90."""
+TO_P90 = 1.2816  # Standard deviations of a normal distribution to its p90
 MIDDLE = (0.3, 0.7)
 """Percentiles between which a headline is close enough to the median to need no remark. [-]"""
 

@@ -23,21 +23,16 @@ from costmodel.base.words import plural
 if TYPE_CHECKING:
     from costmodel.base.grid import Grid
 
-_GAPS = (3, 1)
-"""Cells between two columns, the tighter ones where there is no room for the others. [-]"""
-_READABLE = 18
-"""Least cells of a text that is wrapped in a column. [-]"""
+_GAPS = (3, 1)  # Cells between two columns, the tighter ones where there is no room for the others. [-]
+_READABLE = 18  # Least cells of a text that is wrapped in a column. [-]
 _NARROWEST = 20
 _WHOLE_ROWS = 3
 _SHORTER = ((6, 100), (6, 2), (2, 2))
 """Rows of a table, and tables, that are left of an answer in short: the next pair where the one before does not do. [-]"""
 PIPE_WIDTH = 10_000
-_PIPED = 200
-"""Cells of a table of texts where no terminal limits it; numbers take what they need. [-]"""
-_NOTE_WIDTH = 120
-"""Cells of a line of text where no terminal limits it. [-]"""
-COMMAND = "  costmodel "
-"""What a line begins with that is a command to copy."""
+_PIPED = 200  # Cells of a table of texts where no terminal limits it; numbers take what they need. [-]
+_NOTE_WIDTH = 120  # Cells of a line of text where no terminal limits it. [-]
+COMMAND = "  costmodel "  # What a line begins with that is a command to copy
 _ALARMS = r"DOES NOT FIT|does not fit|too much|no layout fits|only \d+% likely to fit|< 1% likely to fit"
 
 

@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 __version__ = "0.1.0"
-DISTRIBUTION = "llm-costmodel"
-"""What `pip` calls the package; the import and the command are ``costmodel``."""
+DISTRIBUTION = "llm-costmodel"  # What `pip` calls the package; the import and the command are ``costmodel``
 
 
 def install_command(extra: str) -> str:

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 from costmodel.base.errors import CostModelError
 
-DEVICE = "GPU"
-"""The word for a device in texts; `with_device_name` replaces it for other hardware."""
+DEVICE = "GPU"  # The word for a device in texts; `with_device_name` replaces it for other hardware
 
 _ARTICLE = re.compile(r"\b([Aa]) GPU\b")
 _WORD = re.compile(r"\bGPU(s?)\b")

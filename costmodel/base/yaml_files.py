@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 250_000
 """Longer files are no job, profile or model, and take the reader more than a few seconds."""
 MOST_LEVELS = 50
-MOST_COPIES = 100_000
-"""Parts that aliases and merges may add to those that are written."""
+MOST_COPIES = 100_000  # Parts that aliases and merges may add to those that are written
 _TOO_DEEP = "expected valid YAML; it is nested too deeply"
 _ENDLESS = "expected values that do not hold themselves, or each other over and over (&, *)"
 

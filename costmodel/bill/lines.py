@@ -62,36 +62,24 @@ MEMORY_PARTS: tuple[MemoryPart, ...] = get_args(MemoryPart)
 class TimeLine(NamedTuple):
     """One item of time on the critical rank: `count` executions of `each_s` seconds."""
 
-    name: str
-    """Dotted path, unique in the bill: ``compute.attention.qkv_gemm.forward``."""
+    name: str  # Dotted path, unique in the bill: ``compute.attention.qkv_gemm.forward``
     axis: Axis
     category: Category
     phase: Phase
     """Who causes it (`AXES`), where it is paid (`CATEGORIES`), when (`PHASES`)."""
-    cause: Cause
-    """What makes it: see `Cause`."""
-    group: str
-    """Dimension of the mesh that a message crosses, "" where none is sent."""
+    cause: Cause  # What makes it: see `Cause`
+    group: str  # Dimension of the mesh that a message crosses, "" where none is sent
     count: Array  # type: ignore[assignment]
     """Executions per step on the critical rank. [-]"""
-    each_s: Array
-    """Busy time of one execution. [s]"""
-    exposed_each_s: Array
-    """What the critical path pays of one execution, 0 where it is hidden. [s]"""
-    bytes_each: Array
-    """Bytes of one execution: wire bytes sent per GPU, or HBM traffic. [B]"""
-    tier: Array
-    """Index of the slowest fabric tier used, -1 where none is. [-]"""
-    algorithm: Array
-    """Index of the algorithm that a collective runs by, 0 where there is none. [-]"""
-    host_way: HostWay
-    """Which way it goes over the link to the host's memory (`HostWay`)."""
-    formula: str
-    """Expression for one exposed execution over the names in `terms`."""
-    terms: Mapping[str, ArrayLike]
-    """The numbers of the formula, in SI units."""
-    source: str
-    """Paper and equation, or file, that the formula comes from."""
+    each_s: Array  # Busy time of one execution. [s]
+    exposed_each_s: Array  # What the critical path pays of one execution, 0 where it is hidden. [s]
+    bytes_each: Array  # Bytes of one execution: wire bytes sent per GPU, or HBM traffic. [B]
+    tier: Array  # Index of the slowest fabric tier used, -1 where none is. [-]
+    algorithm: Array  # Index of the algorithm that a collective runs by, 0 where there is none. [-]
+    host_way: HostWay  # Which way it goes over the link to the host's memory (`HostWay`)
+    formula: str  # Expression for one exposed execution over the names in `terms`
+    terms: Mapping[str, ArrayLike]  # The numbers of the formula, in SI units
+    source: str  # Paper and equation, or file, that the formula comes from
 
     @property
     def seconds(self) -> Array:

@@ -18,14 +18,10 @@ Array = NDArray[np.float64]
 class Quantity(NamedTuple):
     """The value of `formula` at `terms`, computed once, and the values of its named steps."""
 
-    value: Array
-    """What the formula gives; a scalar or an array over layouts."""
-    formula: str
-    """Steps and a result in the language of `costmodel.bill.formula`."""
-    terms: Mapping[str, ArrayLike]
-    """The numbers of the formula's names, in SI units."""
-    steps: Mapping[str, ArrayLike]
-    """The values of the steps that were computed last, by name."""
+    value: Array  # What the formula gives; a scalar or an array over layouts
+    formula: str  # Steps and a result in the language of `costmodel.bill.formula`
+    terms: Mapping[str, ArrayLike]  # The numbers of the formula's names, in SI units
+    steps: Mapping[str, ArrayLike]  # The values of the steps that were computed last, by name
 
     def step(self, name: str) -> Array:
         """Return the value of a named step that was computed last.

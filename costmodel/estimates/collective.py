@@ -36,8 +36,7 @@ Array = NDArray[np.float64]
 MOE = ("moe_dispatch", "moe_combine")
 """Token exchanges of mixtures of experts; priced alike, each with the bytes of its own dtype."""
 
-NAMES = (*PRIMITIVES, "scatter", "gather", *MOE)
-"""What can be priced; hyphens do as well as underscores."""
+NAMES = (*PRIMITIVES, "scatter", "gather", *MOE)  # What can be priced; hyphens do as well as underscores
 
 SEARCHED_SIZES: Array = 2.0 ** np.arange(0.0, 41.0, 0.125)
 """Sizes among which crossovers are looked for, 1 B to 1 TiB. [B]"""
@@ -74,20 +73,16 @@ class Placed(NamedTuple):
 class Price(NamedTuple):
     """A collective by one algorithm; arrays over sizes."""
 
-    family: str
-    """``nccl``, ``torus``, ``textbook`` or ``kernel`` (token exchange)."""
+    family: str  # ``nccl``, ``torus``, ``textbook`` or ``kernel`` (token exchange)
     algorithm: str
     size_bytes: Array
     latency_s: Array
     transfer_s: Array
     wire_bytes: Array
     """What nccl-tests counts on the bus. [B]"""
-    chosen: NDArray[np.bool_]
-    """Whether the library takes this algorithm at this size."""
-    crossover_bytes: float
-    """Size at which latency and transfer are equal, the n* of this algorithm. [B]"""
-    needs: str = ""
-    """Hardware without which the textbook algorithm cannot run."""
+    chosen: NDArray[np.bool_]  # Whether the library takes this algorithm at this size
+    crossover_bytes: float  # Size at which latency and transfer are equal, the n* of this algorithm. [B]
+    needs: str = ""  # Hardware without which the textbook algorithm cannot run
 
     @property
     def time_s(self) -> Array:
@@ -394,8 +389,7 @@ def size_text(size_bytes: float) -> str:
     return format_si(size_bytes, "B")
 
 
-LARGEST = 1e18
-"""Bytes of a collective; no machine holds as many."""
+LARGEST = 1e18  # Bytes of a collective; no machine holds as many
 
 
 _FIGURES = ("latency_s", "transfer_s", "time_s", "wire_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s")
@@ -405,17 +399,13 @@ _FIGURES = ("latency_s", "transfer_s", "time_s", "wire_bytes", "algbw_bytes_per_
 class CollectiveCosts(Answer):
     """A collective at one size or several, by every algorithm that applies."""
 
-    name: str
-    """With underscores."""
-    prices: tuple[Price, ...]
-    """By algorithm, the library's ways first; arrays over sizes."""
-    choices: tuple[Choice, ...]
-    """Which algorithm the library takes from which size on."""
+    name: str  # With underscores
+    prices: tuple[Price, ...]  # By algorithm, the library's ways first; arrays over sizes
+    choices: tuple[Choice, ...]  # Which algorithm the library takes from which size on
     placed: Placed
     where: str
     """What the fabric is called."""
-    one_size: bool
-    """Whether a single size was asked for."""
+    one_size: bool  # Whether a single size was asked for
     routing: Routing
     device_word: str = DEVICE
     """What the ranks are called."""

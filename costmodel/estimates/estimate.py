@@ -43,16 +43,12 @@ class Estimate(PricedJob, Answer):
 
     _device = "job.cluster.accelerator.called"
 
-    samples: Samples | None = None
-    """Samples of what is uncertain, where the estimate was asked for them."""
-    assumed: frozenset[str] = frozenset()
-    """Fields that nobody named, of those that change the answer most."""
+    samples: Samples | None = None  # Samples of what is uncertain, where the estimate was asked for them
+    assumed: frozenset[str] = frozenset()  # Fields that nobody named, of those that change the answer most
     is_planned: bool = False
     """Whether the layout is the planner's, because nobody named one and data parallelism alone does not do."""
-    chosen: str = ""
-    """Switches and pipeline layout that the planner chose with it, as text."""
-    notes: tuple[str, ...] = ()
-    """What of the job's file was not understood or has no price."""
+    chosen: str = ""  # Switches and pipeline layout that the planner chose with it, as text
+    notes: tuple[str, ...] = ()  # What of the job's file was not understood or has no price
 
     @property
     def assumptions(self) -> list[str]:

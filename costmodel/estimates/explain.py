@@ -85,18 +85,15 @@ class ExplainedLine(NamedTuple):
     source: str
     times: float
     """Executions."""
-    each: float
-    """What the step waits for one, or bytes held. [s or B]"""
+    each: float  # What the step waits for one, or bytes held. [s or B]
     total: float
     share: float
     """Of the step, or of the memory. [-]"""
     formula: str
     terms: tuple[ShownTerm, ...]
     """The numbers that the names stand for."""
-    steps: tuple[ShownStep, ...]
-    """From the numbers to `each`."""
-    textbook: str = ""
-    """What a textbook has for it."""
+    steps: tuple[ShownStep, ...]  # From the numbers to `each`
+    textbook: str = ""  # What a textbook has for it
 
 
 class Explanation(tuple[ExplainedLine, ...], Answer):

@@ -42,8 +42,7 @@ class MeshRow(NamedTuple):
     link: str
     bandwidth_bytes_per_s: float
     """Line rate of the link per GPU and direction, over its oversubscription. [B/s]"""
-    members: tuple[int, ...]
-    """Members of one group inside one domain of each tier, innermost first."""
+    members: tuple[int, ...]  # Members of one group inside one domain of each tier, innermost first
     comm: str
 
 
@@ -116,8 +115,7 @@ def mesh_records(rows: Sequence[MeshRow]) -> list[dict[str, Any]]:
     return [{**row._asdict(), "link": row.link or None, "members": list(row.members)} for row in rows]
 
 
-_OF_EXPERTS = ("etp", "ep", "edp")
-"""Axes over the ranks of one pipeline stage, innermost first."""
+_OF_EXPERTS = ("etp", "ep", "edp")  # Axes over the ranks of one pipeline stage, innermost first
 
 
 def rank_groups(rows: Sequence[MeshRow]) -> dict[str, NDArray[np.int64]]:

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-STREAMS = ("compute", *COMMUNICATING)
-"""Streams of a stage, which run concurrently."""
+STREAMS = ("compute", *COMMUNICATING)  # Streams of a stage, which run concurrently
 MAX_TASKS = 40_000
 """Upper limit of simulated tasks, over all ranks; longer steps are simulated with fewer micro-batches."""
 
@@ -67,10 +66,8 @@ class PipelineRun:
     micro_batches: int
     simulated: int
     """Number of micro-batches in the timeline."""
-    message_s: float
-    """One message between ranks. [s]"""
-    after_s: float
-    """Time of the step outside the pipeline: gradients, parameters, optimizer, overhead. [s]"""
+    message_s: float  # One message between ranks. [s]
+    after_s: float  # Time of the step outside the pipeline: gradients, parameters, optimizer, overhead. [s]
 
     @property
     def is_whole(self) -> bool:

@@ -32,21 +32,17 @@ from costmodel.step.price import price
 class OperatorRow(NamedTuple):
     """One pass of an operator on the roofline, once executed; padding is not counted."""
 
-    name: str
-    """Of its line, without ``compute.``."""
+    name: str  # Of its line, without ``compute.``
     flops: float
     moved_bytes: float
     intensity: float
     """FLOPs per byte of HBM. [FLOP/B]"""
-    peak_flops_per_s: float
-    """Of the data sheet at its precision."""
-    roof_flops_per_s: float
-    """What that and the memory's bandwidth allow at its intensity."""
+    peak_flops_per_s: float  # Of the data sheet at its precision
+    roof_flops_per_s: float  # What that and the memory's bandwidth allow at its intensity
     seconds: float
     share: float
     """Of the step, all executions. [-]"""
-    bound: str
-    """What its time goes to most: compute, memory or launch (of the kernel)."""
+    bound: str  # What its time goes to most: compute, memory or launch (of the kernel)
 
     @property
     def achieved_flops_per_s(self) -> float:
@@ -108,14 +104,11 @@ class AxisRow(NamedTuple):
     tier: str
     sent_bytes: float
     """By one GPU. [B]"""
-    intensity: float
-    """Model FLOPs of a GPU per byte sent. [FLOP/B]"""
+    intensity: float  # Model FLOPs of a GPU per byte sent. [FLOP/B]
     ridge: float
     """FLOPs per byte from which on the tier allows the peak, over all links that the group takes there. [FLOP/B]"""
-    allowed: float
-    """Share of the peak that the tier allows, all communication hidden. [-]"""
-    exposed: float
-    """Share of the step that it really costs. [-]"""
+    allowed: float  # Share of the peak that the tier allows, all communication hidden. [-]
+    exposed: float  # Share of the step that it really costs. [-]
     regime: str
     advice: str
 

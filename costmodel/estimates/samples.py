@@ -25,11 +25,9 @@ from costmodel.step.price import price
 
 Array = NDArray[np.float64]
 
-DEFAULT_SAMPLES = 200
-"""Samples where none are asked for: quantiles of a Latin hypercube settle early."""
+DEFAULT_SAMPLES = 200  # Samples where none are asked for: quantiles of a Latin hypercube settle early
 LEAST_SAMPLES, MOST_SAMPLES = 10, 100_000
-SHARE = 0.8
-"""Of the distribution, that an interval holds: p10 to p90."""
+SHARE = 0.8  # Of the distribution, that an interval holds: p10 to p90
 
 
 class Interval(NamedTuple):
@@ -59,12 +57,9 @@ class Cause(NamedTuple):
 class Samples(Answer):
     """A job of one layout at samples of its factors."""
 
-    nominal: PricedJob
-    """With every factor at 1, the headline."""
-    factors: Factors
-    """What was drawn: values of each factor, one a sample."""
-    priced: PricedJob
-    """With those: its figures have a value a sample."""
+    nominal: PricedJob  # With every factor at 1, the headline
+    factors: Factors  # What was drawn: values of each factor, one a sample
+    priced: PricedJob  # With those: its figures have a value a sample
     seed: int
 
     @property

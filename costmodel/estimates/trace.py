@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-MOST_PASSES = 50_000
-"""Passes of micro-batches through chunks that are drawn; their trace takes 50 MB."""
+MOST_PASSES = 50_000  # Passes of micro-batches through chunks that are drawn; their trace takes 50 MB
 _NAMES = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weight"}
 _ONCE_ORDER = ("grad_sync", "optimizer", "param_sync")
 """In which order what runs once a step follows the pipeline; all else comes last."""
@@ -68,8 +67,7 @@ class Slice(NamedTuple):
     end_s: float
     kind: str
     """Slices of one colour: one of `_COLOURS`."""
-    micro_batch: int = -1
-    """-1 where it belongs to none, as `chunk`."""
+    micro_batch: int = -1  # -1 where it belongs to none, as `chunk`
     chunk: int = -1
     busy_s: float = 0.0
     """Its time on the bill; longer than the slice where it would not fit into the window that hides it. [s]"""
@@ -91,18 +89,14 @@ class Trace(Answer):
     slices: tuple[Slice, ...]
     memory: tuple[MemoryPoint, ...]
     """In order of time, by stage."""
-    task_s: tuple[float, ...]
-    """Time in tasks, by stage. [s]"""
+    task_s: tuple[float, ...]  # Time in tasks, by stage. [s]
     stages: int
     schedule: str
     step_time_s: float
     """Of the bill, and the end of the last slice. [s]"""
-    pipeline_s: float
-    """What the bill charges for all micro-batches, bubble and messages. [s]"""
-    simulated_s: float
-    """What the simulation took. [s]"""
-    bubble_s: float
-    """What of it the busiest stage waits for. [s]"""
+    pipeline_s: float  # What the bill charges for all micro-batches, bubble and messages. [s]
+    simulated_s: float  # What the simulation took. [s]
+    bubble_s: float  # What of it the busiest stage waits for. [s]
 
     @property
     def scale(self) -> float:

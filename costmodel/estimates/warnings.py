@@ -27,10 +27,8 @@ HOST_SHARE = 0.10
 SKEW_SHARE = 1.10
 ROUTING_SHARE = 0.01
 WORTH_SAYING = 0.01
-_BUCKETS = (4.0, 8.0, 16.0, 32.0)
-"""Sizes of a bucket over the given one that are tried. [-]"""
-UNEVEN = 1.2
-"""Tokens of the busiest expert rank over the mean, to say what uneven routing would cost. [-]"""
+_BUCKETS = (4.0, 8.0, 16.0, 32.0)  # Sizes of a bucket over the given one that are tried. [-]
+UNEVEN = 1.2  # Tokens of the busiest expert rank over the mean, to say what uneven routing would cost. [-]
 
 
 def warnings_of(est: PricedJob) -> list[str]:

@@ -32,8 +32,7 @@ _BESIDE = (*NAMED, *TIME, *MEMORY, "memory_kind", "job", "notes", "source", "ref
 """Columns of a table that are no fields of a job."""
 _MOST_ROWS = 5000
 _LOG_ENDINGS = (".log", ".out", ".txt", ".gz", ".err")
-_BESIDE_A_TIME = "nvidia-smi"
-"""How memory that is given beside a step time is taken to be measured."""
+_BESIDE_A_TIME = "nvidia-smi"  # How memory that is given beside a step time is taken to be measured
 _TABLES, _JOBS = (".csv", ".tsv"), (".yaml", ".yml")
 
 

@@ -25,8 +25,7 @@ Array = NDArray[np.float64]
 Model = Callable[[Array], Array]
 """From points of logarithms of the factors, (p, k), to the logarithms of what is measured at each, (p, n)."""
 
-STEP = 0.05
-"""Of a factor's logarithm, to each side, over which its slope is taken."""
+STEP = 0.05  # Of a factor's logarithm, to each side, over which its slope is taken
 
 WIDENING_ROWS = 4.0
 """Rows that the shipped scale of single layouts counts as: scales inside published sources of 20 runs and more differ by a
@@ -34,11 +33,9 @@ factor of exp(0.41), which that of three rows does, and fewer let rows that agre
 Of 2, 4, 8 and 16 the intervals of the other runs of a source score best with 4, whichever source is left out but one
 (tools/pages/own_runs.py). [-]"""
 
-MISFIT = 4.0
-"""Scaled residual of a row that does not fit, nor says how far rows lie apart. [-]"""
+MISFIT = 4.0  # Scaled residual of a row that does not fit, nor says how far rows lie apart. [-]
 
-_NORMAL_TAIL = 1e9
-"""Degrees of freedom from which Student's t is a normal distribution to nine digits. [-]"""
+_NORMAL_TAIL = 1e9  # Degrees of freedom from which Student's t is a normal distribution to nine digits. [-]
 
 _MOST_ROUNDS, _MOST_STEPS = 6, 100
 _TOLERANCE = 1e-4

@@ -17,8 +17,7 @@ import pandas as pd
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.recipe import share_keys
 
-MIN_RUNS = 7
-"""Fewest runs of a generation, or of a recipe on it, for which a share is fitted."""
+MIN_RUNS = 7  # Fewest runs of a generation, or of a recipe on it, for which a share is fitted
 
 SOURCE_WEIGHT = 60.0
 """Largest weight of a family of sources, in runs; runs of larger families are weighted down."""

@@ -48,8 +48,7 @@ LEAST_CHANGE = 0.01
 """A factor whose spread the runs narrow by less, and whose center they move by less than so many prior spreads, is left
 as it is shipped: nothing was said of it. [-]"""
 
-ROW_TAIL = 3.0
-"""Degrees of freedom of what single rows are off by, as the shipped factor `layout` has. [-]"""
+ROW_TAIL = 3.0  # Degrees of freedom of what single rows are off by, as the shipped factor `layout` has. [-]
 
 FAR = ("collective",)
 """Roles whose shipped spreads are of fabrics that work as they should; that of a site may be far off."""

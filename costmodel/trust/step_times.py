@@ -35,8 +35,7 @@ LEAST_APART = 0.03
 """A step this much off the steady one is no steady one, however little the others vary. [-]"""
 
 _WARM_SPREADS, _ODD_SPREADS = 3.0, 6.0
-_MAD = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+_MAD = 1.4826  # Standard deviation of a normal distribution over its median absolute deviation
 _FEW_LINES = 5
 _TWO_LEVELS = 0.1
 

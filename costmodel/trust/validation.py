@@ -37,11 +37,9 @@ are tables of one framework (`source_family`)."""
 _BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "nvfp4": 4, "mxfp4": 4}
 """Bits of the products by precision; the others have 8."""
 
-_ONE_JOB = ("source", "model", "gpus", "global_batch")
-"""What layouts of one job share."""
+_ONE_JOB = ("source", "model", "gpus", "global_batch")  # What layouts of one job share
 
-LEAST_FAMILIES = 5
-"""Families of sources that a table needs for shares that leave one of them out."""
+LEAST_FAMILIES = 5  # Families of sources that a table needs for shares that leave one of them out
 
 RESULT_COLUMNS = (
     "id",

@@ -31,8 +31,7 @@ _UNTRAINED = frozenset(
 """Choices that can be priced, and that nobody trains with: they are no proposals."""
 _OF_OTHERS = frozenset(("node_limited_routing", "dispatch_sms", "cp_a2a_ranks", "hpz_ranks"))
 """Counts whose 0 leaves them to the model or the library: one is not the next value."""
-_CHOSEN_FOR = ("auto", "torch")
-"""Choices that mean another one."""
+_CHOSEN_FOR = ("auto", "torch")  # Choices that mean another one
 
 
 def hardware_changes(job: Job, factor: float) -> list[Change]:

@@ -37,8 +37,7 @@ from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 _FIGURES = ("step_time_s", "mfu", "tokens_per_s_per_gpu", "memory_bytes_per_gpu")
 _MOST_TERMS = 4
-SAMPLES = 400
-"""Common samples that jobs are compared on. [-]"""
+SAMPLES = 400  # Common samples that jobs are compared on. [-]
 _CHANGED = 1e-9
 
 

@@ -106,12 +106,9 @@ class Budget(Answer):
     choices: tuple[Purchase, ...]
     step_over_expected: Array
     """Seconds of a step over those that the MFU says, a value a sample of the uncertain factors. [-]"""
-    answers: int
-    """Problems to answer over the model's life. [-]"""
-    solved: tuple[Solved, ...]
-    """What samples solve of them, and what it costs."""
-    assumed: list[str] = field(default_factory=list)
-    """Fields of what was bought that nobody named."""
+    answers: int  # Problems to answer over the model's life. [-]
+    solved: tuple[Solved, ...]  # What samples solve of them, and what it costs
+    assumed: list[str] = field(default_factory=list)  # Fields of what was bought that nobody named
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:

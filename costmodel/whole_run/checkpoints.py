@@ -29,12 +29,9 @@ class Checkpoint:
     size_bytes: float
     write_s: float
     """On the file system, all nodes together."""
-    pause_s: float
-    """While training waits."""
-    persist_s: float
-    """From the end of the pause until a failure cannot hurt it."""
-    load_s: float
-    """To read it again after a failure."""
+    pause_s: float  # While training waits
+    persist_s: float  # From the end of the pause until a failure cannot hurt it
+    load_s: float  # To read it again after a failure
 
 
 class NoHostMemory(CostModelError):

@@ -51,8 +51,7 @@ PERCENTILES = (10, 50, 90)
 _SOURCE = (
     "renewal process of checkpoints and failures: Daly, FGCS 22 (2006), equation 20, with delayed snapshots"
 )
-_STEP_SAMPLES = 1000
-"""Steps that are priced again for the runs drawn: quantiles of more are the same."""
+_STEP_SAMPLES = 1000  # Steps that are priced again for the runs drawn: quantiles of more are the same
 US_GRID_KG_PER_KWH = float(str(FIELD["carbon_intensity"].default))
 DEFAULT_RELIABILITY = str(FIELD["reliability"].default)
 
@@ -124,16 +123,13 @@ class TrainingRun(Answer):
     seed: int
     carbon_intensity: float = US_GRID_KG_PER_KWH
     """CO2 equivalent of a kWh of the grid. [kg/kWh]"""
-    pays_spares: bool = True
-    """Whether dollars hold the spare nodes: where their number was given."""
+    pays_spares: bool = True  # Whether dollars hold the spare nodes: where their number was given
     price_range_usd_per_gpu_hour: tuple[float, float] | None = None
     """Lowest and highest list price, none where they are not known or the user gave the price. [USD/h]"""
-    budget_usd: float | None = None
-    """What may be spent, where the tokens are given too. [USD]"""
+    budget_usd: float | None = None  # What may be spent, where the tokens are given too. [USD]
     limit_days: float | None = None
     """Calendar days in which it must be done, where the tokens and the GPUs are given too. [d]"""
-    notes: tuple[str, ...] = ()
-    """What is otherwise than the failure rates have it, in sentences."""
+    notes: tuple[str, ...] = ()  # What is otherwise than the failure rates have it, in sentences
 
     gpus = Figure("gpus", "GPUs that train. [-]", gpus="est.job.layout.gpus")
     steps = Figure(

@@ -22,8 +22,7 @@ from costmodel.physics.run.scaling_laws import LAWS, ScalingLaw, loss
 
 Array = NDArray[np.float64]
 
-SAMPLES: Array = 2.0 ** np.arange(11.0)
-"""Samples of a problem that are tried where none are named. [-]"""
+SAMPLES: Array = 2.0 ** np.arange(11.0)  # Samples of a problem that are tried where none are named. [-]
 _EXPECTED = (
     "expected a rate such as 0.2, points such as '1=0.2 16=0.55', 'beta 0.4 2', or two models such as "
     "'8B/15T: 0.3; 70B/15T: 0.55'"
@@ -34,8 +33,7 @@ _POINT = re.compile(r"([\d.]+[kK]?)\s*=\s*([\d.e-]+)%?")
 class Difficulty(NamedTuple):
     """Distribution over problems of the rate at which a sample solves them."""
 
-    rate: ArrayLike
-    """Mean share of the samples that solve a problem. [-]"""
+    rate: ArrayLike  # Mean share of the samples that solve a problem. [-]
     concentration: ArrayLike = np.inf
     """a + b of the Beta distribution of rates; infinite where all problems have the mean rate. [-]"""
 

@@ -27,14 +27,11 @@ from costmodel.whole_run.solve import split_options
 
 State = Literal["inside", "slower", "faster", "unknown"]
 
-LEAST_LINES = 5
-"""Lines that say whether steps are in the band; with fewer nothing is said."""
+LEAST_LINES = 5  # Lines that say whether steps are in the band; with fewer nothing is said
 
-RECENT_LINES = 20
-"""Lines that the present step is the median of, while all is well."""
+RECENT_LINES = 20  # Lines that the present step is the median of, while all is well
 
-_ALIKE = 0.1
-"""How far lines of one level lie apart; less than what a jump that is worth telling takes. [-]"""
+_ALIKE = 0.1  # How far lines of one level lie apart; less than what a jump that is worth telling takes. [-]
 
 
 class Band(NamedTuple):

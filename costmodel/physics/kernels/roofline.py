@@ -24,23 +24,17 @@ from numpy.typing import ArrayLike
 from costmodel.bill.formula import inputs_of
 from costmodel.bill.quantity import Quantity, quantity
 
-SMALL_TILE = 64.0
-"""Side of the small output tile. [elements]"""
-KEY_TILE = 128.0
-"""Keys that attention loads at a time. [tokens]"""
+SMALL_TILE = 64.0  # Side of the small output tile. [elements]
+KEY_TILE = 128.0  # Keys that attention loads at a time. [tokens]
 
 
 class MatmulConstants(NamedTuple):
     """What the matrix kernels of one accelerator reach at one precision."""
 
-    num_sms: float
-    """SMs (compute units) that tiles are spread over. [-]"""
-    fixed_s: float
-    """Time of a kernel with nothing to do. [s]"""
-    peak_fraction: float
-    """Share of the dense peak inside a full wave of full tiles, at burst clock. [-]"""
-    memory_fraction: float
-    """Share of the HBM bandwidth that a memory-bound product reaches. [-]"""
+    num_sms: float  # SMs (compute units) that tiles are spread over. [-]
+    fixed_s: float  # Time of a kernel with nothing to do. [s]
+    peak_fraction: float  # Share of the dense peak inside a full wave of full tiles, at burst clock. [-]
+    memory_fraction: float  # Share of the HBM bandwidth that a memory-bound product reaches. [-]
     tile_m: float = 128.0
     tile_n: float = 128.0
     """Output tile of one SM; rows and columns are rounded up to it. [elements]"""
@@ -51,20 +45,15 @@ class MatmulConstants(NamedTuple):
     small_tile_fraction: float = 0.0
     """Share of the large tile's rate reached with 64 x 64 tiles, which fill small products better; 0 where the choice
     of tiles leaves no trace. [-]"""
-    epilogue_fraction: float = 0.0
-    """Share of the output's memory time that nothing hides. [-]"""
-    ramp_k: float = 0.0
-    """Depth that filling and draining one tile costs. [elements]"""
-    sustained_loss: float = 0.0
-    """Share of the peak lost to the power limit in long kernels. [-]"""
+    epilogue_fraction: float = 0.0  # Share of the output's memory time that nothing hides. [-]
+    ramp_k: float = 0.0  # Depth that filling and draining one tile costs. [elements]
+    sustained_loss: float = 0.0  # Share of the peak lost to the power limit in long kernels. [-]
     sustained_flops: float = 1e12
     """Size of a kernel at which a benchmark that repeats it loses half of that. [FLOP]"""
     cast_bytes_per_element: float = 0.0
     """HBM bytes that quantising one element of the first operand is worth. [B]"""
-    cast_fixed_s: float = 0.0
-    """Fixed time of the quantising kernels. [s]"""
-    fixed_per_group_s: float = 0.0
-    """Time that each product of a grouped kernel adds, whatever its size. [s]"""
+    cast_fixed_s: float = 0.0  # Fixed time of the quantising kernels. [s]
+    fixed_per_group_s: float = 0.0  # Time that each product of a grouped kernel adds, whatever its size. [s]
     shared_rows: float = 0.0
     """Rows of the tile in which one group ends and the next begins, where a grouped kernel deals tiles over all rows
     and computes such a tile once for each; 0 where every group has tiles of its own. [elements]"""
@@ -83,10 +72,8 @@ class AttentionPassConstants(NamedTuple):
     them linear in the logarithm of the dimension. [-]"""
     causal_fraction: float = 1.0
     """Extra factor on that share for a causal kernel, beyond its diagonal blocks. [-]"""
-    ramp_seq: float = 0.0
-    """Average keys per query at which half of the asymptote is reached. [tokens]"""
-    tile_rows: float = 128.0
-    """Queries (backward: keys) that one SM works on at a time. [tokens]"""
+    ramp_seq: float = 0.0  # Average keys per query at which half of the asymptote is reached. [tokens]
+    tile_rows: float = 128.0  # Queries (backward: keys) that one SM works on at a time. [tokens]
     wave_fraction: float = 0.0
     side_bytes_per_element: float = 0.0
     """HBM bytes an element of Q that kernels beside the main one move (the row sums of the output's gradient, fp32

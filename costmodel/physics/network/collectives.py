@@ -89,14 +89,10 @@ class Algorithm(NamedTuple):
     """The part without and the part with bytes, as expressions. [s]"""
     stages: str
     """Hops of a pipeline of chunks, whose whole message takes `transfer`; empty where messages are not cut."""
-    valid: str
-    """Condition on the group for which it holds; empty for all groups."""
-    needs: str
-    """Hardware without which it cannot run; empty if none."""
-    source: str
-    """Reference of this module."""
-    note: str
-    """What ranks send to whom."""
+    valid: str  # Condition on the group for which it holds; empty for all groups
+    needs: str  # Hardware without which it cannot run; empty if none
+    source: str  # Reference of this module
+    note: str  # What ranks send to whom
 
     @property
     def formula(self) -> str:
@@ -152,10 +148,8 @@ def _algorithms_over(over: str) -> dict[str, dict[str, Algorithm]]:
     return found
 
 
-ALGORITHMS = _algorithms_over("ranks")
-"""Every algorithm on a flat tier, by collective and name."""
-TWO_LEVEL = _algorithms_over("nodes")
-"""Every algorithm over nodes, by collective and name."""
+ALGORITHMS = _algorithms_over("ranks")  # Every algorithm on a flat tier, by collective and name
+TWO_LEVEL = _algorithms_over("nodes")  # Every algorithm over nodes, by collective and name
 
 
 _Table = Mapping[str, Mapping[str, Algorithm]]

@@ -53,8 +53,7 @@ _BUFFER_STEPS = (
 class Dispatcher:
     """How the tokens of a mixture of experts travel to the experts and back: a row of ``dispatchers.csv``."""
 
-    name: str
-    """As recipes write it."""
+    name: str  # As recipes write it
     dispatch: str
     combine: str
     """Collective each way; "" where kernels of its own send each token once to each node (`moe_exchange_time`)."""

@@ -26,8 +26,7 @@ class Fabric(NamedTuple):
     (`costmodel.describe.hardware.profile_schema`). Defaults are those of a link that nobody has measured.
     """
 
-    rate_factor: float = 1.0
-    """Asymptotic rate of a ring over the link's achieved bandwidth. [-]"""
+    rate_factor: float = 1.0  # Asymptotic rate of a ring over the link's achieved bandwidth. [-]
     copy_bandwidth_bytes_per_s: float = 0.0
     """Rate at which a rank copies its own shard beside the wire, 0 = free. [B/s]"""
     pipeline_s: float = 0.0
@@ -38,12 +37,9 @@ class Fabric(NamedTuple):
     ll_bandwidth_bytes_per_s: float = 0.0
     """Rate cap of the low-latency protocol over this link, for all GPUs of a node together; 0 = no switch of protocol
     is seen. [B/s]"""
-    tree_step_s: float = 0.0
-    """Latency of one level of a tree across this link, 0 = that of a ring step. [s]"""
-    tree_pipeline_s: float = 0.0
-    """Fill time of a tree's chunk pipeline across this link. [s]"""
-    tree_rate_factor: float = 1.0
-    """Asymptotic rate of a tree over that of the ring on this link. [-]"""
+    tree_step_s: float = 0.0  # Latency of one level of a tree across this link, 0 = that of a ring step. [s]
+    tree_pipeline_s: float = 0.0  # Fill time of a tree's chunk pipeline across this link. [s]
+    tree_rate_factor: float = 1.0  # Asymptotic rate of a tree over that of the ring on this link. [-]
     nvls_latency_s: float = 20e-6
     nvls_pipeline_s: float = 0.0
     nvls_rate_factor: float = 1.0
@@ -61,38 +57,29 @@ class Fabric(NamedTuple):
     send_latency_s: float = 0.0
     send_pipeline_s: float = 0.0
     """Fixed time (0 = of a ring step) and fill time of a single send. [s]"""
-    send_rate_factor: float = 1.0
-    """Asymptotic rate of a single send over the link's achieved bandwidth. [-]"""
+    send_rate_factor: float = 1.0  # Asymptotic rate of a single send over the link's achieved bandwidth. [-]
     dispatch_rate_factor: float = 0.85
     """Rate of token dispatch and combine kernels over the link's achieved bandwidth. [-]"""
 
 
-UNMEASURED = Fabric()
-"""Of a link that nobody has measured."""
+UNMEASURED = Fabric()  # Of a link that nobody has measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
     """One level of a cluster: the domains of `size` GPUs that a link joins."""
 
-    name: str
-    """What the level is called: nvlink, leaf, pod, spine."""
-    size: int
-    """GPUs inside one domain of this level. [-]"""
+    name: str  # What the level is called: nvlink, leaf, pod, spine
+    size: int  # GPUs inside one domain of this level. [-]
     ends: tuple[int, ...] = ()
     """GPUs of a job after which each of the fragments that it fills ends, empty where schedulers hand out equal parts. [-]"""
-    bandwidth_bytes_per_s: float
-    """Line rate per GPU and direction. [B/s]"""
-    efficiency: float = 1.0
-    """Share of it that large ring messages achieve. [-]"""
-    latency_s: float = 0.0
-    """Start-up time of one ring step. [s]"""
-    base_latency_s: float = 0.0
-    """Fixed cost of a collective. [s]"""
+    bandwidth_bytes_per_s: float  # Line rate per GPU and direction. [B/s]
+    efficiency: float = 1.0  # Share of it that large ring messages achieve. [-]
+    latency_s: float = 0.0  # Start-up time of one ring step. [s]
+    base_latency_s: float = 0.0  # Fixed cost of a collective. [s]
     oversubscription: float = 1.0
     """Divides the bandwidth of traffic that leaves the level below, 1 = none. [-]"""
-    in_network_reduction: bool = False
-    """Whether the switch adds up (NVLS, SHARP)."""
+    in_network_reduction: bool = False  # Whether the switch adds up (NVLS, SHARP)
     reduction_bandwidth_bytes_per_s: float = 0.0
     """What one GPU can send into such a reduction, 0 if there is none. [B/s]"""
     through_host: bool = False
@@ -113,8 +100,7 @@ class Tier:
     kind: str = ""
     link: str = ""
     """Sort of wire (nvlink, xgmi, pcie, ib, roce, efa, omnipath, slingshot, tcp) and its profile."""
-    fabric: Fabric = UNMEASURED
-    """Constants of the collective library on this link."""
+    fabric: Fabric = UNMEASURED  # Constants of the collective library on this link
 
     @property
     def wraps(self) -> tuple[bool, ...]:
@@ -135,12 +121,9 @@ class GroupCost:
     made: Quantity
     """The time [s] with the formula that gave it; its steps ``latency_s`` and ``transfer_s`` are the part that does
     not depend on the size, and the rest."""
-    wire_bytes: Array
-    """Bytes that each GPU sends by the ring's count (nccl-tests' bus bandwidth). [B]"""
-    tier: Array
-    """Index of the outermost tier crossed, -1 in a group of one. [-]"""
-    algorithm: Array
-    """Index into `NCCL_ALGORITHMS`. [-]"""
+    wire_bytes: Array  # Bytes that each GPU sends by the ring's count (nccl-tests' bus bandwidth). [B]
+    tier: Array  # Index of the outermost tier crossed, -1 in a group of one. [-]
+    algorithm: Array  # Index into `NCCL_ALGORITHMS`. [-]
 
     @property
     def latency_s(self) -> Array:

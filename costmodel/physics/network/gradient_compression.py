@@ -36,21 +36,16 @@ of two factors; all-reduce of the elements at the same positions of every rank."
 class Compression:
     """One way of sending less of a gradient."""
 
-    name: str
-    """Value of the recipe's `gradient_compression`."""
+    name: str  # Value of the recipe's `gradient_compression`
     exchange: Exchange
     sent: str
     """Bytes of a dense element on the wire."""
-    traffic: str
-    """Bytes that compressing and restoring a gradient read and write, once."""
+    traffic: str  # Bytes that compressing and restoring a gradient read and write, once
     kernels_per_matrix: float
     """Kernels where the method works matrix by matrix; 0 where it works on flat buckets."""
-    residual: bool
-    """Whether what was not sent is kept for the next step."""
-    counts: bool
-    """Whether ranks keep different numbers of elements, which they tell each other first."""
-    steps: float
-    """Steps to the same loss over those without compression, as far as that is known. [-]"""
+    residual: bool  # Whether what was not sent is kept for the next step
+    counts: bool  # Whether ranks keep different numbers of elements, which they tell each other first
+    steps: float  # Steps to the same loss over those without compression, as far as that is known. [-]
     source: str
 
     def sent_bytes(self, element_bytes: float) -> float:

@@ -23,14 +23,11 @@ DEFAULT_ORDER = ("tp", "cp", "dp", "pp")
 class Group(NamedTuple):
     """A process group: its size, and how many members share one domain of each tier."""
 
-    ranks: Array
-    """Members of the group. [-]"""
+    ranks: Array  # Members of the group. [-]
     members: tuple[Array, ...]
     """``members[t]`` are the members inside one domain of tier ``t`` (1 … ranks), innermost tier first. [-]"""
-    dim: str = ""
-    """Dimension of the mesh that it is a group of, "" without a mesh."""
-    box: Box | None = None
-    """Where the innermost tier is a torus, the members inside one slice by dimension."""
+    dim: str = ""  # Dimension of the mesh that it is a group of, "" without a mesh
+    box: Box | None = None  # Where the innermost tier is a torus, the members inside one slice by dimension
 
 
 class Mesh(NamedTuple):

@@ -23,17 +23,14 @@ from costmodel.physics.network.torus import Box
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-_FEWEST_LAYOUTS = 48
-"""Fewer layouts are cheaper priced one by one than told apart. [-]"""
+_FEWEST_LAYOUTS = 48  # Fewer layouts are cheaper priced one by one than told apart. [-]
 
 
 class Kinds(NamedTuple):
     """Which layouts are alike."""
 
-    first: Indices
-    """The first layout of each kind, in order."""
-    of: Indices
-    """The kind of each layout."""
+    first: Indices  # The first layout of each kind, in order
+    of: Indices  # The kind of each layout
 
 
 def kinds_of(*arrays: Array) -> Kinds | None:

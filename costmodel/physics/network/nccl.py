@@ -72,18 +72,15 @@ _STEPS = (
 class Way(NamedTuple):
     """One way of doing a collective."""
 
-    algorithm: str
-    """One of `NCCL_ALGORITHMS`."""
+    algorithm: str  # One of `NCCL_ALGORITHMS`
     primitives: tuple[str, ...]
     route: Route
     """The traffic that its formula starts from."""
     formula: str
     """Steps ``latency_s`` and ``transfer_s``, and their sum, over steps and terms of the route, ``size_bytes`` and
     ``wire_bytes``."""
-    applies: str
-    """True for groups that can do it so; over the same names, but not the size."""
-    protocol: str
-    """NCCL's name of how messages are handed over."""
+    applies: str  # True for groups that can do it so; over the same names, but not the size
+    protocol: str  # NCCL's name of how messages are handed over
     on_torus: bool
 
     @property
@@ -129,8 +126,7 @@ WIRE_BYTES: Mapping[str, str] = {
 }
 """Bytes that a GPU sends by the ring's count."""
 
-PRIMITIVES = tuple(WIRE_BYTES)
-"""What `collective_time` can price."""
+PRIMITIVES = tuple(WIRE_BYTES)  # What `collective_time` can price
 
 _NOTHING = "latency_s = 0; transfer_s = 0; latency_s + transfer_s"
 

@@ -34,23 +34,18 @@ from costmodel.physics.network.topologies import TORUS, Topology, topology
 from costmodel.physics.network.torus import side_terms, torus_steps
 
 Array = NDArray[np.float64]
-Steps = tuple[tuple[str, str], ...]
-"""Names and expressions, in the order in which they are computed."""
+Steps = tuple[tuple[str, str], ...]  # Names and expressions, in the order in which they are computed
 
 
 class Level(NamedTuple):
     """A tier that groups cross, as far as the text depends on it."""
 
-    name: str
-    """Prefix of its terms."""
-    below: str
-    """Term with the members of a group in one domain of the tier below; empty for one member."""
-    always: bool
-    """Whether every group of the array crosses it."""
+    name: str  # Prefix of its terms
+    below: str  # Term with the members of a group in one domain of the tier below; empty for one member
+    always: bool  # Whether every group of the array crosses it
     ends: str
     """Whether all, none or some of the groups end inside one of its domains, or go on over the same ports (all)."""
-    inner: bool
-    """Whether it is the innermost tier of the fabric."""
+    inner: bool  # Whether it is the innermost tier of the fabric
     wiring: Topology
     axes: tuple[int, ...] = ()
     """On a torus, how many sides longer than one chip the groups that cross it have; else empty."""
@@ -71,8 +66,7 @@ class Level(NamedTuple):
         return f"{value} / {self.below}" if self.below else value
 
 
-Route = Callable[[tuple[Level, ...]], Steps]
-"""A kind of traffic: from the tiers crossed to its steps."""
+Route = Callable[[tuple[Level, ...]], Steps]  # A kind of traffic: from the tiers crossed to its steps
 
 # Terms of every tier crossed, called after it; of the outermost one crossed; and of the innermost of the fabric.
 _EACH = ("bytes_per_s", "rate_factor", "dispatch_rate_factor", "hop_s", "tree_step_s")
@@ -124,13 +118,11 @@ class Path(NamedTuple):
     ranks: Array
     tier: Array
     """Index of the outermost tier crossed, -1 in a group of one. [-]"""
-    alone: NDArray[np.bool_]
-    """Whether a group has one member."""
+    alone: NDArray[np.bool_]  # Whether a group has one member
     steps: Steps
     terms: Mapping[str, ArrayLike]
     """The numbers that the steps, and the ways that follow, start from."""
-    values: Mapping[str, Array]
-    """Those of the steps."""
+    values: Mapping[str, Array]  # Those of the steps
 
 
 def ring_steps(levels: tuple[Level, ...]) -> Steps:

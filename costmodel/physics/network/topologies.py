@@ -29,19 +29,15 @@ from costmodel.base.errors import CostModelError, choices_hint
 class Topology(NamedTuple):
     """One kind of wiring."""
 
-    name: str
-    """Word of a cluster's or link's file."""
+    name: str  # Word of a cluster's or link's file
     ring: str
     pairs: str
     send: str
     """Share of a GPU's bandwidth that neighbours on rings get, messages to all peers at once, and a
     single message; 1 where it is all."""
-    forwards: bool
-    """Whether messages to a GPU of another index are handed on inside the domain below first."""
-    shaped: bool
-    """Whether links run along dimensions, so that a domain has a shape."""
-    innermost: bool
-    """Whether it can only be the innermost tier."""
+    forwards: bool  # Whether messages to a GPU of another index are handed on inside the domain below first
+    shaped: bool  # Whether links run along dimensions, so that a domain has a shape
+    innermost: bool  # Whether it can only be the innermost tier
     source: str
     note: str
     """Where the shares come from, and why."""

@@ -43,8 +43,7 @@ Steps = tuple[tuple[str, str], ...]
 class Box(NamedTuple):
     """The chips of a group inside one slice, a number a dimension of the torus."""
 
-    sides: tuple[Array, ...]
-    """Members along each dimension. [-]"""
+    sides: tuple[Array, ...]  # Members along each dimension. [-]
     spans: tuple[Array, ...]
     """Chips along each dimension from the first member to the last, and the gap behind it. [-]"""
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from costmodel.base.errors import LayoutError
 
-MOST_PARTS = 100_000
-"""Parts that a layout string may spell out; more is a slip of a repetition."""
+MOST_PARTS = 100_000  # Parts that a layout string may spell out; more is a slip of a repetition
 
 _TOKEN = re.compile(r"[EtmL|(),]|\*\d+|\s+")
 

@@ -42,10 +42,8 @@ def _kept(pending_weight_fraction: float) -> dict[str, float]:
 class Timeline:
     """The result of a simulation: what every rank ran, when, and what follows from it."""
 
-    orders: Orders
-    """The steps of each rank as they were run, weight gradients included."""
-    starts: tuple[Array, ...]
-    """When each of them starts and ends, one array a rank. [s]"""
+    orders: Orders  # The steps of each rank as they were run, weight gradients included
+    starts: tuple[Array, ...]  # When each of them starts and ends, one array a rank. [s]
     ends: tuple[Array, ...]
 
     @property

@@ -23,8 +23,7 @@ KINDS = "FIWB"
 class Orders:
     """What every rank does; long, and so told apart by identity."""
 
-    ranks: tuple[Tasks, ...]
-    """The order of each rank. Where weight gradients fill gaps they are not listed."""
+    ranks: tuple[Tasks, ...]  # The order of each rank. Where weight gradients fill gaps they are not listed
     paths: tuple[tuple[tuple[int, int], ...], ...]
     """The ways of micro-batches through the pipeline; micro-batch i takes path i % len(paths)."""
     tasks_per_stage: int

@@ -47,19 +47,15 @@ STEPS = tuple((row["step"], row["formula"]) for row in _FORMS if row["form"] == 
 class Schedule:
     """Everything that is known of a schedule; a field that is left out is an error at import."""
 
-    name: str
-    """As users write it."""
+    name: str  # As users write it
     order: Callable[[int, int, int], orders.Orders]
     """What every rank does, from stages, micro-batches and virtual stages: the engine's task order."""
-    fold: Fold
-    """Which stages are placed on one rank."""
+    fold: Fold  # Which stages are placed on one rank
     splits_backward: bool
     """Whether input and weight gradients are separate passes. If not, the stage with the most compute sets the pace;
     if so, the one with the most compute and bubble."""
-    needs: Mapping[str, str]
-    """Conditions on `LAYOUT` under which it can run, by their text for messages."""
-    bubble: str
-    """Time per step that the busiest rank is idle, messages not counted. [s]"""
+    needs: Mapping[str, str]  # Conditions on `LAYOUT` under which it can run, by their text for messages
+    bubble: str  # Time per step that the busiest rank is idle, messages not counted. [s]
     held: str
     """Micro-batches whose activations a rank holds at its peak, in units of its whole stage; never more
     than there are, and 1 without a pipeline. [-]"""
@@ -73,8 +69,7 @@ class Schedule:
     the schedule never runs a forward and a backward together; else one, and those that fill and drain. [-]"""
     pair_held: str
     """Micro-batches of activations that running two passes together adds to `held`, in units of a whole stage. [-]"""
-    source: str
-    """Where the order, and the forms that were not read off the simulation, come from."""
+    source: str  # Where the order, and the forms that were not read off the simulation, come from
 
     @cached_property
     def weight_copies(self) -> float:

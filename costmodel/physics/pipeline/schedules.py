@@ -258,8 +258,7 @@ def exposed_p2p_messages(
     return evaluate(closed_form("messages", schedule), {**_EQUALLY_FAST, **times, **terms})
 
 
-_LEAST_S = 1e-12
-"""Shorter messages are none. [s]"""
+_LEAST_S = 1e-12  # Shorter messages are none. [s]
 
 
 def waited_messages(waiting: Mapping[str, ArrayLike], message_s: ArrayLike) -> Array:

@@ -20,26 +20,19 @@ Array = NDArray[np.float64]
 class Fold(IntEnum):
     """Which stages of the pipeline are placed on one rank."""
 
-    LINEAR = 0
-    """Stage i on rank i."""
-    BIDIRECTIONAL = 1
-    """Stages i and p-1-i on rank i, each for half of the micro-batches (DualPipe)."""
-    V_SHAPED = 2
-    """Chunks i and 2p-1-i on rank i (ZB-V, V-Half, V-Min, DualPipeV)."""
+    LINEAR = 0  # Stage i on rank i
+    BIDIRECTIONAL = 1  # Stages i and p-1-i on rank i, each for half of the micro-batches (DualPipe)
+    V_SHAPED = 2  # Chunks i and 2p-1-i on rank i (ZB-V, V-Half, V-Min, DualPipeV)
 
 
 @dataclass(frozen=True)
 class StagePlan:
     """Contents of the stages that are priced: all, or one of each composition; the last dimension runs over them. [-]"""
 
-    index: Array
-    """Number of the stage, 0 … pp-1."""
-    behind: Array
-    """Number of stages after the last one with the same contents."""
-    alike: Array
-    """Number of stages with the same contents on the same kind of node."""
-    layers: tuple[Array, ...]
-    """Layers on the stage, one array per layer kind, MTP layers included."""
+    index: Array  # Number of the stage, 0 … pp-1
+    behind: Array  # Number of stages after the last one with the same contents
+    alike: Array  # Number of stages with the same contents on the same kind of node
+    layers: tuple[Array, ...]  # Layers on the stage, one array per layer kind, MTP layers included
     has_embedding: Array
     has_head: Array
     mtp: Array
@@ -58,18 +51,15 @@ class StagePlan:
 class Split:
     """The rule by which layers are split over stages. [-]"""
 
-    embedding: ArrayLike = 0.0
-    """Layers that the embedding is counted as on the first stage, by layout."""
-    head: ArrayLike = 0.0
-    """Layers that the head is counted as on the last stage, by layout."""
+    embedding: ArrayLike = 0.0  # Layers that the embedding is counted as on the first stage, by layout
+    head: ArrayLike = 0.0  # Layers that the head is counted as on the last stage, by layout
     mtp_layers: int = 0
     """MTP layers: additional layers of the last kind, on the head's stage unless `chunks` place them."""
     chunks: tuple[Chunk, ...] = ()
     """Contents of each chunk, in the order of the model; empty where a rule splits the layers."""
     others: ArrayLike = 0.0
     """Number of the pipeline's last ranks that run on the second kind of nodes, by layout; a fraction is a rank on both kinds."""
-    pace: ArrayLike = 1.0
-    """Time of a layer on those nodes over that on the cluster's first kind, by layout."""
+    pace: ArrayLike = 1.0  # Time of a layer on those nodes over that on the cluster's first kind, by layout
     by_speed: bool = False
     """Whether layers are distributed by the speed of ranks, to minimise the time of the slowest."""
 
@@ -280,12 +270,9 @@ class WaitCycles(NamedTuple):
     Layers by kind; the last dimension runs over distinct cycles. The first rank is in no cycle.
     """
 
-    pairs: tuple[Array, ...]
-    """Layers of two neighbours: ranks 1 and 2, 3 and 4, ..."""
-    pair_turns: Array
-    """1 where the last rank, at which the V turns, is among them."""
-    threes: tuple[Array, ...]
-    """Layers of three neighbours: the last three, the three before them, ..."""
+    pairs: tuple[Array, ...]  # Layers of two neighbours: ranks 1 and 2, 3 and 4, …
+    pair_turns: Array  # 1 where the last rank, at which the V turns, is among them
+    threes: tuple[Array, ...]  # Layers of three neighbours: the last three, the three before them, …
     three_turns: Array
     turn: tuple[Array, ...]
     """Layers by kind in the last chunks of the first three ranks, MTP layers included."""
@@ -325,8 +312,7 @@ def _wait_cycle_rows(stack: _Stack, pp: float, rule: _Rule) -> tuple[Array, Arra
     return of_pairs, of_threes, turn
 
 
-_MAX_HEAD_OFFSET = 16
-"""Upper limit of the layers that the head is counted as when stages are balanced."""
+_MAX_HEAD_OFFSET = 16  # Upper limit of the layers that the head is counted as when stages are balanced
 
 
 def balanced_split(
@@ -439,12 +425,9 @@ class ChunkWaits(NamedTuple):
 
     more: tuple[Array, ...]
     """Layers by kind, embedding, head and MTP layers of the other rank's chunk less those of the last rank's."""
-    share: Array
-    """Share of micro-batches in which these two chunks run at the same time."""
-    rank: Array
-    """Index of the other rank among those considered, from 0."""
-    hops: Array
-    """Hops between the two ranks, cyclic."""
+    share: Array  # Share of micro-batches in which these two chunks run at the same time
+    rank: Array  # Index of the other rank among those considered, from 0
+    hops: Array  # Hops between the two ranks, cyclic
     next_group: Array
     """1 where the other chunk is of the next group of p micro-batches, so that the last group of a step has no wait."""
     first: tuple[Array, ...]

@@ -32,14 +32,10 @@ _UP = (
 class Losses(NamedTuple):
     """Seconds of wall-clock time for each second of work that counts. [-]"""
 
-    pause: Quantity
-    """Training stands still while a snapshot is taken."""
-    rework: Quantity
-    """Work that a failure threw away."""
-    downtime: Quantity
-    """From a failure until training goes on, failed restarts included."""
-    total: Quantity
-    """1 + the above: calendar time over useful time."""
+    pause: Quantity  # Training stands still while a snapshot is taken
+    rework: Quantity  # Work that a failure threw away
+    downtime: Quantity  # From a failure until training goes on, failed restarts included
+    total: Quantity  # 1 + the above: calendar time over useful time
 
 
 def young_interval_s(pause_s: ArrayLike, mean_time_between_failures_s: ArrayLike) -> Array:

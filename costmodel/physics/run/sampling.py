@@ -21,10 +21,8 @@ _MOST_DRAWS = 8_000_000
 class SampledRuns(NamedTuple):
     """One value a sample."""
 
-    calendar_s: Array
-    """From start to the last step. [s]"""
-    interruptions: Array
-    """Failures, those during a restart too. [-]"""
+    calendar_s: Array  # From start to the last step. [s]
+    interruptions: Array  # Failures, those during a restart too. [-]
 
 
 def sample_runs(

@@ -39,24 +39,19 @@ from costmodel.trust.calibration.fabric_fit import (
 Array = NDArray[np.float64]
 
 MIN_POINTS = 6
-MIN_SPAN = 64.0
-"""Largest over smallest size below which latency and rate cannot be told apart."""
-MAX_ERROR = 0.20
-"""Mean relative error above which a fit is refused."""
+MIN_SPAN = 64.0  # Largest over smallest size below which latency and rate cannot be told apart
+MAX_ERROR = 0.20  # Mean relative error above which a fit is refused
 NETWORK = "network"
 TRUST = 0.2
 """Pull towards the profile, as a share of that of a fit to everybody's sweeps: between 0.1 and 0.3 the
 held-out error of 82 published sweeps, each fitted alone, is lowest."""
 SWITCH = {"simple_step_s": 1e-6, "ll_bandwidth_bytes_per_s": 100e9}
 """Where a change of protocol inside a node starts from; it must lower the residual by a twentieth."""
-BEGIN_AGAIN = 0.05
-"""Error of a sweep's large messages from which a fit is begun from other rates as well."""
+BEGIN_AGAIN = 0.05  # Error of a sweep's large messages from which a fit is begun from other rates as well
 _RATE_TIMES = 2.0 ** np.arange(-5.0, 2.01, 0.125)
 """What the rates that a fit starts with are tried at, times. [-]"""
-LARGE_ERROR = 0.10
-"""Error of a sweep's large messages from which a fit says so."""
-FAR = 2.0
-"""Where the times are further off than this, the starting constants are scaled first."""
+LARGE_ERROR = 0.10  # Error of a sweep's large messages from which a fit says so
+FAR = 2.0  # Where the times are further off than this, the starting constants are scaled first
 
 
 class ClusterFit(NamedTuple):

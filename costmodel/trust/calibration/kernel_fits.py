@@ -28,12 +28,9 @@ C = TypeVar("C")
 
 MIN_POINTS = 9
 MAX_ERROR = 0.15
-SEEDS = (0, 1)
-"""Random deals into thirds that the held-out error is averaged over."""
-PULL = 0.05
-"""A constant a factor e off the profile's counts as one row that is 5 % off. [-]"""
-OUTLIER_SCALE = 0.06
-"""Error of a row from which it counts less than its square. [-]"""
+SEEDS = (0, 1)  # Random deals into thirds that the held-out error is averaged over
+PULL = 0.05  # A constant a factor e off the profile's counts as one row that is 5 % off. [-]
+OUTLIER_SCALE = 0.06  # Error of a row from which it counts less than its square. [-]
 MOST = {
     "peak_fraction": 1.0,
     "memory_fraction": 0.95,

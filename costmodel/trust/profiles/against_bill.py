@@ -24,12 +24,9 @@ from costmodel.describe.recipe import Recipe
 from costmodel.estimates.estimate import Estimate
 from costmodel.trust.profiles.classes import COMMUNICATION, PASSES
 
-WAITING = "waiting"
-"""The group whose side in the trace is the time in which the GPU does nothing."""
-_SAME = 0.05
-"""Difference below which a group is called the same, as a share of the longer side. [-]"""
-_WHOLE = 0.9
-"""Share of a step's layers from which a trace counts as a whole one."""
+WAITING = "waiting"  # The group whose side in the trace is the time in which the GPU does nothing
+_SAME = 0.05  # Difference below which a group is called the same, as a share of the longer side. [-]
+_WHOLE = 0.9  # Share of a step's layers from which a trace counts as a whole one
 _ATTENTION = {
     "FlashAttention-2": "flash2",
     "FlashAttention-3": "flash3",
@@ -37,8 +34,7 @@ _ATTENTION = {
     "Triton": "triton",
 }
 """Recipe's `attention_kernel` by what families of kernels are called."""
-_DISPATCHERS = {"DeepEP": "deep-ep", "HybridEP": "hybrid-ep"}
-"""Recipe's `moe_dispatcher` in the same way."""
+_DISPATCHERS = {"DeepEP": "deep-ep", "HybridEP": "hybrid-ep"}  # Recipe's `moe_dispatcher` in the same way
 _CORE = re.compile(r"^compute\.((?:[\w-]+\.)?)attention\.core\.(forward|recompute)$")
 _EXPERTS = re.compile(r"^compute\.((?:[\w-]+\.)?)moe\.experts\.fc1\.(forward|recompute)$")
 _OF_A_LAYER = r"^\w+\.{label}(attention|mlp|moe|mixer|layer|expert_tensor)\."

@@ -26,8 +26,7 @@ from costmodel.base.errors import DataError, shown
 from costmodel.trust.profiles.activities import Range, Recorder, Recording, Work
 
 _CHUNK = 1 << 20
-_LONGEST_PIECE = 16 << 20
-"""What one event, or one entry of the header, may be long."""
+_LONGEST_PIECE = 16 << 20  # What one event, or one entry of the header, may be long
 _BETWEEN = re.compile(r"[\s,]*")
 # Numbers with decimals stay texts until an event turns out to be wanted; control characters in names do occur.
 _DECODER = JSONDecoder(parse_float=str, parse_constant=str, strict=False)

@@ -18,8 +18,7 @@ from costmodel.base.csv_text import read_rows
 from costmodel.trust.profiles.activities import WORKS, Activities, Flags, Recording, Whole
 
 UNKNOWN = "unknown"
-BY_PASS = ("matmul", "experts", "attention", "mixer")
-"""Classes that are told apart by pass."""
+BY_PASS = ("matmul", "experts", "attention", "mixer")  # Classes that are told apart by pass
 COMMUNICATION = (
     "dispatch",
     "combine",

@@ -27,10 +27,8 @@ _ACTIVITIES: tuple[tuple[str, Work, str], ...] = (
 """Tables of what a GPU does, with the columns that name it."""
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _RANGES = "NVTX_EVENTS"
-_RANGE_TYPES = (59, 60)
-"""eventType of NVTX ranges: pushed and popped, or started and ended [1]_."""
-_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
-"""CUpti_ActivityMemcpyKind."""
+_RANGE_TYPES = (59, 60)  # eventType of NVTX ranges: pushed and popped, or started and ended [1]_
+_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
 
 
 def read_nsight(path: Path) -> Recording:

@@ -31,8 +31,7 @@ from costmodel.trust.profiles.site_of_trace import SiteOfTrace, site_of_trace
 from costmodel.trust.profiles.steps import StepSpan, find_steps
 
 _NANO = 1e9
-_STREAMS_PAIRED = 8
-"""So many of the busiest streams are laid over each other."""
+_STREAMS_PAIRED = 8  # So many of the busiest streams are laid over each other
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,9 @@ _STEP_NAMES = re.compile(
     r"^ProfilerStep#\d+$|(^|[^a-z])(train(ing)?[ _]?)?(step|iter|iteration|global_step)[ _#:=]*\d+\s*$",
     re.IGNORECASE,
 )
-_ALIKE = 0.98
-"""Share of kernels that must recur for a trace to be steps that repeat."""
+_ALIKE = 0.98  # Share of kernels that must recur for a trace to be steps that repeat
 _MOST_STEPS = 1000
-_SHORTEST_STEP = 8
-"""Kernels; fewer that recur are a loop, and no step."""
+_SHORTEST_STEP = 8  # Kernels; fewer that recur are a loop, and no step
 
 
 class StepSpan(NamedTuple):
