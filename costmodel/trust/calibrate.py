@@ -198,10 +198,7 @@ def kernels(
     paths = [Path(table) for table in tables]
     timings = read_timings(paths, device.peak_flops_per_s)
     source = ", ".join(path.name for path in paths)
-    results: list[KernelResult] = []
-    problems = [str(problem) for problem in timings.problems]
-    if not problems:
-        results, problems = fit_kernels(timings, device, source, max_error=max_error)
+    results, problems = fit_kernels(timings, device, source, max_error=max_error)
     rows = [{key: value for key, value in one._asdict().items() if key != "block"} for one in results]
     blocks = [{"constants": dict(one.block)} for one in results]
     return KernelCalibration(

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -66,30 +67,29 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
 def read_table(
     path: str | Path, needed: Sequence[str] = ()
 ) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """Return the columns of a table (.csv, .tsv) and its rows with their lines."""
+    """Return the columns of a table (.csv, .tsv), below lines that begin with ``#``, and its rows with their lines."""
     try:
         text = read_text(path).text
     except CostModelError as error:
         raise DataError(str(error)) from None
     lines = io.StringIO(text.replace("\r\n", "\n").replace("\r", "\n"))
-    reader = csv.DictReader(lines, delimiter="\t" if Path(path).suffix.lower() == ".tsv" else ",")
-    rows = []
+    reader = csv.reader(lines, delimiter="\t" if Path(path).suffix.lower() == ".tsv" else ",")
     try:
-        columns = [name for name in (reader.fieldnames or ()) if name is not None]
-        missing = [name for name in needed if name not in columns]
-        if missing:
-            raise DataError(
-                f"{path}: the table lacks the column {missing[0]!r} (needed: {', '.join(needed)})"
-            )
-        for row in reader:
-            if None in row or None in row.values():
-                raise DataError(f"{path}: line {reader.line_num}: has more or fewer cells than the header")
-            rows.append((reader.line_num, row))
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except csv.Error as error:
         raise DataError(f"{path}: line {reader.line_num}: cannot read the table ({error})") from None
+    below = dropwhile(lambda row: row[1][0].startswith("#"), rows)
+    _, columns = next(below, (0, []))
+    rows = list(below)
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise DataError(f"{path}: the table lacks the column {missing[0]!r} (needed: {', '.join(needed)})")
     if not rows:
         raise DataError(f"{path}: no rows below the header")
-    return columns, rows
+    for number, row in rows:
+        if len(row) != len(columns):
+            raise DataError(f"{path}: line {number}: has {len(row)} cells, expected {len(columns)}")
+    return columns, [(number, dict(zip(columns, row, strict=True))) for number, row in rows]
 
 
 def job_of_row(row: Row) -> Job:

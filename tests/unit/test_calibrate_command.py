@@ -100,10 +100,10 @@ def test_kernels_make_an_accelerator_that_a_cluster_can_use(tmp_path, capsys):
 
 HEAD = "m,n,k,dtype,time_us\n"
 BAD_ROWS = (
-    (HEAD + "1024,1024,1024,bf16,0\n", "t.csv:2: time_us: expected a number above 0; got 0"),
+    (HEAD + "1024,1024,1024,bf16,0\n", "t.csv: line 2: time_us: expected a number above 0; got 0"),
     (HEAD + "8192,8192,8192,bf16,9\n", "above the peak of 989.4: mixed units?"),
-    (HEAD + "1024,1024,1024\n", "t.csv:2: has 3 cells; expected 5"),
-    ("a,b\n1,2\n", "t.csv:1: expected the columns m, n, k, dtype or"),
+    (HEAD + "1024,1024,1024\n", "t.csv: line 2: has 3 cells, expected 5"),
+    ("a,b\n1,2\n", "t.csv: expected the columns m, n, k, dtype or"),
     ("", "t.csv: is empty"),
     (HEAD + "1024,1024,1024,bf16,9\n", "matmul bf16: 1 rows; expected at least 9"),
 )

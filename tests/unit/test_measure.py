@@ -93,7 +93,6 @@ def test_kernel_sweeps_are_what_calibrate_reads(tmp_path):
         paths.append(tmp_path / f"{what}.csv")
         assert main(["observed", "measure", what, "--device", "cpu", "--small", "--out", str(paths[-1])]) == 0
     read = read_timings(paths, {"bf16": 1e15})
-    assert not read.problems
     assert len(read.matmul["matmul", "bf16"].m) == 16
     assert set(read.attention["flash2"].passes) == {0.0, 1.0}
     assert len(read.memory.time_s) == 10

@@ -229,7 +229,7 @@ BAD = (
     ("layout,step_time", "tp2,soon", "line 2: step_time: expected a time"),
     ("layout,step_time", "tp2,-1", "line 2: step_time: expected more than 0"),
     ("layout,step_time", "tp3,2s", "line 2: "),
-    ("layout,step_time", "tp2", "line 2: has more or fewer cells"),
+    ("layout,step_time", "tp2", "line 2: has 1 cells, expected 2"),
     ("layout,step_time", "tp2,", "no row has a measured step time"),
     (
         "layout,step_time,memory_kind",

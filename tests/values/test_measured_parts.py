@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from bounded_fits import Bound, fit
 
-from costmodel.base.errors import CostModelError
+from costmodel.base.errors import CostModelError, DataError
 from costmodel.describe.hardware.hardware import load_link
 from costmodel.describe.jobs.merge import MEMORY_KINDS
 from costmodel.physics.network.fabric import Fabric
@@ -44,7 +44,6 @@ m,n,k,dtype,groups,batch,time_us,time_ms,time_s,tflops,out_dtype,accumulate,sust
 1024,2048,4096,fp8,,,50,,,,,,
 """
     found = timings(tmp_path, text)
-    assert found.problems == ()
     assert sorted(found.matmul) == [("grouped_matmul", "bf16"), ("matmul", "bf16"), ("matmul", "fp8")]
     rows = found.matmul["matmul", "bf16"]
     assert rows.m.tolist() == [1024, 1024, 1024, 1000]
@@ -70,7 +69,6 @@ batch,seq_len,heads,head_dim,op,causal,kv_heads,qk_head_dim,v_head_dim,window,ke
 2,1000,8,128,attention_fwd_bwd,true,,192,,512,flash3,100
 """
     found = timings(tmp_path, text)
-    assert found.problems == ()
     assert sorted(found.attention) == ["flash2", "flash3"]
     rows, other = found.attention["flash2"], found.attention["flash3"]
     flops = 2 * 2 * 8 * 1000**2 * 256
@@ -94,55 +92,46 @@ def test_memory_bound_kernels_of_a_csv(tmp_path):
     assert (found.matmul, found.attention) == ({}, {})
 
 
+NO_HEADER = "expected the columns m, n, k, dtype or batch, seq_len, heads, head_dim, op or bytes"
 WRONG = (
-    ("", 0, "is empty; expected a header and rows"),
-    ("bytes,time_us\n", 0, "no rows"),
-    (
-        "m,n,k,time_us\n",
-        1,
-        "expected the columns m, n, k, dtype or batch, seq_len, heads, head_dim, op or bytes",
-    ),
-    ("#\nbytes\n1\n", 2, "expected a column time_us, time_ms, time_s or tflops"),
-    ("bytes,time_us\n1,2,3\n", 2, "has 3 cells; expected 2"),
-    ("bytes,time_us\n1,2\n0,2\n", 3, "bytes: expected a number above 0; got 0"),
-    ("bytes,time_us\n1,inf\n", 2, "time_us: expected a number above 0; got inf"),
-    ("bytes,time_us\nmany,2\n", 2, "bytes: expected a number; got 'many'"),
-    ("bytes,tflops\n1,2\n", 2, "expected a time"),
-    ("m,n,k,dtype,tflops\n1,1,1,bf16,\n", 2, "expected a time or tflops"),
-    ("m,n,k,dtype,time_us\n1,1,1,int3,1\n", 2, "dtype: expected one of "),
-    ("m,n,k,dtype,time_us\n1,1,1,nvfp4,1\n", 2, "dtype: this accelerator has no fp4 peak"),
+    ("", "is empty"),
+    ("bytes,time_us\n", "no rows below the header"),
+    ("m,n,k,time_us\n1,1,1,1\n", NO_HEADER),
+    ("#\nbytes\n1\n", "expected a column time_us, time_ms, time_s or tflops"),
+    ("bytes,time_us\n1,2,3\n", "line 2: has 3 cells, expected 2"),
+    ("# H100\n\nbytes,time_us\n1,2\n0,2\n", "line 5: bytes: expected a number above 0; got 0"),
+    ("bytes,time_us\n1,inf\n", "line 2: time_us: expected a number above 0; got inf"),
+    ("bytes,time_us\nmany,2\n", "line 2: bytes: expected a number; got 'many'"),
+    ("bytes,tflops\n1,2\n", "line 2: expected a time"),
+    ("m,n,k,dtype,tflops\n1,1,1,bf16,\n", "line 2: expected a time or tflops"),
+    ("m,n,k,dtype,time_us\n1,1,1,int3,1\n", "line 2: dtype: expected one of "),
+    ("m,n,k,dtype,time_us\n1,1,1,nvfp4,1\n", "line 2: dtype: this accelerator has no fp4 peak"),
     (
         "m,n,k,dtype,op,time_us\n1,1,1,bf16,conv,1\n",
-        2,
-        "op: expected matmul or grouped_matmul; got 'conv'",
+        "line 2: op: expected matmul or grouped_matmul; got 'conv'",
     ),
     (
         "m,n,k,dtype,accumulate,time_us\n1,1,1,bf16,maybe,1\n",
-        2,
-        "accumulate: expected true or false; got 'maybe'",
+        "line 2: accumulate: expected true or false; got 'maybe'",
     ),
     (
         "batch,seq_len,heads,head_dim,op,time_us\n1,1,1,1,fwd,1\n",
-        2,
-        "op: expected one of attention_fwd, ",
+        "line 2: op: expected one of attention_fwd, ",
     ),
     (
         "m,n,k,dtype,tflops\n1000,1000,1000,bf16,1021\n",
-        2,
-        "1021 TFLOP/s, above the peak of 1000: mixed units?",
+        "line 2: 1021 TFLOP/s, above the peak of 1000: mixed units?",
     ),
 )
 
 
 def test_what_is_wrong_with_a_csv(tmp_path):
     """A 50th over the peak is clocks; more is another unit."""
-    for text, line, said in WRONG:
-        found = timings(tmp_path, text)
-        (problem,) = found.problems
-        assert problem.line == line, text
-        assert str(problem[-1]).startswith(said)
-        assert (found.matmul, found.attention) == ({}, {})
-    assert timings(tmp_path, "m,n,k,dtype,tflops\n1000,1000,1000,bf16,1019\n").problems == ()
+    for text, sentence in WRONG:
+        with pytest.raises(DataError) as refused:
+            timings(tmp_path, text)
+        assert str(refused.value).startswith(f"{tmp_path / 'own.csv'}: {sentence}"), text
+    assert len(timings(tmp_path, "m,n,k,dtype,tflops\n1000,1000,1000,bf16,1019\n").matmul) == 1
 
 
 # --- memory, sources -------------------------------------------------------------------------------

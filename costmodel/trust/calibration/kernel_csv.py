@@ -8,18 +8,16 @@ by file and line.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from costmodel.base.errors import CostModelError
-from costmodel.base.files import refuse_endless
+from costmodel.base.errors import DataError
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.interop.nccl_tests import LogProblem
+from costmodel.trust.published_runs import read_table
 
 Rows = np.recarray[Any, Any]
 """Timings of one kernel, in columns: those of `MATMUL`, `ATTENTION` or `MEMORY`, and ``source``."""
@@ -62,26 +60,25 @@ def table_of(columns: Sequence[str], rows: Sequence[Sequence[float]], sources: S
 
 
 class Timings(NamedTuple):
-    """What CSV files hold, and what is wrong with them."""
+    """What CSV files hold."""
 
     matmul: Mapping[tuple[str, str], Rows]  # By operator (matmul, grouped_matmul) and dtype
     attention: Mapping[str, Rows]  # By kernel
     memory: Rows | None
-    problems: tuple[LogProblem, ...]
 
 
-class _WrongCellError(ValueError):
-    """A cell that cannot be read."""
-
-
-def read_timings(paths: list[Path], peak_flops_per_s: Mapping[str, float]) -> Timings:
-    """Read CSV files of timings on one accelerator; faster than its peaks is a problem, too."""
+def read_timings(paths: Sequence[Path], peak_flops_per_s: Mapping[str, float]) -> Timings:
+    """Read CSV files of timings on one accelerator; faster than its peaks is an error, too."""
     matmul: dict[tuple[str, str], list[list[float]]] = {}
     attention: dict[str, list[list[float]]] = {}
     memory: list[list[float]] = []
-    problems: list[LogProblem] = []
     for path in paths:
-        for number, row in _rows(path, problems):
+        columns, rows = read_table(path)
+        if not any({*kind.split(", ")} <= {*columns} for kind in _KINDS):
+            raise DataError(f"{path}: expected the columns {' or '.join(_KINDS)}")
+        if not {*TIMES, "tflops"} & {*columns}:
+            raise DataError(f"{path}: expected a column time_us, time_ms, time_s or tflops")
+        for line, row in rows:
             try:
                 if "m" in row:
                     key, values = _matmul(row, peak_flops_per_s)
@@ -91,51 +88,13 @@ def read_timings(paths: list[Path], peak_flops_per_s: Mapping[str, float]) -> Ti
                     attention.setdefault(kernel, []).append(values)
                 else:
                     memory.append([_positive(row, "bytes"), _time(row, None)])
-            except _WrongCellError as error:
-                problems.append(LogProblem(path.name, number, str(error)))
-    if not (matmul or attention or memory or problems):
-        problems.append(LogProblem(", ".join(path.name for path in paths), 0, "no rows"))
+            except DataError as error:
+                raise DataError(f"{path}: line {line}: {error}") from None
     return Timings(
         {key: table_of(MATMUL, rows) for key, rows in matmul.items()},
         {key: table_of(ATTENTION, rows) for key, rows in attention.items()},
         table_of(MEMORY, memory) if memory else None,
-        tuple(problems),
     )
-
-
-def _rows(path: Path, problems: list[LogProblem]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield line number and cells of a CSV whose columns are known."""
-
-    def wrong(number: int, message: str, name: str = path.name) -> None:
-        problems.append(LogProblem(name, number, message))
-
-    try:
-        refuse_endless(path)
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except CostModelError as error:
-        return wrong(0, str(error).removeprefix(f"{path}: "), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        return wrong(0, f"cannot be read ({getattr(error, 'strerror', 'not text')})", str(path))
-    header: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        try:
-            cells = [cell.strip() for cell in next(csv.reader([line]))]
-        except csv.Error:
-            cells = []
-        if header and len(cells) == len(header):
-            yield number, dict(zip(header, cells, strict=True))
-        elif header:
-            wrong(number, f"has {len(cells)} cells; expected {len(header)}")
-        elif not any({*kind.split(", ")} <= {*cells} for kind in _KINDS):
-            return wrong(number, f"expected the columns {' or '.join(_KINDS)}")
-        elif not {*TIMES, "tflops"} & {*cells}:
-            return wrong(number, "expected a column time_us, time_ms, time_s or tflops")
-        else:
-            header = cells
-    if not header:
-        wrong(0, "is empty; expected a header and rows")
 
 
 def _positive(row: Mapping[str, str], key: str, default: float | None = None) -> float:
@@ -146,9 +105,9 @@ def _positive(row: Mapping[str, str], key: str, default: float | None = None) ->
     try:
         value = float(text)
     except ValueError:
-        raise _WrongCellError(f"{key}: expected a number; got {text!r}") from None
+        raise DataError(f"{key}: expected a number; got {text!r}") from None
     if not (math.isfinite(value) and value > 0):
-        raise _WrongCellError(f"{key}: expected a number above 0; got {text}")
+        raise DataError(f"{key}: expected a number above 0; got {text}")
     return value
 
 
@@ -156,7 +115,7 @@ def _flag(row: Mapping[str, str], key: str) -> bool:
     """Return a yes or no, no where it is empty."""
     text = row.get(key, "").lower()
     if text not in (*_YES, *_NO):
-        raise _WrongCellError(f"{key}: expected true or false; got {row[key]!r}")
+        raise DataError(f"{key}: expected true or false; got {row[key]!r}")
     return text in _YES
 
 
@@ -168,10 +127,10 @@ def _time(row: Mapping[str, str], flops: float | None, peak: float = math.inf) -
             break
     else:
         if flops is None or not row.get("tflops", ""):
-            raise _WrongCellError("expected a time" if flops is None else "expected a time or tflops")
+            raise DataError("expected a time" if flops is None else "expected a time or tflops")
         time_s = flops / (_positive(row, "tflops") * 1e12)
     if flops is not None and flops / time_s > 1.02 * peak:
-        raise _WrongCellError(
+        raise DataError(
             f"{flops / time_s / 1e12:.4g} TFLOP/s, above the peak of {peak / 1e12:.4g}: mixed units?"
         )
     return time_s
@@ -180,9 +139,9 @@ def _time(row: Mapping[str, str], flops: float | None, peak: float = math.inf) -
 def _peak(peaks: Mapping[str, float], dtype: str) -> float:
     """Return the dense peak of a dtype."""
     if dtype not in PEAK_KEY:
-        raise _WrongCellError(f"dtype: expected one of {', '.join(PEAK_KEY)}; got {dtype!r}")
+        raise DataError(f"dtype: expected one of {', '.join(PEAK_KEY)}; got {dtype!r}")
     if PEAK_KEY[dtype] not in peaks:
-        raise _WrongCellError(f"dtype: this accelerator has no {PEAK_KEY[dtype]} peak")
+        raise DataError(f"dtype: this accelerator has no {PEAK_KEY[dtype]} peak")
     return peaks[PEAK_KEY[dtype]]
 
 
@@ -195,7 +154,7 @@ def _matmul(row: Mapping[str, str], peaks: Mapping[str, float]) -> tuple[tuple[s
     time_s = _time(row, 2.0 * m * n * k * groups, peak)
     op = row.get("op") or ("grouped_matmul" if groups > 1 else "matmul")
     if op not in ("matmul", "grouped_matmul"):
-        raise _WrongCellError(f"op: expected matmul or grouped_matmul; got {op!r}")
+        raise DataError(f"op: expected matmul or grouped_matmul; got {op!r}")
     accumulate = _flag(row, "accumulate")
     out = 4.0 if row.get("out_dtype", "") == "fp32" else max(2.0, min(INPUT_BYTES[dtype], 4.0))
     return (op, dtype), [m, n, k, groups, out, accumulate, _flag(row, "sustained"), 0.0, time_s]
@@ -204,7 +163,7 @@ def _matmul(row: Mapping[str, str], peaks: Mapping[str, float]) -> tuple[tuple[s
 def _attention(row: Mapping[str, str], peaks: Mapping[str, float]) -> tuple[str, list[float]]:
     """Return kernel and numbers of one attention."""
     if row["op"] not in PASSES:
-        raise _WrongCellError(f"op: expected one of {', '.join(PASSES)}; got {row['op']!r}")
+        raise DataError(f"op: expected one of {', '.join(PASSES)}; got {row['op']!r}")
     which = PASSES[row["op"]]
     batch, seq, heads = (_positive(row, key) for key in ("batch", "seq_len", "heads"))
     qk = _positive(row, "qk_head_dim", _positive(row, "head_dim"))
