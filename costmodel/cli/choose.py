@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from functools import cache
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from costmodel.base.errors import CostModelError, shown
-from costmodel.base.version import install_command
 from costmodel.cli import options as opt
 from costmodel.cli.command import (
     command,
@@ -23,7 +21,6 @@ from costmodel.cli.output import Result, Target, checked_folder, planned_figure,
 from costmodel.describe.jobs.fields import LENGTH_FIELDS, PLAN_FIELDS
 
 if TYPE_CHECKING:
-    from costmodel.planning.plan import Plan
     from costmodel.planning.rl import RLPlan
 
 
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     """,
     fields=(*PLAN_FIELDS, *LENGTH_FIELDS),
     several=True,
-    endings=(".parquet", ".yaml", ".yml", ".sh", ".toml", ".py"),
+    endings=(".yaml", ".yml", ".sh", ".toml", ".py"),
 )
 def plan(
     given: Mapping[str, Any],
@@ -47,7 +44,6 @@ def plan(
     top: int | None,
     emit: str,
     save: str,
-    commands: bool,
     start: str,
     days: str,
     plot: str,
@@ -111,13 +107,10 @@ def plan(
         for name, text in written.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             target.write(folder / name, text)
-    if target.out is not None and target.out.suffix.lower() == ".parquet":
-        _write_parquet(found, target)
-        target = target._replace(out=None)
     count = top or 10
     gains = cache(found.gains)
     result = Result(
-        grids=lambda: found.grids(count=count, gains=gains(), commands=commands, start=start),
+        grids=lambda: found.grids(count=count, gains=gains(), start=start),
         record=lambda: found.to_dict(count=count, gains=gains(), answers=answers),
         table=found.columns,
         remarks=remarks,
@@ -130,7 +123,6 @@ def plan(
         *following,
         before=answered,
         count=top,
-        commands=commands,
     )
     target.show(result)
     draw(found)
@@ -157,16 +149,6 @@ def _keywords(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
     if emit and emit != opt.JOB and not keywords.get("framework"):
         keywords["framework"] = emit
     return keywords
-
-
-def _write_parquet(found: Plan, target: Target) -> None:
-    made = BytesIO()
-    try:
-        found.to_frame().to_parquet(made, index=False)
-    except ImportError:
-        raise CostModelError(f"parquet needs pyarrow: {install_command('parquet')}; or use --csv") from None
-    assert target.out is not None
-    target.write(target.out, made.getvalue())
 
 
 @command(

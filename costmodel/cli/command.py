@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _Command = Callable[..., Any]
 OUTPUT_FLAGS = ("format", "out", "csv", "force", "quiet", "details")
-_DETAIL_FLAGS = ("every_line", "every_one", "top", "commands", "worst", "line", "tree", "samples", "expect")
+_DETAIL_FLAGS = ("every_line", "every_one", "top", "worst", "line", "samples", "expect")
 """Flags that ask for more than the short answer."""
 _LAYOUT_FLAGS = ("check", "emit", "save", "plot")
 """Flags that need a layout: with them "nothing fits" is an error."""

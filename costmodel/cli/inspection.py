@@ -13,15 +13,11 @@ from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
 
-_SMALL_SHARE = 0.002
-
 
 @command(
-    r"""
+    """
     costmodel explain job.yaml --line compute.mlp.fc1.forward
     costmodel explain job.yaml --line tp.
-    costmodel explain -m llama3-405b -c llama3-roce -n 16384 -l "tp8 cp1 pp16 vp8" \
-        --global-batch 2048 --seq-len 8192 --tree
     """,
     fields=JOB_FIELDS,
 )
@@ -29,30 +25,19 @@ def explain(
     given: Mapping[str, Any],
     line: str,
     top: int | None,
-    tree: bool,
-    every_line: bool,
 ) -> Result:
     """Open up the bill: each line's formula with its numbers put in, units, tier and source.
 
     A job is given as to `estimate`. Printed numbers have seven digits: the last step of each formula,
     recomputed by hand, gives the line; count times line is what the step pays.
     """
-    import costmodel as cm
-
-    if tree and line:
-        raise cm.CostModelError("--tree and --line: give one of them")
     est = priced(given)
-    if tree:
-        return result_of(est.tree(), least_share=0.0 if every_line else _SMALL_SHARE)
     lines = est.explain(line)
     if line:
         return result_of(lines)
     largest = max((one for one in lines if one.bill == "time"), key=lambda one: one.total)
-    following = (
-        command_with("explain", given, JOB_FIELDS, "--line", largest.name),
-        command_with("explain", given, JOB_FIELDS, "--tree"),
-    )
-    return shortened(result_of(lines), lines, *following, count=top or 10)
+    opened = command_with("explain", given, JOB_FIELDS, "--line", largest.name)
+    return shortened(result_of(lines), lines, opened, count=top or 10)
 
 
 @command(
@@ -60,7 +45,7 @@ def explain(
     costmodel compare before.yaml after.yaml
     costmodel compare llama3-8b 64xH100 64xB200
     costmodel compare job.yaml --vary tp=4,8
-    costmodel compare h200.yaml v6e.yaml --tokens 1T --start 2026-12-01 --price dgx-h200-ndr=2.5,tpu-v6e=1.8
+    costmodel compare h200.yaml v6e.yaml --tokens 1T --price dgx-h200-ndr=2.5,tpu-v6e=1.8
     costmodel compare job.yaml --vary recompute=none,full --vary dp_overlap=none,last-micro-batch
     costmodel compare job.yaml --vary zero=0,1,2,3 --plot zero.svg
     """,
@@ -71,7 +56,6 @@ def compare(
     target: Target,
     job: list[str] | None,
     vary: list[str] | None,
-    start: str,
     plot: str,
     every_line: bool,
 ) -> None:
@@ -89,9 +73,7 @@ def compare(
         for label, est in cm.vary(vary or [], **one).items()
     }
     comparison = cm.compare(*found.values(), labels=list(found))
-    if start and any(est.job.tokens is None for est in comparison.estimates):
-        raise cm.CostModelError("start: needs --tokens, for a run that ends")
-    result = result_of(comparison, every_line=every_line, start=start)
+    result = result_of(comparison, every_line=every_line)
     if not every_line:
         more = [part for one in vary or [] for part in ("--vary", one)]
         result = shortened(

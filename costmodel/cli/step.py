@@ -9,7 +9,6 @@ from typing import Any
 
 import typer
 
-from costmodel.base.errors import CostModelError
 from costmodel.cli import options as opt
 from costmodel.cli.command import (
     command,
@@ -59,7 +58,6 @@ def estimate(
     html: str,
     with_plan: bool,
     with_sensitivity: bool,
-    start: str,
     trace: str,
     roofline: bool,
 ) -> None:
@@ -86,8 +84,6 @@ def estimate(
         )
         return _estimate_rl(job, target, check, plot, figure)
     draw = planned_figure("Estimate", plot, target, figure)
-    if start and not html:
-        raise CostModelError("--start: needs --html, on whose page it stands")
     views = [target if name == "-" else target.other(name) for name in (html, trace)]
     for text in expect or []:
         cm.read_expected(text)
@@ -124,7 +120,6 @@ def estimate(
                 plan=with_plan,
                 sensitivities=with_sensitivity,
                 seed=seed,
-                start=start,
                 progress=progress,
             )
     if "-" not in (html, trace):

@@ -28,7 +28,6 @@ from costmodel.estimates.samples import (
     sample_columns,
     sample_record,
 )
-from costmodel.estimates.tree import StepTree
 from costmodel.estimates.warnings import warnings_of
 
 if TYPE_CHECKING:
@@ -114,10 +113,6 @@ class Estimate(PricedJob, Answer):
         if band is not None and self.samples is None:
             return Interval(step_s * band.low, step_s * band.high)
         return (self.samples or self.sample()).interval()
-
-    def tree(self) -> StepTree:
-        """Return the step as a tree: stage, micro-batch, layer, operator (one layout only)."""
-        return StepTree(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts, as `--format json` prints it."""

@@ -328,6 +328,17 @@ class PricedJob:
         index = np.broadcast_to(self.priced.placed.stages.index, per_stage.shape)
         return int(index[int(np.argmax(per_stage))])
 
+    @property
+    def slowest_stage(self) -> int:
+        """Number of the first pipeline stage whose blocks the bill counts, from 0 (one layout only). [-]"""
+        placed, step = self.priced.placed, self.priced.step
+        counts = {line.name: float(line.count) for line in self.bill.time_lines}
+        micro_batches = float(placed.micro_batches)
+        same = np.ones(placed.stages.index.shape, dtype=np.bool_)
+        for block, lines in zip(step.blocks, step.block_lines, strict=True):
+            same = same & np.isclose(block.runs_on_stage, counts[lines[0].name] / micro_batches)
+        return int(placed.stages.index[int(np.argmax(same))])
+
     def __repr__(self) -> str:
         if np.shape(self.step_time_s):
             return f"Estimate of {np.size(self.step_time_s)} layouts of {self.job.model.name}"

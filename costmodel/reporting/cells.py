@@ -1,14 +1,16 @@
 """Tables from records: what stands in each column or row, as text templates, of which most stand in two CSV files.
 
 ``tables.csv`` has a row a table: its columns as ``Title=form | Title >=form``, a title that ends in ``>`` being one of
-numbers; of a column without a form the code says what stands in it, or leaves it out. ``facts.csv`` has a row of text for
+numbers; of a column without a form the code says what stands in it, or leaves it out. A column with ``?=form`` is left out
+where it is empty in every row. ``facts.csv`` has a row of text for
 each row of the tables that say something of one record.
 """
 
 from __future__ import annotations
 
+import re
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,23 +63,29 @@ _UNITS: Mapping[str, Callable[..., str]] = {
 
 
 class _Written(string.Formatter):
-    """Templates over a record: its attributes or items, in the units of `_UNITS` or as `format` has it."""
+    """Templates over a record: paths through its attributes and items, in the units of `_UNITS` or as `format` has it."""
 
     def __init__(self, record: Any) -> None:
-        self.record = record
+        self.record, self.is_empty = record, True
 
-    def get_value(self, key: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(key, int):
-            return args[key]
-        if key == "record":
-            return self.record
-        if key in kwargs:
-            return kwargs[key]
-        return self.record[key] if isinstance(self.record, Mapping) else getattr(self.record, key)
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        """Follow a path such as ``est.job`` or ``range_s[0]``; beyond what is None there is nothing."""
+        first, *path = _PARTS.findall(field_name)
+        if first.isdigit():
+            value = args[int(first)]
+        elif first == "record":
+            value = self.record
+        else:
+            value = kwargs[first] if first in kwargs else _part_of(self.record, first)
+        for part in path:
+            value = None if value is None else _part_of(value, part)
+        return value, first
 
     def format_field(self, value: Any, form: str) -> str:
+        form, _, none = form.partition("|")
         if value is None or value != value:
-            return ""
+            return none
+        self.is_empty = False
         unit = form.rstrip("0123456789")
         if unit in _UNITS:
             digits = form[len(unit) :]
@@ -87,16 +95,25 @@ class _Written(string.Formatter):
         return f"{value:{form}}" if form else str(value)
 
 
+_PARTS = re.compile(r"[^.\[\]]+")
+
+
+def _part_of(record: Any, name: str) -> Any:
+    if name.isdigit():
+        return record[int(name)]
+    return record[name] if isinstance(record, Mapping) else getattr(record, name)
+
+
 def say(template: str, record: Any, *values: Any, **more: Any) -> str:
     """Fill in a template from the attributes or items of a record, and from what else is given.
 
     Fields are such as ``{time_s:s4}``: ``s`` a time, ``B`` bytes, ``B/s``, ``FLOP`` and ``FLOP/s`` with a prefix, each with
     a number of digits if not three; ``$``, ``count``, ``days``, ``duration``, ``figure``, ``chance`` and ``plural NOUN``;
-    else as `format` has it. What is None or not a number is empty.
+    else as `format` has it. What is None or not a number is empty, or what stands behind a ``|``.
 
     >>> line = {"name": "fc1", "time_s": 0.0123, "share": 0.25, "size": 2**31, "left": None}
-    >>> say("{name}: {time_s:s4}, {share:.1%}, {size:B}{left:s}, {gpus:plural GPU}", line, gpus=1)
-    'fc1: 12.30 ms, 25.0%, 2.00 GiB, 1 GPU'
+    >>> say("{name}: {time_s:s4}, {share:.1%}, {size:B}{left.to:s}, {left:$|no price}, {gpus:plural GPU}", line, gpus=1)
+    'fc1: 12.30 ms, 25.0%, 2.00 GiB, no price, 1 GPU'
     """
     return _Written(record).vformat(template, values, more)
 
@@ -110,7 +127,14 @@ def _reader(form: Form) -> Callable[[Any], str]:
     if callable(form):
         return form
     template = form if "{" in form else "{" + form + "}"
-    return lambda record: say(template, record)
+
+    def read(record: Any, **more: Any) -> str:
+        """Return the text, or nothing where it would be of nothing but what is missing."""
+        written = _Written(record)
+        text = written.vformat(template, (), more)
+        return text if "{" not in form or not written.is_empty else ""
+
+    return read
 
 
 def grid_of(
@@ -128,10 +152,22 @@ def grid_of(
     >>> grid_of("Links", [{"name": "nvlink", "time_s": 2e-6}], {"Link": "name", "Time >": "time_s:s"}).rows
     [['nvlink', '2.00 us']]
     """
-    forms = [_reader(form) for form in cells.values()]
-    rows = [[form(record) for form in forms] for record in records]
+    shown = {title: _reader(form) for title, form in cells.items()}
+    made = [{title: form(record) for title, form in shown.items()} for record in records]
+    for optional in [heading for heading in shown if heading.endswith("?")]:
+        nothing = {"", str(cells[optional]).partition("|")[2]}
+        if all(row[optional] in nothing for row in made):
+            del shown[optional]
+    rows = [[row[title] for title in shown] for row in made]
     strong = strong | frozenset(range(len(rows), len(rows) + len(sums)))
-    return Grid(title, columns(*cells), [*rows, *map(list, sums)], strong, note, keys)
+    return Grid(
+        title,
+        columns(*(name.removesuffix("?") for name in shown)),
+        [*rows, *map(list, sums)],
+        strong,
+        note,
+        keys,
+    )
 
 
 @cache
@@ -144,13 +180,15 @@ def _table(name: str) -> Mapping[str, str]:
     return next(row for row in _read("tables.csv") if row["table"] == name)
 
 
-def cells_of(name: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def cells_of(
+    name: str, own: Mapping[str, Any] | None = None, without: Collection[str] = ()
+) -> dict[str, Any]:
     """Return the columns of a table of ``tables.csv``; those that have no form there are `own`, or left out."""
     own = own or {}
     cells: dict[str, Any] = {}
     for column in _table(name)["columns"].split(" | "):
         title, has_form, form = column.partition("=")
-        if title in own or has_form:
+        if (title in own or has_form) and title not in without:
             cells[title] = own.get(title, form)
     unknown = own.keys() - cells.keys()
     if unknown:
@@ -158,13 +196,19 @@ def cells_of(name: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return cells
 
 
-def table_of(name: str, records: Iterable[Any], own: Mapping[str, Any] | None = None, **more: Any) -> Grid:
+def table_of(
+    name: str,
+    records: Iterable[Any],
+    own: Mapping[str, Any] | None = None,
+    without: Collection[str] = (),
+    **more: Any,
+) -> Grid:
     """Return a table of ``tables.csv``; see `grid_of` for what else may be given, title and note among it."""
     known = _table(name)
     return grid_of(
         more.pop("title", known["title"]),
         records,
-        cells_of(name, own),
+        cells_of(name, own, without),
         note=more.pop("note", known["note"]),
         **more,
     )
@@ -205,4 +249,4 @@ def figures_from(name: str, items: Sequence[Any], own: Mapping[str, Any]) -> lis
 
 def dollars_of(usd: float | None) -> str:
     """Return dollars, or that there is no price."""
-    return "no price" if usd is None else f"${usd:,.0f}"
+    return say("{0:$|no price}", {}, usd)

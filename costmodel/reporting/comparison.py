@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, timedelta
-from math import ceil
 
 from costmodel.base.answer import Summary
-from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import off_middle_text
 from costmodel.base.units import format_bytes, format_days, format_seconds
@@ -15,12 +12,10 @@ from costmodel.base.words import chance_text, plural
 from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text
 from costmodel.estimates.estimate import Estimate
-from costmodel.estimates.tree import slowest_stage
 from costmodel.reporting.cells import Form, cell, figures_from, say, table_of
 from costmodel.reporting.summaries import first_warning
 from costmodel.reporting.tables import job_text
 from costmodel.what_if.compare import SAMPLES, Comparison, Spent
-from costmodel.whole_run.run import first_day
 
 _SMALL_SHARE = 0.005
 _SAME = 1e-9
@@ -125,7 +120,7 @@ def _signed(bill: str, value: float) -> str:
     return ("-" if value < 0 else "+") + _plain(bill, abs(value))
 
 
-def compare_grids(comparison: Comparison, *, every_line: bool = False, start: str = "") -> list[Grid]:
+def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[Grid]:
     """Return the headline of all jobs, and of each but the first the differences of both bills."""
     ests = comparison.estimates
     own = {
@@ -136,7 +131,7 @@ def compare_grids(comparison: Comparison, *, every_line: bool = False, start: st
         **_stage_rows(ests),
     }
     rows = figures_from("jobs compared", ests, own)
-    money = _money_rows(comparison, start)
+    money = _money_rows(comparison)
     note = "days, GPU-hours and dollars: nothing lost to failures, which costmodel run adds" if money else ""
     grids = [Grid("Jobs", columns("", *comparison.labels), [*rows, *money], note=note)]
     for job in range(1, len(ests)):
@@ -158,7 +153,7 @@ def _stage_rows(ests: Sequence[Estimate]) -> dict[str, Form]:
         return "the only one" if pp == 1 else f"{stage} of {pp:.0f}"
 
     return {
-        "slowest stage, from 0": lambda est: of(est, slowest_stage(est)),
+        "slowest stage, from 0": lambda est: of(est, est.slowest_stage),
         "fullest stage, from 0": lambda est: of(est, est.worst_stage),
     }
 
@@ -171,7 +166,7 @@ def _stages_moved(before: Estimate, after: Estimate) -> str:
     moved = [
         f"the {what} stage is now {new} of {pp:.0f} instead of {old}"
         for what, old, new in (
-            ("slowest", slowest_stage(before), slowest_stage(after)),
+            ("slowest", before.slowest_stage, after.slowest_stage),
             ("fullest", before.worst_stage, after.worst_stage),
         )
         if old != new
@@ -179,7 +174,7 @@ def _stages_moved(before: Estimate, after: Estimate) -> str:
     return f" Mind that {' and '.join(moved)}." if moved else ""
 
 
-def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
+def _money_rows(comparison: Comparison) -> list[list[str]]:
     """Return time, energy and money of jobs that say how far they train, with p10 and p90; nothing lost to failures."""
     spent = [each for each in comparison.spent if each is not None]
     if len(spent) < len(comparison.estimates):
@@ -199,11 +194,6 @@ def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
     own = {
         "  of calendar time": lambda pair: format_days(*(pair[1].days * at for at in _ends(pair[1]))),
         "  vs. the median": lambda pair: (apart[pairs.index(pair)] or "near it") if any(apart) else "",
-        "done by, p10 mean p90": lambda pair: (
-            ", ".join(_dates(start, [pair[1].days * at for at in (pair[1].low, 1.0, pair[1].high)]))
-            if start
-            else ""
-        ),
         "dollars": dollars,
         "  of dollars": usd_ends,
     }
@@ -212,14 +202,6 @@ def _money_rows(comparison: Comparison, start: str) -> list[list[str]]:
 
 def _ends(spent: Spent) -> tuple[float, float, float]:
     return spent.low, spent.middle, spent.high
-
-
-def _dates(start: str, days: Sequence[float]) -> list[str]:
-    first: date = first_day(start)
-    try:
-        return [str(first + timedelta(days=ceil(count))) for count in days]
-    except OverflowError:
-        raise CostModelError(f"start: a run of {max(days):,.0f} days outlasts the calendar") from None
 
 
 def _difference_grid(comparison: Comparison, bill: str, job: int, every_line: bool) -> Grid:

@@ -11,7 +11,6 @@ from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.estimates.explain import Explanation, headline, where_text, with_unit
 from costmodel.estimates.roofline import OperatorRow, Roofline
 from costmodel.estimates.trace import Trace
-from costmodel.estimates.tree import StepTree, tree_rows
 from costmodel.physics.network.comm_roofline import ridge_points
 from costmodel.reporting.cells import Form, cell, table_of
 from costmodel.reporting.series import bubble_text
@@ -59,17 +58,6 @@ def explain_summary(lines: Explanation, *, count: int = 10) -> Summary | None:
         [table_of("lines", shown, {"Category": lambda line: CATEGORY_NAMES[line.category]}, title=title)],
         [memory_note],
     )
-
-
-def tree_grids(found: StepTree, *, least_share: float = 0.0) -> list[Grid]:
-    """Return the tree as a table, indented."""
-    rows = [
-        {"part": "  " * depth + node.name, "node": node, "step_s": step_s, "share": share}
-        for depth, node, step_s, share in tree_rows(found.root, least_share=least_share)
-    ]
-    note = "Exposed time. Count: inside one of the parent; each: of one; a step: of all of them in a step."
-    note += f" Parts below {least_share:.1%} are left out; --all-lines shows them." if least_share else ""
-    return [table_of("tree", rows, strong=frozenset({0}), note=note)]
 
 
 def trace_grids(line: Trace) -> list[Grid]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.base.answer import Summary
+from costmodel.base.answer import Summary, rows_of
 from costmodel.base.grid import Grid, columns
 from costmodel.base.units import format_count, format_seconds
-from costmodel.base.words import chance_text, plural
+from costmodel.base.words import plural
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text, layout_text
@@ -23,24 +23,24 @@ from costmodel.planning.plan import Plan
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
 from costmodel.planning.uncertain import NOISE, Odds
-from costmodel.reporting.cells import Form, cell, dollars_of, figures_from, say, table_of
+from costmodel.reporting.cells import Form, dollars_of, figures_from, say, table_of
 from costmodel.reporting.summaries import answer_text, job_rows
 from costmodel.reporting.tables import breakdown_text, off_middle, spent_text
-from costmodel.reporting.training_runs import AT_LISTS, dollars_at_lists, dollars_text, percentiles_text
+from costmodel.reporting.training_runs import AT_LISTS, dollars_at_lists, percentiles_text
 from costmodel.step.anatomy.adapters import job_flops_per_token
 
 if TYPE_CHECKING:
     from costmodel.planning.sweep import Sweep
+    from costmodel.whole_run.run import TrainingRun
 
 _FRONT_ROWS = 12
 _ALWAYS = ("tp", "pp", "dp")
 _POLICY = ("ZeRO", "Schedule", "Recompute")
-_SETTINGS = ("Cluster", "Precision", "Batch >", "Non-default settings", "GPUs >")
+_SETTINGS = ("Cluster", "Precision", "Batch >", "Non-default settings")
+_OF_BEST = ("Fits >", "Days >?", "Dollars >?", "Comm >", "Bubble >", "Memory-bound >")
+"""Columns of the best layouts that the front leaves out."""
 _SHOWN = 0.002
 """Share of a step by which its simulation differs from its bill that is worth a column. [-]"""
-
-Table = Mapping[str, list[Any]]
-Cells = dict[str, Form]
 
 
 def plan_grids(
@@ -48,12 +48,11 @@ def plan_grids(
     *,
     count: int = 10,
     gains: Sequence[tuple[str, float]] = (),
-    commands: bool = False,
     start: str = "",
 ) -> list[Grid]:
     """Return the tables of a plan: the best of each machine, the best layouts, the front, scaling, what is out …"""
     grids = [machines_grid(plan, start)] if plan.has_machines else []
-    grids += [top_grid(plan, count), *([commands_grid(plan, count)] if commands else []), front_grid(plan)]
+    grids += [top_grid(plan, count), front_grid(plan)]
     if len(plan.by_value["gpus"]) > 1:
         grids.append(_scaling_grid(plan))
     searched = [[name, values] for name, values in plan.searched.items()]
@@ -66,14 +65,10 @@ def plan_grids(
     return [*grids, try_grid(plan, in_full=True)]
 
 
-def plan_summary(plan: Plan, *, count: int | None = None, commands: bool = False) -> Summary:
+def plan_summary(plan: Plan, *, count: int | None = None) -> Summary:
     """Return a plan in twenty lines: the best, three parallel layouts to benchmark, and what is gained by that."""
     short = _machines_summary(plan) if plan.has_machines else _single_summary(plan)
-    requested = [
-        *([top_grid(plan, count)] if count is not None else []),
-        *([commands_grid(plan, count or 10)] if commands else []),
-    ]
-    return short._replace(grids=[*short.grids, *requested])
+    return short if count is None else short._replace(grids=[*short.grids, top_grid(plan, count)])
 
 
 def _single_summary(plan: Plan) -> Summary:
@@ -91,27 +86,14 @@ def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
     """Return three parallel layouts to benchmark: the best, then those that lower the expected loss most."""
     found = plan.odds
     chosen = found.chosen()
-    trials = [found.trial(column, chosen[0]) for column in chosen]
-    rows = [int(row) for row in found.rows[chosen]]
-    table = plan.columns_of(rows)
-
-    def _range(row: int) -> str:
-        ends = plan.estimate_of(plan.candidates.top, rows[row]).range_s
-        return "–".join(format_seconds(end, 3) for end in ends).replace(" s–", "–")
-
-    shared = _row_cells(plan, table)
-    own = _of_table(table) | {
-        "# >": shared["# >"],
-        "Layout": shared["Layout"],
-        "MBS >": shared["Micro-batch >"],
-        "80% range >": _range,
-        "Fits >": lambda row: chance_text(table["fits_probability"][row]),
-        "Within 2% >": lambda row: chance_text(trials[row].best_probability),
-    }
-    if in_full:
-        own |= {name: shared[name] for name in (*_SETTINGS, *_POLICY) if name in shared}
-    else:
-        del own["MFU >"]  # an 80-column terminal has no room for it
+    kept = [int(row) for row in found.rows[chosen]]
+    rows = _layouts(plan.columns_of(kept))
+    for row, at, column in zip(rows, kept, chosen, strict=True):
+        ends = plan.estimate_of(plan.candidates.top, at).range_s
+        row["range"] = "–".join(format_seconds(end, 3) for end in ends).replace(" s–", "–")
+        row["best_probability"] = found.trial(column, chosen[0]).best_probability
+    # An 80-column terminal has no room for more.
+    without = _alike(plan, rows) if in_full else [*_SETTINGS, *_POLICY, "MFU >", "GPUs >"]
     note = _odds_text(found, chosen)
     rests_on = found.rests_on()
     if rests_on is not None:
@@ -119,7 +101,7 @@ def try_grid(plan: Plan, *, in_full: bool = False) -> Grid:
         note += "." if rests_on.in_band else "; verify first that it runs."
     several = "Three to try" if len(chosen) == 3 else "To try"
     title = f"{several}, of {plan.num_fit:,} layouts that fit ({plan.num_priced:,} priced)"
-    return table_of("to try", range(len(chosen)), own, title=title, note=note)
+    return table_of("to try", rows, without=without, title=title, note=note)
 
 
 def _odds_text(found: Odds, chosen: Sequence[int]) -> str:
@@ -135,31 +117,24 @@ def _odds_text(found: Odds, chosen: Sequence[int]) -> str:
 # --- several machines ---
 
 
-def _of_est(form: str) -> Form:
-    return lambda machine: "" if machine.est is None else cell(machine.est, form)
-
-
 def _machines_summary(plan: Plan) -> Summary:
     """Return the best layout of each machine, a row each, and which is the fastest and which the cheapest."""
     found = [machine for machine in plan.machines if machine.est is not None]
-    own = {
+    own: dict[str, Form] = {
         "Layout": lambda machine: (
             "no layout fits" if machine.est is None else degrees_text(degrees_of(machine.est.job.layout))
         ),
-        "Step >": _of_est("step_time_s:s4"),
-        "MFU >": _of_est("mfu:.1%"),
-        "Memory >": _of_est("memory_bytes_per_gpu:B"),
-        "Fits >": _of_est("fits_probability:chance"),
     }
-    if len({float(machine.job.layout.gpus) for machine in plan.machines}) > 1:
-        own["GPUs >"] = lambda machine: f"{float(machine.job.layout.gpus):,.0f}"
-    if len({machine.job.precision.name for machine in plan.machines}) > 1:
-        own["Precision"] = "job.precision.name"
+    without = []
+    if len({float(machine.job.layout.gpus) for machine in plan.machines}) == 1:
+        without.append("GPUs >")
+    if len({machine.job.precision.name for machine in plan.machines}) == 1:
+        without.append("Precision")
     if any(machine.run is not None for machine in found):
-        own["Days >"] = lambda machine: "" if machine.run is None else f"{machine.run.days:,.1f}"
-        own["Dollars >"] = lambda machine: "" if machine.run is None else dollars_text(machine.run)
+        own["Dollars >"] = lambda machine: "" if machine.run is None else dollars_of(machine.run.dollars)
         note = "days and dollars with failures"
     else:
+        without.append("Days >")
         own["$ per 1T tokens >"] = lambda machine: (
             dollars_of(machine.usd_per_trillion_tokens) if machine.est else ""
         )
@@ -179,7 +154,7 @@ def _machines_summary(plan: Plan) -> Summary:
         cheapest = min(priced, key=lambda machine: float(machine.usd_per_trillion_tokens or 0.0))
         title += say(f"; cheapest: {name}, {{usd_per_trillion_tokens:$}} a trillion tokens", cheapest)
     note += f"; a GPU-hour: {prices}"
-    return Summary([table_of("machines", plan.machines, own, title=title, note=note)])
+    return Summary([table_of("machines", plan.machines, own, without, title=title, note=note)])
 
 
 def plan_remarks(plan: Plan) -> list[str]:
@@ -190,12 +165,6 @@ def plan_remarks(plan: Plan) -> list[str]:
 def machines_grid(plan: Plan, start: str = "") -> Grid:
     """Return the best layout on each machine side by side: a row a figure, time and money with p10 and p90."""
     found = plan.machines
-
-    def of_best(text: Callable[[Estimate], str], none: str = "") -> Form:
-        return lambda machine: none if machine.est is None else text(machine.est)
-
-    def of_run(text: Callable[[Any], str]) -> Form:
-        return lambda machine: "" if machine.run is None else text(machine.run)
 
     def trillion_at_lists(machine: Machine) -> str:
         usd, span = machine.usd_per_trillion_tokens, machine.job.cluster.price_range_usd_per_gpu_hour
@@ -210,20 +179,24 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
             return ""
         return f"${float(machine.job.cluster.price_usd_per_gpu_hour or 0.0) * first / usd:,.2f}"
 
-    def step_of_samples(est: Estimate) -> str:
-        drawn = est.sample()
+    def step_of_samples(machine: Machine) -> str:
+        if machine.est is None:
+            return ""
+        drawn = machine.est.sample()
         return " / ".join(format_seconds(drawn.quantile(share), 3) for share in QUANTILES) + off_middle(drawn)
+
+    def of_run(text: Callable[[TrainingRun], str]) -> Form:
+        return lambda machine: "" if machine.run is None else text(machine.run)
 
     def lists_of(machine: Machine) -> str:
         span = machine.job.cluster.price_range_usd_per_gpu_hour
         return "" if span is None else f"${span[0]:,.2f} to ${span[1]:,.2f}"
 
     own = {
-        "layout": of_best(lambda est: layout_text(est.job.layout), "no layout fits"),
-        "step time": _of_est("step_time_s:s4"),
-        "  of step time": of_best(step_of_samples),
-        "MFU": of_best(lambda est: say("{mfu:.1%} of {peak_flops_per_s:FLOP/s4}", est)),
-        "memory": of_best(lambda est: say("{memory_bytes_per_gpu:B} of {memory_capacity_bytes:B}", est)),
+        "layout": lambda machine: (
+            "no layout fits" if machine.est is None else layout_text(machine.est.job.layout)
+        ),
+        "  of step time": step_of_samples,
         "price of an hour": lambda machine: _price_of(machine.job.cluster),
         "  lists": lists_of,
         "a trillion tokens": lambda machine: (
@@ -231,14 +204,11 @@ def machines_grid(plan: Plan, start: str = "") -> Grid:
         ),
         AT_LISTS: trillion_at_lists,
         "break-even price": break_even,
-        "calendar time": of_run(lambda run: cell(run, "days:days")),
         "  of calendar time": of_run(lambda run: percentiles_text(run, "days")),
         "done by, p10 p50 p90": of_run(
             lambda run: ", ".join(map(str, run.finishing_dates(start).values())) if start else ""
         ),
-        "GPU-hours": of_run(lambda run: cell(run, "paid_gpu_hours:,.0f")),
-        "energy, MWh": of_run(lambda run: cell(run, "energy_kwh:kWh_in_MWh")),
-        "dollars": of_run(dollars_text),
+        "dollars": of_run(lambda run: dollars_of(run.dollars)),
         "  of dollars": of_run(lambda run: percentiles_text(run, "dollars")),
         f"{AT_LISTS} ": of_run(dollars_at_lists),
     }
@@ -270,85 +240,50 @@ def _price_of(cluster: Cluster) -> str:
 # --- tables of layouts ---
 
 
-def _row_cells(plan: Plan, table: Table) -> Cells:
-    """Return the columns that every table of layouts begins with: its number, what jobs differ in, the layout."""
+def _layouts(table: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return layouts as rows, with their degrees and their sharding as texts."""
+    rows = rows_of(table)
+    for row in rows:
+        sequence = " no-sp" if row["tp"] > 1 and not row["sequence_parallel"] else ""
+        row["layout"] = degrees_text({axis: row[axis] for axis in DEGREES}, _ALWAYS) + sequence
+        row["zero"] = say("{zero_stage} / {shard_group}" if row["shard_group"] else "{zero_stage}", row)
+    return rows
+
+
+def _alike(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns of settings in which no job of a plan differs."""
     jobs = plan.question.jobs
-
-    def layout(row: int) -> str:
-        sequence = "no-sp" if table["tp"][row] > 1 and not table["sequence_parallel"][row] else ""
-        return f"{degrees_text({axis: table[axis][row] for axis in DEGREES}, _ALWAYS)} {sequence}".rstrip()
-
-    def zero(row: int) -> str:
-        group = table["shard_group"][row]
-        return str(table["zero_stage"][row]) + (f" / {group}" if group else "")
-
-    def text(name: str) -> Form:
-        truth = {True: "yes", False: "no"}
-        return lambda row: (
-            truth[bool(value)] if isinstance(value := table[name][row], bool | np.bool_) else str(value)
-        )
-
-    differing: dict[str, tuple[str, set[Any]]] = {
-        "Cluster": ("cluster", {job.cluster.name for job in jobs}),
-        "Precision": ("precision", {job.precision.name for job in jobs}),
-        "Optimizer": ("optimizer", {job.optimizer.name for job in jobs}),
-        "Batch >": ("global_batch", {float(job.global_batch) for job in jobs}),
-        "Non-default settings": ("choices", {"", *table["choices"]}),
-        "Slice": ("slice", {job.slice for job in jobs}),
-        "Axis order": ("axis_order", {job.axis_order for job in jobs}),
-        "Offload": ("offload_optimizer", {job.recipe.host.offload_optimizer for job in jobs}),
+    values: dict[str, set[Any]] = {
+        "Cluster": {job.cluster.name for job in jobs},
+        "Precision": {job.precision.name for job in jobs},
+        "Optimizer": {job.optimizer.name for job in jobs},
+        "Batch >": {float(job.global_batch) for job in jobs},
+        "Non-default settings": {"", *(row["choices"] for row in rows)},
+        "Slice": {job.slice for job in jobs},
+        "Axis order": {job.axis_order for job in jobs},
+        "Offload": {job.recipe.host.offload_optimizer for job in jobs},
     }
-    return {
-        "# >": lambda row: "" if table["rank"][row] is None else f"{table['rank'][row]:,}",
-        **({"": text("mark")} if any(table["mark"]) else {}),
-        **{title: text(name) for title, (name, values) in differing.items() if len(values) > 1},
-        "GPUs >": text("gpus"),
-        "Layout": layout,
-        "Micro-batch >": text("micro_batch"),
-        "ZeRO": zero,
-        "Schedule": text("schedule"),
-        "Recompute": text("recompute"),
-    }
-
-
-def _of_table(table: Table) -> Cells:
-    """Return the columns of what layouts take."""
-
-    def of(name: str, form: str) -> Form:
-        return lambda row: say(f"{{0:{form}}}", {}, table[name][row])
-
-    return {
-        "Step >": of("step_time_s", "s4"),
-        "MFU >": of("mfu", ".1%"),
-        "Memory >": of("memory_bytes_per_gpu", "B"),
-    }
+    return [title for title, found in values.items() if len(found) < 2]
 
 
 def top_grid(plan: Plan, count: int) -> Grid:
     """Return the best layouts with memory, days and dollars where they are known, and the main categories."""
-    table, ests = plan.columns(count), list(plan.top(count))
-    paid = [est.exposed_by("category") for est in ests]
-
-    def category(name: str) -> Form:
-        return lambda row: f"{float(paid[row].get(name, 0.0)) / float(ests[row].step_time_s):.1%}"
-
-    own = (
-        _row_cells(plan, table)
-        | _of_table(table)
-        | {
-            "Fits >": lambda row: chance_text(table["fits_probability"][row]),
-            "Comm >": category("communication"),
-            "Bubble >": category("bubble"),
-            "Memory-bound >": category("hbm"),
+    ests = list(plan.top(count))
+    rows = _layouts(plan.columns(count))
+    for row, est in zip(rows, ests, strict=True):
+        paid = est.exposed_by("category")
+        row |= {
+            name: float(paid.get(name, 0.0)) / float(est.step_time_s)
+            for name in ("communication", "bubble", "hbm")
         }
+    return table_of(
+        "layouts",
+        rows,
+        without=_alike(plan, rows),
+        title=f"Best by {plan.question.objective}",
+        strong=frozenset({0}),
+        note=_top_note(rows, ests),
     )
-    if any(days is not None for days in table["days"]):
-        own["Days >"] = lambda row: say("{0:,.1f}", {}, table["days"][row])
-    if any(usd is not None for usd in table["dollars"]):
-        own["Dollars >"] = lambda row: dollars_of(table["dollars"][row])
-    note = _top_note(table, ests)
-    title = f"Best by {plan.question.objective}"
-    return table_of("layouts", range(len(ests)), own, title=title, strong=frozenset({0}), note=note)
 
 
 def bound_by_port(est: Estimate) -> bool:
@@ -358,37 +293,29 @@ def bound_by_port(est: Estimate) -> bool:
     )
 
 
-def _top_note(table: Table, ests: Sequence[Estimate]) -> str:
+def _top_note(rows: Sequence[Mapping[str, Any]], ests: Sequence[Estimate]) -> str:
     """Say what the order of the rows is, and what a row stands for."""
     notes = []
-    bound = [str(rank) for rank, est in zip(table["rank"], ests, strict=True) if bound_by_port(est)]
+    bound = [str(row["rank"]) for row, est in zip(rows, ests, strict=True) if bound_by_port(est)]
     if bound:
         notes.append(f"bound by the NIC, busy for the whole step: {', '.join(bound)}")
-    if any(table["num_alike"]):
+    if any(row["num_alike"] for row in rows):
         notes.append(
             f"near-duplicates (< {TIE_SHARE:.1%} apart, differing in vp, shard group or switches only) merged"
         )
-    if table["days"][0] is not None:
+    if rows[0]["days"] is not None:
         notes.append("days and dollars: nothing lost to failures (costmodel run has them)")
     return "; ".join(notes)
 
 
-def commands_grid(plan: Plan, count: int) -> Grid:
-    """Return the command line of each of the best layouts."""
-    ranks = [str(plan.ranks[row] or "") for row in plan.shown(count)]
-    rows = [list(row) for row in zip(ranks, plan.commands(count), strict=True)]
-    return Grid("Reproduce", columns("# >", "Command"), rows)
-
-
 def front_grid(plan: Plan) -> Grid:
     """Return the front of step time against memory, thinned to a dozen rows."""
-    table = plan.pareto_columns()
-    total = len(table["rank"])
-    shown = range(0, total, max(1, -(-total // _FRONT_ROWS)))
-    own = _row_cells(plan, table) | _of_table(table)
-    note = f"showing {len(shown)} of {total}; --format json has all" if len(shown) < total else ""
+    front = _layouts(plan.pareto_columns())
+    shown = front[:: max(1, -(-len(front) // _FRONT_ROWS))]
+    note = f"showing {len(shown)} of {len(front)}; --format json has all" if len(shown) < len(front) else ""
     title = f"Pareto front: {plan.question.objective} vs. memory"
-    return table_of("layouts", shown, own, title=title, note=note)
+    without = [*_alike(plan, front), *_OF_BEST]
+    return table_of("layouts", shown, without=without, title=title, note=note)
 
 
 def _scores(plan: Plan, score: float) -> dict[str, str]:
@@ -439,28 +366,15 @@ def sweep_remarks(done: Sweep) -> list[str]:
 def sweep_grids(done: Sweep) -> list[Grid]:
     """Return the rows of a sweep; days, energy and dollars where the points say how far they train."""
 
-    def priced(form: str, none: str = "") -> Form:
-        return lambda row: "" if row["step_time_s"] is None else cell(row, form) or none
-
     def layout(row: Mapping[str, Any]) -> str:
         if row["step_time_s"] is None:
             return str(row["problem"])
         return f"{degrees_text({axis: row[axis] for axis in DEGREES}, _ALWAYS)} {row['schedule']}"
 
-    money = {"Days >": "days:,.1f", "kWh >": "energy_kwh:,.0f", "Dollars >": "dollars:$"}
-    known = {
-        title: priced(form, "no price")
-        for title, form in money.items()
-        if any(row.get(form.partition(":")[0]) is not None for row in done.rows)
-    }
-    own = {"Best layout": layout, **known}
-    own |= {
-        "Step >": priced("step_time_s:s4"),
-        "MFU >": priced("mfu:.1%"),
-        "Memory >": priced("memory_bytes_per_gpu:B"),
-    }
-    note = "days, energy and dollars: nothing lost to failures" if known else ""
-    return [table_of("sweep", done.rows, own, title=plural(len(done), "point"), note=note)]
+    grid = table_of("sweep", done.rows, {"Best layout": layout}, title=plural(len(done), "point"))
+    if all(row.get("days") is None for row in done.rows):
+        return [grid]
+    return [grid._replace(note="days, energy and dollars: nothing lost to failures")]
 
 
 _SHOWN_BELOW = ("Micro-batch", "ZeRO", "Schedule", "Recompute")

@@ -34,7 +34,6 @@ def call(capsys):
     [
         (f"estimate {JOB}", "--all-lines", "  attention.rope.forward "),
         (f"estimate {JOB}", "--samples 20", "p10 to p90 of 20 samples"),
-        (f"explain {JOB} --tree", "--all-lines", "rope"),
         (f"explain {PIPED}", "--line pp.send_recv", "latency_s"),
         (f"sensitivity {JOB}", "--by 0.5", "+50%"),
         (f"estimate {JOB} --roofline", "--all-lines", "embedding.lookup.backward"),
@@ -119,16 +118,6 @@ def test_a_file_is_read_into_a_job_file_with_its_model_beside(call, tmp_path):
     assert "job.model.yaml: exists; --force replaces it" in call(f"read {tmp_path}/train.sh --out {out}")[2]
     assert call(f"read {tmp_path}/train.sh --out {tmp_path}/r.json")[0] == 0
     assert json.loads((tmp_path / "r.json").read_text())["job"]["tp"] == 2
-
-
-def test_parquet_is_written_beside_the_table(call, tmp_path):
-    pd = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    file = tmp_path / "a.parquet"
-    code, out, _ = call(f"plan {JOB} --out {file}")
-    assert (code, "step time" in out.lower()) == (0, True)
-    assert len(pd.read_parquet(file)) > 1
-    assert call(f"plan {JOB} --out {file}")[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,10 @@ def test_each_prints_a_table_json_and_csv(run, command):
     assert all(None not in row.values() for row in rows)
 
 
-def test_a_line_that_is_not_there_is_refused_and_the_tree_says_what_it_leaves_out(run):
+def test_a_line_that_is_not_there_is_refused(run):
     code, out, err = run("explain", *SMALL, "--line", "pp.sendrecv")
     assert (code, out) == (2, "")
     assert "did you mean 'pp.send_recv" in err
-    assert run("explain", *SMALL, "--line", "tp.", "--tree")[0] == 2
-    for flags, leaves_out in (((), True), (("--all-lines",), False)):
-        shown = " ".join(run("explain", *SMALL, "--tree", *flags)[1].split())
-        assert ("are left out;" in shown) == leaves_out
 
 
 def test_a_model_that_is_not_known_is_named_with_the_reason(run, tmp_path):

@@ -133,33 +133,6 @@ def test_many_layouts_cannot_be_explained_as_one():
         est.explain()
 
 
-@pytest.mark.parametrize("name", list(JOBS))
-def test_the_tree_adds_up_to_the_step_at_every_node(name):
-    est = famous(name)
-
-    def check(node):
-        if node.children:
-            assert sum(child.seconds for child in node.children) == pytest.approx(node.each_s, rel=1e-9)
-        for child in node.children:
-            check(child)
-
-    root = est.tree().root
-    check(root)
-    assert root.seconds == pytest.approx(float(est.step_time_s), rel=1e-9)
-
-
-def test_the_tree_names_step_stage_micro_batch_layer_and_operator():
-    est = famous("llama3-405b")
-    stage = est.tree().root.children[0]
-    assert "of 16" in stage.name
-    (batches,) = stage.children
-    assert (batches.name, batches.times) == ("micro-batch", 16)
-    layer = next(node for node in batches.children if node.name == "layer")
-    assert layer.times == 8
-    fc1 = next(node for node in layer.children if node.name == "mlp.fc1")
-    assert {node.name for node in fc1.children} == {"forward", "backward_input", "backward_weight"}
-
-
 @pytest.mark.parametrize(
     "cluster", ["dgx-h100-ndr", "gb200-nvl72-ndr", "llama3-roce", "dgx-v100-edr", "p5-efa"]
 )

@@ -113,7 +113,6 @@ def answers(tmp_path_factory):
         "Budget": cm.budget(dollars=1e6),
         "Validation": cm.validate([row]),
         "Roofline": cm.roofline(est),
-        "StepTree": est.tree(),
         "Trace": cm.trace(est),
         "TraceProfile": cm.profile(traced, est),
         "Generation": cm.generate(model="llama3-8b", gpus=8, layout="tp8", batch=8),

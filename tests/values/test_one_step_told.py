@@ -211,35 +211,3 @@ def test_the_wide_table_sums_the_bill(est):
     record = est.to_dict()
     for key in ("step_time_s", "mfu", "mfu_causal", "hfu", "days", "gpu_hours", "host_memory_bytes", "fits"):
         assert row[key] == record[key]
-
-
-def test_the_tree_holds_the_bill_once(est, time_lines):
-    """Every line stands in the tree once: leaves of the micro-batch run count / micro-batches times in each."""
-    columns = est.tree().columns()
-    rows = list(zip(*columns.values(), strict=True))
-    depth, name, count, each, seconds = rows[0]
-    assert (depth, name, count) == (0, "step", 1)
-    assert each == seconds == pytest.approx(float(est.step_time_s))
-    names = columns["name"]
-    assert next(n for d, n, *_ in rows if d == 1).startswith("stage ")
-    assert names[1].endswith(" of 4, the slowest")
-    assert rows[names.index("micro-batch")][:3] == (2, "micro-batch", 16)
-    # Depths: once a step 2, a pass of an operator 5.
-    for part, axis in (("pipeline", "pp"), ("gradients and parameters", "dp"), ("optimizer", "optimizer")):
-        place = names.index(part)
-        assert columns["depth"][place] == 1
-        assert columns["seconds"][place] == pytest.approx(
-            sum(float(line.exposed_seconds) for line in time_lines.values() if line.axis == axis)
-        )
-    for d, n, times, each, seconds in rows:
-        if d == 2 and n in time_lines:
-            line = time_lines[n]
-            assert (times, each) == (float(line.count), float(line.exposed_each_s))
-            assert seconds == pytest.approx(float(line.exposed_seconds))
-    passes = [row for row in rows if row[0] == 5]
-    assert {row[1] for row in passes} >= {"forward", "backward"}
-    once = sum(seconds for d, n, _, _, seconds in rows if d == 2 and n in time_lines)
-    assert sum(row[4] for row in passes) + once == pytest.approx(float(est.step_time_s))
-    place = next(i for i, row in enumerate(rows) if row[:2] == (4, "attention.qkv"))
-    assert [row[1] for row in rows[place + 1 : place + 4]] == ["forward", "backward_input", "backward_weight"]
-    assert rows[place + 1][3] == float(time_lines["compute.attention.qkv.forward"].exposed_each_s)

@@ -42,7 +42,7 @@ from costmodel.reporting.summaries import answer_text
 from costmodel.reporting.training_runs import percentiles_text, run_grids
 from costmodel.what_if.sensitivity import sensitivity
 from costmodel.what_if.slider_grid import PARTS, SLIDERS, SliderGrid, slider_grid
-from costmodel.whole_run.run import TrainingRun, first_day, run_of
+from costmodel.whole_run.run import TrainingRun, run_of
 
 _PACKAGE = "costmodel.reporting.html"
 _TICKS = 6
@@ -73,7 +73,6 @@ def report(
     sensitivities: bool = True,
     samples: int = DEFAULT_SAMPLES,
     seed: int = 0,
-    start: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Return a page with the bill, figures, other layouts, sources, and sliders that are already priced.
@@ -88,8 +87,6 @@ def report(
         Vary each number and each switch.
     samples, seed : int
         Of the uncertain factors, for p10 to p90, and what they follow from.
-    start : str
-        Day on which the run starts, such as ``2026-12-01``, to say when it is done; needs tokens.
     progress : callable, optional
         Called with parts done and parts in all.
 
@@ -101,12 +98,8 @@ def report(
     Raises
     ------
     CostModelError
-        If the estimate holds many layouts, or a run starts that has no tokens.
+        If the estimate holds many layouts.
     """
-    if start and est.job.tokens is None:
-        raise CostModelError("start: needs tokens, for a run that ends")
-    if start:
-        first_day(start)
     done = 0
 
     def tick() -> None:
@@ -150,7 +143,7 @@ def report(
             "memory": tables.memory_grid(est, every_line=True),
             "host": tables.host_grid(est) if est.bill.host_lines else None,
         },
-        run=_run_record(run, start),
+        run=_run_record(run),
         mesh=mesh_grid(mesh_of(est), est),
         plan=other
         and {
@@ -320,14 +313,12 @@ def _whole_run(est: Estimate) -> TrainingRun | CostModelError | None:
         return error
 
 
-def _run_record(run: TrainingRun | CostModelError | None, start: str) -> dict[str, Any] | None:
-    """Return days, dates, dollars, energy and what failures take."""
+def _run_record(run: TrainingRun | CostModelError | None) -> dict[str, Any] | None:
+    """Return days, dollars, energy and what failures take."""
     if not isinstance(run, TrainingRun):
         return None if run is None else {"problem": str(run)}
     whole, hours, spread, *causes = run_grids(run)
-    days = run.finishing_dates(start) if start else {}
-    dates = ", ".join(f"{percent} {day}" for percent, day in days.items())
-    return {"start": start, "dates": dates, "whole": whole, "spread": spread, "folded": [hours, *causes]}
+    return {"whole": whole, "spread": spread, "folded": [hours, *causes]}
 
 
 def _assumptions(est: Estimate) -> list[Grid]:
