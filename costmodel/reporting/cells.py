@@ -12,6 +12,7 @@ import re
 import string
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from costmodel.base.units import (
     format_si,
 )
 from costmodel.base.words import chance_text, plural
+from costmodel.bill.lines import CATEGORY_NAMES
+from costmodel.describe.recipe import switch_text
 
 PERCENTILES = "  p10 / p50 / p90"
 """What a row of percentiles is called, below the row that it is of."""
@@ -34,19 +37,22 @@ Form = str | Callable[[Any], str]
 """A template, the name of a figure with how it is written (``time_s:s4``), or a function of a record."""
 
 
-def _dollars(value: float) -> str:
-    return f"${value:,.0f}"
+def signed(value: float, form: Callable[[float], str]) -> str:
+    """Return a difference with its sign."""
+    return ("-" if value < 0 else "+") + form(abs(value))
 
 
 _UNITS: Mapping[str, Callable[..., str]] = {
     "s": format_seconds,
+    "+s": lambda value: signed(value, format_seconds),
     "B": format_bytes,
     **{
         unit: lambda value, digits=3, unit=unit: format_si(value, unit, digits)
         for unit in ("B/s", "FLOP", "FLOP/s")
     },
     "SI": lambda value: format_si(value, "B"),
-    "$": _dollars,
+    "size": lambda size: format_si(size, "B") if 0.0 < size < inf else "–" if size else "0 B",
+    "$": lambda value: f"${value:,.0f}",
     "count": format_count,
     "days": format_days,
     "duration": format_duration,
@@ -58,6 +64,8 @@ _UNITS: Mapping[str, Callable[..., str]] = {
     "chance": chance_text,
     "pc": lambda value: f"{value:.1f} %",
     "yes": lambda value: "yes" if value else "no",
+    "category": CATEGORY_NAMES.__getitem__,
+    "switch": switch_text,
     "billion": lambda value: f"{value / 1e9:,.1f} B",
 }
 
@@ -89,7 +97,8 @@ class _Written(string.Formatter):
         unit = form.rstrip("0123456789")
         if unit in _UNITS:
             digits = form[len(unit) :]
-            return _UNITS[unit](float(value), *([int(digits)] if digits else []))
+            number = value if unit in ("category", "switch") else float(value)
+            return _UNITS[unit](number, *([int(digits)] if digits else []))
         if form.startswith("plural "):
             return plural(float(value), form.removeprefix("plural "))
         return f"{value:{form}}" if form else str(value)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from costmodel.base.grid import Grid
-from costmodel.base.units import format_seconds, format_si
+from costmodel.base.units import format_seconds
 from costmodel.estimates.collective import CollectiveCosts, Placed, Price, best_of, dominant, label, size_text
-from costmodel.reporting.cells import Form, table_of
+from costmodel.reporting.cells import table_of
 
 
 def cost_grids(found: CollectiveCosts) -> list[Grid]:
@@ -29,40 +26,27 @@ def cost_remarks(found: CollectiveCosts) -> list[str]:
     return [f"{found.title}: {time} by {label(best)}; {dominant(best)} dominates."]
 
 
-def _figures(at: Callable[[Any], tuple[Price, int]]) -> dict[str, Form]:
-    """Return the columns of an algorithm at one of its sizes, both named by a row."""
-
-    def of(name: str, form: Callable[[float], str]) -> Callable[[Any], str]:
-        return lambda row: form(float(getattr(at(row)[0], name)[at(row)[1]]))
-
-    def rate(value: float) -> str:
-        return format_si(value, "B/s")
-
-    return {
-        "Latency >": of("latency_s", format_seconds),
-        "Transfer >": of("transfer_s", format_seconds),
-        "Time >": of("time_s", lambda value: format_seconds(value, 4)),
-        "algbw >": of("algbw_bytes_per_s", rate),
-        "busbw >": of("busbw_bytes_per_s", rate),
-    }
+def _figures(price: Price, index: int) -> dict[str, Any]:
+    """Return the figures of an algorithm at one of its sizes."""
+    names = ("latency_s", "transfer_s", "time_s", "algbw_bytes_per_s", "busbw_bytes_per_s")
+    return {"price": price, **{name: float(getattr(price, name)[index]) for name in names}}
 
 
 def _one_size_grids(found: CollectiveCosts) -> list[Grid]:
     """Return every algorithm, what the library takes when, and the fabric."""
-    own = _figures(lambda price: (price, 0)) | {
-        "Algorithm": label,
-        "n* >": lambda price: crossover_text(price.crossover_bytes),
-        "": lambda price: "taken" if price.chosen[0] else f"needs {price.needs}" if price.needs else "",
-    }
+    rows = [
+        {
+            **_figures(price, 0),
+            "label": label(price),
+            "taken": "taken" if price.chosen[0] else f"needs {price.needs}" if price.needs else "",
+        }
+        for price in found.prices
+    ]
     strong = frozenset(index for index, price in enumerate(found.prices) if price.chosen[0])
     note = f"{place_text(found.placed)}. n*: size from which an algorithm's transfer takes longer than its latency."
-    grids = [table_of("algorithms", found.prices, own, title=found.title, strong=strong, note=note)]
+    grids = [table_of("algorithms", rows, title=found.title, strong=strong, note=note)]
     if len(found.choices) > 1:
-        ends = {
-            "From >": lambda choice: crossover_text(choice.from_bytes) if choice.from_bytes else "0 B",
-            "To >": lambda choice: crossover_text(choice.to_bytes),
-        }
-        grids.append(table_of("choices", found.choices, ends))
+        grids.append(table_of("choices", found.choices))
     return [*grids, _fabric_grid(found.placed)]
 
 
@@ -71,37 +55,37 @@ def _range_grid(found: CollectiveCosts) -> Grid:
     prices = found.prices
     textbook = [price for price in prices if price.family == "textbook" and not price.needs]
 
-    def other(index: int) -> Price:
+    def rival(index: int) -> Price:
         return min(textbook or [best_of(prices, index)], key=lambda price: float(price.time_s[index]))
 
-    own = _figures(lambda index: (best_of(prices, index), index)) | {
-        "Size >": lambda index: size_text(float(prices[0].size_bytes[index])),
-        "Taken": lambda index: best_of(prices, index).algorithm,
-        "Best textbook": lambda index: other(index).algorithm,
-        "Its time >": lambda index: format_seconds(float(other(index).time_s[index])),
-    }
+    rows = []
+    for index, size in enumerate(prices[0].size_bytes):
+        best, other = best_of(prices, index), rival(index)
+        rows.append(
+            {
+                **_figures(best, index),
+                "size": size_text(float(size)),
+                "other": other.algorithm,
+                "other_s": other.time_s[index],
+            }
+        )
     note = f"{place_text(found.placed)}. CSV and JSON have every algorithm."
-    return table_of("sizes", range(len(prices[0].size_bytes)), own, title=found.title, note=note)
+    return table_of("sizes", rows, title=found.title, note=note)
 
 
 def _fabric_grid(placed: Placed) -> Grid:
     """Return the tiers with the alpha, the rate and the n* = alpha B of each."""
-
-    def rate(tier: Any) -> float:
-        return float(tier.achieved_bandwidth_bytes_per_s / placed.concurrent)
-
     used = placed.tiers[placed.flat_tier] if placed.flat_tier is not None else None
-    own = {
-        "B >": lambda tier: format_si(rate(tier), "B/s"),
-        "n* >": lambda tier: crossover_text(tier.latency_s * rate(tier)),
-        "Used by": lambda tier: "textbook" if tier is used else "",
-    }
-    return table_of("fabric", placed.tiers, own)
-
-
-def crossover_text(size_bytes: float) -> str:
-    """Write a size at which something changes."""
-    return format_si(size_bytes, "B") if np.isfinite(size_bytes) else "–"
+    rows = [
+        {
+            "tier": tier,
+            "rate": (rate := float(tier.achieved_bandwidth_bytes_per_s / placed.concurrent)),
+            "crossover": tier.latency_s * rate,
+            "used": "textbook" if tier is used else "",
+        }
+        for tier in placed.tiers
+    ]
+    return table_of("fabric", rows)
 
 
 def place_text(placed: Placed) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid
 from costmodel.base.units import format_bytes, format_seconds, format_si
-from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.estimates.explain import Explanation, headline, where_text, with_unit
 from costmodel.estimates.roofline import OperatorRow, Roofline
 from costmodel.estimates.trace import Trace
 from costmodel.physics.network.comm_roofline import ridge_points
-from costmodel.reporting.cells import Form, cell, table_of
+from costmodel.reporting.cells import cell, table_of
 from costmodel.reporting.series import bubble_text
 from costmodel.reporting.summaries import LINES, machine_text
 
@@ -21,16 +21,16 @@ _SMALL_SHARE = 0.001
 
 def explain_grids(lines: Explanation) -> list[Grid]:
     """Return a table for each formula with its numbers: a row a step, under the lines that it is of."""
-    own = {
-        "Step": lambda step: step.name or "=",
-        "Value >": lambda step: with_unit(step.value, step.unit),
-    }
     grids = []
     for alike in lines.alike():
         line, title = alike[0], "\n".join(map(headline, alike))
         note = f"{where_text(line)}source: {line.source}" + (f"\n{line.textbook}" if line.textbook else "")
         last = frozenset({len(line.steps) - 1})
-        grids.append(table_of("steps", line.steps, own, title=title, strong=last, note=note))
+        steps = [
+            step._asdict() | {"name": step.name or "=", "value": with_unit(step.value, step.unit)}
+            for step in line.steps
+        ]
+        grids.append(table_of("steps", steps, title=title, strong=last, note=note))
     return grids
 
 
@@ -55,7 +55,7 @@ def explain_summary(lines: Explanation, *, count: int = 10) -> Summary | None:
     largest = ", ".join(f"{line.name} {format_bytes(line.total)}" for line in memory[:LINES])
     memory_note = f"Memory, the largest of {len(memory)} lines: {largest}."
     return Summary(
-        [table_of("lines", shown, {"Category": lambda line: CATEGORY_NAMES[line.category]}, title=title)],
+        [table_of("lines", shown, title=title)],
         [memory_note],
     )
 
@@ -76,25 +76,20 @@ def trace_grids(line: Trace) -> list[Grid]:
     return [table_of("stages", stages, note=note.rstrip())]
 
 
-def _of_operators(own: OperatorRow) -> str:
-    """Return the rate of an operator; what computes nothing has no roof but the memory's."""
-    return (
-        cell(own, "achieved_flops_per_s:FLOP/s")
-        if own.flops
-        else format_si(own.moved_bytes / own.seconds, "B/s")
-    )
-
-
-def _of_flops(form: str) -> Form:
-    return lambda row: cell(row, form) if row.flops else ""
-
-
-_OPERATORS: dict[str, Form] = {
-    "FLOPs >": _of_flops("flops:FLOP"),
-    "FLOP/B >": _of_flops("intensity:,.0f"),
-    "Achieved >": _of_operators,
-    "Of roof >": _of_flops("of_roof:.0%"),
-}
+def _operators(rows: Sequence[OperatorRow]) -> list[dict[str, Any]]:
+    """Return operators as rows; what computes nothing has no roof but the memory's."""
+    return [
+        row._asdict()
+        | {
+            "flops": row.flops or None,
+            "intensity": row.intensity if row.flops else None,
+            "of_roof": row.of_roof if row.flops else None,
+            "achieved": cell(row, "achieved_flops_per_s:FLOP/s")
+            if row.flops
+            else format_si(row.moved_bytes / row.seconds, "B/s"),
+        }
+        for row in rows
+    ]
 
 
 def roofline_grids(found: Roofline, *, every_operator: bool = False) -> list[Grid]:
@@ -114,7 +109,7 @@ def roofline_grids(found: Roofline, *, every_operator: bool = False) -> list[Gri
     )
     return [
         table_of("roofs", roofs, title=f"Roofs of {accelerator.name}: HBM {format_si(memory, 'B/s')}"),
-        table_of("operators", shown, _OPERATORS, note=note),
+        table_of("operators", _operators(shown), note=note),
         table_of("tiers", fabric),
         table_of("axes", found.axes),
     ]
@@ -144,6 +139,5 @@ def roofline_summary(found: Roofline) -> Summary:
     largest = sorted(bound.items(), key=lambda at: -at[1])
     parts = ", ".join(f"{share:.0%} {name}-bound" for name, share in largest if share >= 0.005)
     title = f"{machine_text(est)}: {float(est.mfu):.1%} MFU; kernels are {sum(bound.values()):.0%} of the step: {parts}"
-    own = {name: _OPERATORS[name] for name in ("Achieved >", "Of roof >")}
-    operators = table_of("operators in short", found.operators[:5], own, title=title)
+    operators = table_of("operators in short", _operators(found.operators[:5]), title=title)
     return Summary([operators, table_of("axes in short", found.axes[:4])], roofline_remarks(found))

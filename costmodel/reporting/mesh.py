@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.estimates.mesh import MeshRow, MeshTable, RankTable
 from costmodel.estimates.priced_job import PricedJob
+from costmodel.reporting.cells import say, table_of
 
 _SHOWN = 16
 """Ranks of a group that a terminal shows."""
 _SENT = "Link: the slowest that an axis crosses. Sent: over faster links inside that too, so Sent / Busy is no rate of it."
+_PAID = ("Sent/GPU/step >", "Busy >", "Exposed >")
+_UNPAID = dict.fromkeys(("sent", "busy", "exposed"))
 _WHERE = {
     "grad": ("dp", "shard"),
     "grad_replica": ("replica", "dp", "shard"),
@@ -49,25 +51,27 @@ def _ranks_text(ranks: Sequence[int]) -> str:
 
 def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
     """Return the table Dim · Factor · Groups · Link · Comm; with a bill, what each axis sends and costs."""
-    titles = ["Dim", "Factor >", "Groups >", "Link", "Comm"]
-    cells, note = [], ""
-    for row in rows:
-        link = f"{row.link} ({format_si(row.bandwidth_bytes_per_s, 'B/s')})"
-        texts = [f"{row.factor:,}", f"{row.groups:,}", link, row.comm] if row.link else ["1", "–", "–", "–"]
-        cells.append([row.dim, *texts])
+    known = [
+        {
+            "row": row,
+            "factor": row.factor if row.link else 1,
+            "groups": row.groups if row.link else None,
+            "link": say("{link} ({bandwidth_bytes_per_s:B/s})", row) if row.link else None,
+            "comm": row.comm if row.link else None,
+        }
+        for row in rows
+    ]
+    note = ""
     if est is not None:
-        titles += ["Sent/GPU/step >", "Busy >", "Exposed >"]
         paid = _paid(est, {row.dim for row in rows})
-        for texts in cells:
-            sent, busy, exposed = paid.get(texts[0], (0.0, 0.0, 0.0))
-            known = [format_bytes(sent), format_seconds(busy), format_seconds(exposed)]
-            texts += known if busy > 0 else ["–"] * 3
+        for each in known:
+            sent, busy, exposed = paid.get(each["row"].dim, (None, 0.0, None))
+            each |= {"sent": sent, "busy": busy, "exposed": exposed} if busy else _UNPAID
         names = [tier.name for tier in est.job.cluster.tiers]
         # Ranks of an axis meet on faster links than its slowest too.
         mixed = [row for row in rows if row.link and max((1, *row.members[: names.index(row.link)])) > 1]
         note = _SENT if mixed else ""
-    title = "Mesh (innermost first; peak link rate per GPU and direction)"
-    return Grid(title, columns(*titles), cells, note=note)
+    return table_of("mesh", known, without=_PAID if est is None else (), note=note)
 
 
 def _paid(est: PricedJob, dims: set[str]) -> dict[str, tuple[float, float, float]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.grid import Grid, columns
+from costmodel.base.grid import Grid
 from costmodel.base.numbers import off_middle_text
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
@@ -20,7 +20,7 @@ from costmodel.estimates.frame import WIDE_COLUMNS, line_records, wide_columns
 from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.samples import Interval, Samples
 from costmodel.physics.pipeline.schedules import schedule_at
-from costmodel.reporting.cells import facts_grid, grid_of, say
+from costmodel.reporting.cells import facts_grid, grid_of, say, table_of
 from costmodel.reporting.mesh import mesh_grid
 
 if TYPE_CHECKING:
@@ -57,12 +57,11 @@ def estimate_remarks(est: Estimate) -> list[str]:
 def causes_grid(samples: Samples) -> Grid:
     """Return the factors that widen step time and memory most, each alone from its p10 to its p90."""
     rows = [
-        [of, cause.scales, f"{cause.low - 1.0:+.1%} to {cause.high - 1.0:+.1%}", cause.source]
+        {"of": of, "cause": cause, "low": cause.low - 1.0, "high": cause.high - 1.0}
         for of, causes in (("step time", samples.time_causes), ("memory", samples.memory_causes))
         for cause in causes[:CAUSES]
     ]
-    titles = columns("Of", "Factor", "From its p10 to its p90 >", "Known from")
-    return Grid("Main sources of uncertainty", titles, rows)
+    return table_of("uncertain", rows)
 
 
 def sampled_text(samples: Samples, source: str = "") -> str:
@@ -213,51 +212,43 @@ def hidden_text(est: Estimate) -> str:
 def time_grid(est: Estimate, *, every_line: bool = False) -> Grid:
     """Return the time bill by axis: what each line costs, and what of it the step waits for."""
     step = float(est.step_time_s)
+    least = 0.0 if every_line else SMALL_SHARE * step
+    blank = dict.fromkeys(("name", "category", "count", "tier"))
 
-    def is_large(line: dict[str, Any]) -> bool:
-        return every_line or max(line["exposed_seconds"], line["seconds"]) >= SMALL_SHARE * step
-
-    def row(label: str, lines: Sequence[dict[str, Any]], *, alone: bool = False) -> list[str]:
-        busy, exposed = (sum(line[key] for line in lines) for key in ("seconds", "exposed_seconds"))
-        costs = [format_seconds(busy), format_seconds(exposed), f"{exposed / step:.1%}"]
-        if not alone:
-            return [label, "", "", *costs, ""]
-        return [
-            label,
-            CATEGORY_NAMES[lines[0]["category"]],
-            f"{lines[0]['count']:,.0f}",
-            *costs,
-            lines[0]["tier"] or "",
-        ]
+    def total(label: str, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            **blank,
+            "label": label,
+            **{key: sum(line[key] for line in lines) for key in ("seconds", "exposed_seconds")},
+        }
 
     records = [r for r in line_records(est)["time"] if r["seconds"] > 0 or r["exposed_seconds"] != 0]
     records.sort(key=lambda line: (-line["exposed_seconds"], -line["seconds"]))
-    rows: list[list[str]] = []
-    keys: list[str] = []
+    rows: list[dict[str, Any]] = []
     strong = []
     for axis in AXES:
         lines = [record for record in records if record["axis"] == axis]
         if not lines:
             continue
-        small = [line for line in lines if not is_large(line)]
+        small = [line for line in lines if max(line["exposed_seconds"], line["seconds"]) < least]
         if len(small) == 1:
             small = []
         strong.append(len(rows))
-        rows.append(row(axis, lines))
-        keys.append("")
-        for line in lines:
-            if line not in small:
-                # A line under its own axis need not repeat it.
-                rows.append(row("  " + line["name"].removeprefix(f"{axis}."), [line], alone=True))
-                keys.append(line["name"])
-        if small:
-            rows.append(row(f"  {len(small)} smaller lines", small))
-            keys.append("")
-    strong.append(len(rows))
-    rows.append(["step time", "", "", "", format_seconds(step, 4), "100.0%", ""])
-    note = "Busy: on the critical rank. Exposed: what the step waits for; only this adds up to the step time."
-    titles = columns("Time", "Category", "Count >", "Busy >", "Exposed >", "Share >", "Tier")
-    return Grid("Time bill", titles, rows, frozenset(strong), note, [*keys, ""])
+        rows.append(total(axis, lines))
+        # A line under its own axis need not repeat it.
+        rows += [
+            {**line, "label": "  " + line["name"].removeprefix(f"{axis}.")}
+            for line in lines
+            if line not in small
+        ]
+        rows += [total(f"  {len(small)} smaller lines", small)] if small else []
+    return table_of(
+        "time",
+        [{**row, "share": row["exposed_seconds"] / step} for row in rows],
+        sums=[["step time", "", "", "", format_seconds(step, 4), "100.0%", ""]],
+        strong=frozenset(strong),
+        keys=[*(row["name"] or "" for row in rows), ""],
+    )
 
 
 def memory_grid(est: Estimate, *, every_line: bool = False) -> Grid:
@@ -289,21 +280,20 @@ def _capacity_grid(
     least: float,
 ) -> Grid:
     """Return lines of memory of at least so many bytes, their sums, and what is left of what there is."""
-
-    def row(label: str, size: float) -> list[str]:
-        return [label, format_bytes(size), f"{size / have:.1%}"]
-
     records = sorted(records, key=lambda record: -record["bytes"])
-    large = [record for record in records if record["bytes"] >= least]
-    rows = [row(record["name"], record["bytes"]) for record in large]
-    small = records[len(large) :]
-    if small:
-        rows.append(row(f"{len(small)} smaller lines", sum(record["bytes"] for record in small)))
-    first_sum, left = len(rows), have - sums[0][1]
-    rows += [row(*each) for each in [*sums, ("left" if left >= 0 else "too much", abs(left))]]
-    keys = [*(record["name"] for record in large), *[""] * (len(rows) - len(large))]
-    strong = frozenset(range(first_sum, len(rows)))
-    return Grid(title, columns("Memory", "Size >", share), rows, strong, keys=keys)
+    rows = [(record["name"], record["bytes"]) for record in records if record["bytes"] >= least]
+    large = len(rows)
+    if small := records[large:]:
+        rows.append((f"{len(small)} smaller lines", sum(record["bytes"] for record in small)))
+    left = have - sums[0][1]
+    last = [*sums, ("left" if left >= 0 else "too much", abs(left))]
+    return grid_of(
+        title,
+        [{"name": name, "bytes": size, "share": size / have} for name, size in [*rows, *last]],
+        {"Memory": "name", "Size >": "bytes:B", share: "share:.1%"},
+        strong=frozenset(range(len(rows), len(rows) + len(last))),
+        keys=[*(name for name, _ in rows[:large]), *[""] * (len(rows) - large + len(last))],
+    )
 
 
 def layouts_grid(est: Estimate) -> Grid:
