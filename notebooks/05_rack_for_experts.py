@@ -170,11 +170,3 @@ for cluster, held in crossing.groupby("cluster", sort=False):
     from_tokens[cluster] = int(pays.min())
     print(f"{cluster:18s} context parallelism pays from {pays.min():,} tokens a sequence")
 assert max(from_tokens.values()) <= 32768
-
-# %% [markdown]
-# ## Where the groups sit
-#
-# EP 64 on nodes of eight spans eight of them; in the rack it is one domain.
-
-# %%
-cm.estimate(cluster=NVL72, ep=64, **job).plot.mesh()

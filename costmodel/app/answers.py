@@ -36,7 +36,7 @@ from costmodel.reporting.html.page import template, warned
 from costmodel.reporting.other_pictures import layout_in_short, pareto_chart
 from costmodel.reporting.pictures import MOST_TASKS, memory_chart, pipeline_chart, step_panel
 from costmodel.reporting.plans import narrow, plan_grids
-from costmodel.reporting.series import job_title, memory_stacks
+from costmodel.reporting.series import has_figure, job_title, memory_stacks
 from costmodel.reporting.training_runs import run_grids, run_remarks
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ _MINOR = frozenset(
     ("Category", "Count", "Busy", "Tier", "Non-default settings", "Comm", "Bubble", "HBM", "Regret")
 )
 """Columns that a narrow page leaves to the opened line, and of a plan to the layout once it is the job's."""
-_NEEDS = {"pipeline": "pp", "communication-roofline": "gpus", "mesh": "gpus"}
-"""By figure, the degree that has to be above one for a job to have it."""
 
 
 def _piece(name: str, *given: Any) -> str:
@@ -271,7 +269,7 @@ def _whole_run(job: Texts, requested: Mapping[str, str]) -> Record:
 def _figure(est: Estimate, name: str) -> Record:
     """Return a figure, what it shows, and a sentence below it."""
     title = FIGURES[name]
-    if name in _NEEDS and not getattr(est.job.layout, _NEEDS[name]) > 1:
+    if not has_figure(est, name.replace("-", "_")):
         return {"body": _piece("sentences", [f"{title}: this job has none."])}
     chart = pipeline_chart(est, MOST_TASKS) if name == "pipeline" else est.plot.chart(name)
     note = [chart.note] if chart.note else []

@@ -12,6 +12,7 @@ from costmodel.app.texts import SEARCH_FIELDS, WHOLE_RUN_FIELDS, Texts, known_fi
 from costmodel.base.errors import CostModelError, choices_hint
 from costmodel.describe.jobs.fields import JOB_FIELDS
 from costmodel.describe.jobs.job import expand_layout
+from costmodel.reporting import renderers as reporting
 
 VIEWS = {
     "overview": "Overview",
@@ -26,13 +27,7 @@ VIEWS = {
 }
 """Views of the page, with titles."""
 FIGURES = {
-    "time": "Waterfall of the step",
-    "memory": "Memory of a GPU by pipeline stage",
-    "pipeline": "Every task of every pipeline rank over time",
-    "compute-roofline": "Operators on the roofline of the GPU",
-    "communication-roofline": "Axes on the communication roofline",
-    "mesh": "Groups of each axis on the first GPUs",
-    "tornado": "Change of step time by each number",
+    row["figure"].replace("_", "-"): row["title"] for row in reporting.FIGURES if row["answer"] == "Estimate"
 }
 """Figures of a job, with titles."""
 

@@ -1,4 +1,4 @@
-"""A figure as data: panels of bars, curves, dots, bands and cells. Matplotlib draws it, or ``draw.js`` on a page.
+"""A figure as data: panels of bars, curves, dots and bands. Matplotlib draws it, or ``draw.js`` on a page.
 
 Fills differ in lightness and hatching as well as in hue (the colours of Okabe and Ito), so that a figure can be read
 without colour.
@@ -65,7 +65,7 @@ COLOURS = [FILLS[name][0] for name in ("math", "tp", "cp", "ep", "hbm", "pp", "d
 MARKERS = "osD^vP*Xph<>8d"
 DASHES = ("-", "--", "-.", ":")
 SHADES = ("#eeeeee", "#b5dcf3", "#f7f1a0", "#c8c8c8", "#f3cd80", "#9fd8c0", "#e5b3cf", "#8fa9c4")
-"""Colours of cells and bands; a group of GPUs takes the one of its index modulo 8."""
+"""Colours of bands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,16 +129,7 @@ class Band:
     colour: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cells:
-    """A map of integers, coloured by each modulo 8; NaN is blank."""
-
-    numbers: NDArray[np.float64]
-    has_texts: bool = True
-    hover: str = ""
-
-
-Mark = Bars | Curve | Dots | Band | Cells
+Mark = Bars | Curve | Dots | Band
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +211,6 @@ def page_record(chart: Chart) -> dict[str, Any]:
     panels = [
         {
             "height": panel.height,
-            "isMap": any(isinstance(mark, Cells) for mark in panel.marks),
             "x": _axis(panel, "x"),
             "y": _axis(panel, "y"),
             "marks": [_mark(mark) for mark in panel.marks],
@@ -233,15 +223,10 @@ def page_record(chart: Chart) -> dict[str, Any]:
 def _axis(panel: Panel, axis: str) -> dict[str, Any]:
     """Return title, limits and ticks of one axis; without ticks the page chooses them."""
     ends, ticks = getattr(panel, f"{axis}_range") or _limits(panel, axis), getattr(panel, f"{axis}_ticks")
-    title, cells = getattr(panel, axis), panel.marks[0]
-    if isinstance(cells, Cells):
-        count = cells.numbers.shape["yx".index(axis)]
-        ticks = {at + 0.5: str(at) for at in range(0, count, 1 if count <= 16 else 8)}
-        title = panel.title.partition(" ")[0] if axis == "y" else title
     if axis in panel.log:
         ticks = ticks or log_ticks(*ends)
     return {
-        "title": title,
+        "title": getattr(panel, axis),
         "log": axis in panel.log,
         "ends": _rounded(ends),
         "ticks": [[float(at), text] for at, text in ticks.items()] or None,
@@ -255,8 +240,6 @@ def _limits(panel: Panel, axis: str) -> tuple[float, float]:
     if axis in panel.log:
         values = np.log10(values[values > 0])
     low, high = float(values.min()), float(values.max())
-    if isinstance(panel.marks[0], Cells):
-        return (low, high) if axis == "x" else (high, low)
     pad = _PAD * (high - low or 1.0)
     low, high = low - pad, high + pad
     return (10.0**low, 10.0**high) if axis in panel.log else (low, high)
@@ -264,8 +247,6 @@ def _limits(panel: Panel, axis: str) -> tuple[float, float]:
 
 def _extent(mark: Any, axis: str) -> Any:
     """Return the extent of a mark on an axis; bars only on the axis across them, the other has a given range."""
-    if isinstance(mark, Cells):
-        return 0, mark.numbers.shape["yx".index(axis)]
     if not isinstance(mark, Bars):
         return getattr(mark, axis)
     return np.asarray(mark.at)[:, None] + np.asarray([-0.5, 0.5])
@@ -287,9 +268,6 @@ def _mark(mark: Mark) -> dict[str, Any]:
         record |= {"colour": colour, "ink": ink_on(colour)}
         if mark.edge >= 0.7 or mark.fill == "bubble":
             record["hatch"] = hatch[:1]
-    elif isinstance(mark, Cells):
-        record |= {"shades": SHADES, "has_texts": mark.has_texts}
-        record["numbers"] = np.nan_to_num(mark.numbers, nan=-1.0).astype(int).tolist()
     else:
         record |= {"colour": mark.colour} | ({"size": mark.size} if isinstance(mark, Dots) else {})
     return record
@@ -477,22 +455,9 @@ def _draw_band(axes: Any, band: Band) -> None:
     axes.text(middle, 0.98, band.text, transform=axes.get_xaxis_transform(), **style)
 
 
-def _draw_cells(axes: Any, cells: Cells) -> None:
-    from matplotlib.colors import ListedColormap
-
-    shown = np.ma.masked_invalid(cells.numbers) % 8
-    style = {"cmap": ListedColormap(SHADES), "vmin": -0.5, "vmax": 7.5}
-    axes.pcolormesh(shown, edgecolors="white", linewidth=0.3, rasterized=True, **style)
-    if cells.has_texts:
-        for (row, place), number in np.ndenumerate(cells.numbers):
-            axes.text(place + 0.5, row + 0.5, f"{number:.0f}", ha="center", va="center", fontsize=6.5)
-    axes.grid(visible=False)
-
-
 _DRAW_FUNCTIONS: Mapping[type, Any] = {
     Bars: _draw_bars,
     Curve: _draw_curve,
     Dots: _draw_dots,
     Band: _draw_band,
-    Cells: _draw_cells,
 }

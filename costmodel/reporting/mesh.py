@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def _ranks_text(ranks: Sequence[int]) -> str:
 
 def mesh_grid(rows: Sequence[MeshRow], est: PricedJob | None = None) -> Grid:
     """Return the table Dim · Factor · Groups · Link · Comm; with a bill, what each axis sends and costs."""
-    known = [
+    known: list[dict[str, Any]] = [
         {
             "row": row,
             "factor": row.factor if row.link else 1,

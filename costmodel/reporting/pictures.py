@@ -1,4 +1,4 @@
-"""Figures of estimates, as data: the step, its memory, its pipeline, both rooflines, its mesh; jobs side by side."""
+"""Figures of estimates, as data: the step, its memory, its pipeline, both rooflines; jobs side by side."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.base.units import format_bytes, format_seconds, format_si
 from costmodel.describe.hardware.kernels import PEAK_KEY
-from costmodel.estimates.mesh import mesh_of, rank_groups
 from costmodel.estimates.pipeline_run import PipelineRun, lines_after_pipeline, run_pipeline
 from costmodel.estimates.roofline import OperatorRow, Roofline, axis_rows, operator_rows
 from costmodel.physics.network.comm_roofline import ridge_points
-from costmodel.physics.network.mesh import usable_domain_size
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.charts import (
     COLOURS,
     DASHES,
     FILLS,
     Bars,
-    Cells,
     Chart,
     Curve,
     Dots,
@@ -379,42 +375,6 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
     )
     title = f"{job_title(est)}: what share of the peak each link allows, all communication hidden\n{job_text(est)}"
     return Chart(title=title, panels=[panel], legend_columns=2)
-
-
-# --- the mesh ---
-
-_NODES_SHOWN = 8
-_WIDEST = 72
-
-
-def mesh_chart(est: Estimate) -> Chart:
-    """Draw a row an axis: groups on the first domains, and where the group of GPU 0 sits on the machine."""
-    gpus, tier = int(est.job.layout.gpus), est.job.cluster.tiers[0]
-    width = min(int(usable_domain_size(gpus, tier.size)), _WIDEST)
-    shown = min(_NODES_SHOWN if width <= 16 else 3, -(-gpus // width))
-    rows = mesh_of(est)
-    members, panels = rank_groups(rows), []
-    for row in rows:
-        if not row.link:
-            continue
-        axis, groups = row.dim, np.argsort(members[row.dim], axis=None) // row.factor
-        inside = row.members[0]
-        title = f"{axis} = {row.factor:,}: {row.groups:,} groups on {row.link}, {inside} of it in a domain"
-        hover = f"domain %{{y}}, GPU %{{x}}: {axis} group %{{text}}"
-        cells = Cells(numbers=_folded(groups[: shown * width], width), has_texts=width <= 16, hover=hover)
-        panels.append(Panel(marks=[cells], title=title, height=0.28 * shown + 0.5))
-    if not panels:
-        return Chart(title=f"{job_title(est)}: one GPU a group, every axis is 1", panels=[])
-    used = f", of {tier.size} the {width} that the job takes" if width < min(tier.size, gpus, _WIDEST) else ""
-    note = f"The first {shown} {tier.name} domains; a row a domain{used}, a cell a GPU, with the number of its group."
-    return Chart(title=_titled(est, "groups of each axis"), panels=panels, note=note)
-
-
-def _folded(numbers: NDArray[Any], width: int) -> NDArray[np.float64]:
-    """Return numbers in rows of so many; what the last row lacks is not a number."""
-    rows = np.full(-(-len(numbers) // width) * width, np.nan)
-    rows[: len(numbers)] = numbers
-    return rows.reshape(-1, width)
 
 
 # --- what numbers are worth, and jobs side by side ---

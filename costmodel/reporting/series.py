@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.lines import CATEGORY_NAMES, TimeLine
+from costmodel.reporting.renderers import FIGURES
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate
@@ -94,6 +95,12 @@ def memory_stacks(est: Estimate) -> tuple[Array, dict[str, Array]]:
     for line in est.bill.memory_lines:
         parts[line.part] += np.broadcast_to(line.bytes, per_stage.shape)
     return np.asarray(stages), parts
+
+
+def has_figure(est: Estimate, name: str) -> bool:
+    """Return whether a job has a figure: there is a pipeline, or there are several GPUs, where it is about those."""
+    needs = next(row["needs"] for row in FIGURES if (row["answer"], row["figure"]) == ("Estimate", name))
+    return not needs or float(getattr(est.job.layout, needs)) > 1
 
 
 def job_title(est: Estimate) -> str:

@@ -62,9 +62,8 @@ def test_every_figure_names_the_job_and_its_units(tmp_path):
         title = figure.get_suptitle()
         assert est.job.model.name in title
         assert f"{int(est.job.layout.gpus):,}" in title
-        if name != "mesh":
-            labels = [text for axes in figure.axes for text in (axes.get_xlabel(), axes.get_ylabel())]
-            assert any(re.search(r"\[.+\]", label) for label in labels), labels
+        labels = [text for axes in figure.axes for text in (axes.get_xlabel(), axes.get_ylabel())]
+        assert any(re.search(r"\[.+\]", label) for label in labels), labels
         save(figure, tmp_path / "figure.png")
         assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 

@@ -82,7 +82,7 @@ const drawChart = (() => {
     let end = -Infinity;
     for (const [at, text] of panel.x.ticks || linearTicks(panel.x.ends, bounds.width / 80)) {
       const place = x(at), half = widthOf(text) / 2;
-      if (!panel.isMap) add(svg, "line", { x1: place, x2: place, y1: top, y2: top + height, ...grid });
+      add(svg, "line", { x1: place, x2: place, y1: top, y2: top + height, ...grid });
       if (place - half < end + 6) continue;
       end = place + half;
       add(svg, "text", { x: Math.min(place, width - half), y: top + height + 16, "text-anchor": "middle" }, text);
@@ -152,16 +152,6 @@ const drawChart = (() => {
           const away = mark.size / 2 + 2;
           if (mark.texts_inside) note(svg, cx, cy + 4, text, { "font-weight": 700 });
           else if (text && (width > 500 || text.length < 15)) write(text, cx + away, cy - away, "start") || write(text, cx - away, cy + away + 10, "end");
-        }));
-      },
-      cells(mark) {
-        mark.numbers.forEach((row, j) => row.forEach((number, i) => {
-          if (number < 0) return;
-          const box = { x: x(i) + 0.5, y: y(j) + 1.5, width: x(i + 1) - x(i) - 1, height: y(j + 1) - y(j) - 3 };
-          add(inner, "rect", { ...box, fill: mark.shades[number % 8] }).tip = said(mark, { x: i, y: j, text: number });
-          if (mark.has_texts && box.width > widthOf(String(number))) {
-            note(svg, box.x + box.width / 2, box.y + box.height / 2 + 4, String(number));
-          }
         }));
       },
     };

@@ -36,8 +36,9 @@ from costmodel.reporting.lists import pairs
 from costmodel.reporting.mesh import mesh_grid
 from costmodel.reporting.other_pictures import pareto_chart
 from costmodel.reporting.plans import front_grid, narrow, rejected_grid, top_grid, try_grid
+from costmodel.reporting.renderers import FIGURES
 from costmodel.reporting.sensitivity import sensitivity_grids, sensitivity_remarks
-from costmodel.reporting.series import job_title
+from costmodel.reporting.series import has_figure, job_title
 from costmodel.reporting.summaries import answer_text
 from costmodel.reporting.training_runs import percentiles_text, run_grids
 from costmodel.what_if.sensitivity import sensitivity
@@ -195,22 +196,18 @@ def asset(name: str, package: str = _PACKAGE) -> str:
 
 
 def _charts(est: Estimate) -> dict[str, tuple[str, Chart]]:
-    """Return the figures that a job has, each with what it shows."""
-    found = {
-        "time": (
-            f"Waterfall of the step of {format_seconds(float(est.step_time_s), 4)}",
-            pictures.time_chart(est),
-        ),
-        "memory": ("Memory of a GPU by pipeline stage", pictures.memory_chart(est)),
-        "compute": ("Operators on the roofline", pictures.compute_chart(est)),
-        "mesh": ("Groups of each axis on the first GPUs", pictures.mesh_chart(est)),
-    }
-    if float(est.job.layout.pp) > 1:
-        shown = pictures.pipeline_chart(est, most_tasks=pictures.MOST_TASKS)
-        found["pipeline"] = ("Every task of every pipeline rank over time", shown)
-    if float(est.job.layout.gpus) > 1:
-        found["communication"] = ("Axes on the communication roofline", pictures.communication_chart(est))
-    return {name: (label, chart) for name, (label, chart) in found.items() if chart.panels}
+    """Return the figures that a job has by name, each with what it shows."""
+    found = {}
+    for row in FIGURES:
+        name = row["figure"]
+        if row["answer"] == "Estimate" and name != "tornado" and has_figure(est, name):
+            chart = (
+                pictures.pipeline_chart(est, pictures.MOST_TASKS)
+                if name == "pipeline"
+                else est.plot.chart(name)
+            )
+            found[name] = (row["title"], chart)
+    return found
 
 
 def grid_record(grid: SliderGrid) -> dict[str, Any]:
