@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import Axis, Bill, Category, TimeLine, sum_exposed, time_line
-from costmodel.bill.quantity import quantity
+from costmodel.bill.lines import Axis, Bill, Category, TimeLine, repeated, sum_exposed, time_line
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.generation.deployment import Deployment, Split
 from costmodel.generation.memory import STATE_BYTES, layer_weights, weight_element_bytes
@@ -79,31 +78,54 @@ def decode_step(
     lengths of prompts and answers the batch is continuous: each step includes the prefill of ``batch / response``
     prompts; without them it only decodes. A pipeline decodes `pp` micro-batches in turn: a token passes all stages, each
     at ``batch / pp`` sequences. Tokens choose experts at random.
+
+    With speculative decoding a step verifies the draft's tokens beside the next one, in one forward pass that reads the
+    cache once, after the draft's own passes of one token a sequence; its time is that of `acceptance_length` tokens.
     """
     running = np.asarray(batch, dtype=np.float64)
-    group_tokens = np.maximum(running / (split.pp * split.dp), np.minimum(running, 1.0))
-    replica_tokens = np.maximum(running / split.pp, np.minimum(running, 1.0))
-    lines = [
-        *_linear_lines(served, split, "decode", group_tokens, replica_tokens, _ONE_PASS),
-        _cache_line(served, split, group_tokens, context),
-        *_communication(served, split, "decode", group_tokens, replica_tokens),
-    ]
-    answer_tokens = np.asarray(response, dtype=np.float64)
-    if np.any(np.isfinite(answer_tokens)) and np.any(np.asarray(prompt) > 0.0):
+    group_sequences = np.maximum(running / (split.pp * split.dp), np.minimum(running, 1.0))
+    speculation = served.speculation
+    lines = _forward(
+        served, split, "decode", running, context, 1.0 + (speculation.tokens if speculation else 0)
+    )
+    answer_steps = np.asarray(response, dtype=np.float64)
+    if speculation:
+        # The last stage drafts, for one micro-batch after the other.
+        last = split._replace(pp=1.0)
+        drafted = _forward(speculation.draft, last, "draft", running / split.pp, context, 1.0)
+        drafted.append(_kernels_line(speculation.draft, drafted, "draft", _ONE_PASS))
+        lines += repeated(drafted, speculation.tokens * np.asarray(split.pp))
+        answer_steps = answer_steps / speculation.acceptance_length
+    if np.any(np.isfinite(answer_steps)) and np.any(np.asarray(prompt) > 0.0):
         prompt_s = prefill_step(served, split, 1.0, prompt, host=False).step_time_s()
         lines.append(
             _compute_line(
                 "decode.prefill",
                 "math",
                 formula="sequences / response * prompt_s",
-                terms={"sequences": group_tokens, "response": answer_tokens, "prompt_s": prompt_s},
+                terms={"sequences": group_sequences, "response": answer_steps, "prompt_s": prompt_s},
                 source="every sequence that ends makes room for a prompt, whose prefill the others wait for",
             )
         )
     # Attention groups of one node share the host process that admits sequences and streams tokens.
     groups = np.minimum(split.dp, np.maximum(served.cluster.gpus_per_node / split.tp, 1.0))
     lines += _kernels_and_host(served, lines, running / split.dp * groups)
+    if speculation:
+        lines = repeated(lines, np.asarray(1.0 / speculation.acceptance_length))
     return Bill(tuple(lines), ())
+
+
+def _forward(
+    served: Deployment, split: Split, when: str, running: Array, context: ArrayLike, queries: float
+) -> list[TimeLine]:
+    """Return what a forward pass over some tokens of each running sequence takes on the GPUs."""
+    sequences = np.maximum(running / (split.pp * split.dp), np.minimum(running, 1.0))
+    replica_tokens = queries * np.maximum(running / split.pp, np.minimum(running, 1.0))
+    return [
+        *_linear_lines(served, split, when, queries * sequences, replica_tokens, _ONE_PASS),
+        _cache_line(served, split, when, sequences, context, queries),
+        *_communication(served, split, when, queries * sequences, replica_tokens),
+    ]
 
 
 def prefill_step(
@@ -195,7 +217,7 @@ def _linear_lines(
             "memory_fraction": constants.memory_fraction,
             "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
         }
-        category: Category = "hbm" if when == "decode" else "math"
+        category: Category = "math" if when == "prefill" else "hbm"
         return _compute_line(f"{when}.{name}", category, formula=formula, terms=terms, source=_POPE)
 
     for part in layer_weights(model):
@@ -282,7 +304,9 @@ def _activations(served: Deployment, split: Split, when: str, tokens: Array) -> 
     )
 
 
-def _cache_line(served: Deployment, split: Split, sequences: Array, context: ArrayLike) -> TimeLine:
+def _cache_line(
+    served: Deployment, split: Split, when: str, sequences: Array, context: ArrayLike, queries: float
+) -> TimeLine:
     """Return the time to read the KV cache of every sequence and attend to it."""
     tokens = np.asarray(context, dtype=np.float64)
     read_bytes = 2.0 * state_elements(served.model, tokens) * STATE_BYTES / split.tp
@@ -292,14 +316,14 @@ def _cache_line(served: Deployment, split: Split, sequences: Array, context: Arr
     terms = {
         "sequences": sequences,
         "read_bytes": read_bytes,
-        "attention_flops": attention_flops(served.model, tokens),
+        "attention_flops": queries * attention_flops(served.model, tokens),
         "tp": split.tp,
         "peak_fraction": _DECODE_ATTENTION_PEAK_FRACTION,
         "peak_flops_per_s": served.cluster.accelerator.peak_flops_per_s["bf16"],
         **_hbm_terms(served),
     }
     source = "keys and values of every sequence once a step; states of other mixers read and written"
-    return _compute_line("decode.kv_cache", "hbm", formula=_CACHE, terms=terms, source=source)
+    return _compute_line(f"{when}.kv_cache", "hbm", formula=_CACHE, terms=terms, source=source)
 
 
 def _prefill_attention(served: Deployment, split: Split, prompts: Array, prompt: Array) -> Iterable[TimeLine]:
@@ -415,44 +439,46 @@ def kernels_of(served: Deployment) -> float:
     return count
 
 
+def _kernels_line(served: Deployment, before: list[TimeLine], when: str, passes: Array) -> TimeLine:
+    """Return the start and drain of kernels, or what launching them from the host takes beyond the GPU's time."""
+    terms: dict[str, ArrayLike] = {"kernels": kernels_of(served), "kernel_s": served.engine.kernel_s}
+    formula = "kernels * kernel_s"
+    if not served.cuda_graphs:
+        formula = "max(kernels * kernel_s, kernels * launch_s - gpu_s)"
+        terms |= {
+            "launch_s": _LAUNCH_S * served.cluster.accelerator.host_slowdown,
+            "gpu_s": sum_exposed(before) / passes,
+        }
+    source = "kernels start and drain one after the other; without graphs the host issues each"
+    return _overhead_line(f"{when}.kernels", passes, formula, terms, source)
+
+
+def _overhead_line(
+    name: str, count: ArrayLike, formula: str, terms: dict[str, ArrayLike], source: str
+) -> TimeLine:
+    return _compute_line(
+        name, "overhead", count=count, cause="host", formula=formula, terms=terms, source=source
+    )
+
+
 def _kernels_and_host(
     served: Deployment,
     before: list[TimeLine],
     sequences: Array,
     when: str = "decode",
     passes: Array = _ONE_PASS,
-) -> Iterable[TimeLine]:
-    """Yield overheads that neither FLOPs nor bytes explain: kernel launches, and the host between steps."""
+) -> list[TimeLine]:
+    """Return overheads that neither FLOPs nor bytes explain: kernel launches, and the host between steps."""
     engine = served.engine
-    kernels: dict[str, ArrayLike] = {"kernels": kernels_of(served), "kernel_s": engine.kernel_s}
-    formula = "kernels * kernel_s"
-    if not served.cuda_graphs:
-        formula = "max(kernels * kernel_s, kernels * launch_s - gpu_s)"
-        kernels |= {
-            "launch_s": _LAUNCH_S * served.cluster.accelerator.host_slowdown,
-            "gpu_s": sum_exposed(before) / passes,
-        }
-    one_by_one = "kernels start and drain one after the other; without graphs the host issues each"
     fitted = f"{engine.name} on {engine.generation}: {engine.basis}"
-    step = {"step_s": engine.step_s}
-    each = {"sequences": sequences, "sequence_s": engine.sequence_s}
+    kernels = _kernels_line(served, before, when, passes)
+    each: dict[str, ArrayLike] = {"sequences": sequences, "sequence_s": engine.sequence_s}
     every = "sequences * sequence_s"
     if engine.overlaps:
-        every = "max(sequences * sequence_s - gpu_s - passes * starts_s, 0)"
-        starts_s = quantity(formula, **kernels).value
-        each |= {"gpu_s": sum_exposed(before), "passes": passes, "starts_s": starts_s}
-    rows: tuple[tuple[str, ArrayLike, str, Any, str], ...] = (
-        ("kernels", passes, formula, kernels, one_by_one),
-        ("host.step", passes, "step_s", step, fitted),
-        ("host.sequences", 1.0, every, each, fitted),
-    )
-    for name, count, text, terms, source in rows:
-        yield _compute_line(
-            f"{when}.{name}",
-            "overhead",
-            count=count,
-            cause="host",
-            formula=text,
-            terms=terms,
-            source=source,
-        )
+        every = "max(sequences * sequence_s - gpu_s, 0)"
+        each |= {"gpu_s": sum_exposed([*before, kernels])}
+    return [
+        kernels,
+        _overhead_line(f"{when}.host.step", passes, "step_s", {"step_s": engine.step_s}, fitted),
+        _overhead_line(f"{when}.host.sequences", 1.0, every, each, fitted),
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.csv_text import read_records
 from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.words import plural
 from costmodel.describe.hardware.cluster import Cluster, Tier
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.hardware.kernels import PEAK_KEY, KernelConstants
@@ -136,6 +137,17 @@ def divides(model: Model, tp: float, pp: float, ep: float, dp: float) -> bool:
     return model.num_experts % ep == 0 and ep in ((tp * dp,) if dp > 1 else (1, tp))
 
 
+class Speculation(NamedTuple):
+    """Speculative decoding: a draft guesses some tokens, and one forward pass of the model verifies all of them."""
+
+    draft: Deployment
+    own_tables: bool  # The draft has a token table and a head of its own
+    tokens: int  # That the draft guesses a step, one after the other. [-]
+    acceptance_length: (
+        float  # Tokens of an answer that a step yields on average, the model's own included. [-]
+    )
+
+
 @dataclass(frozen=True)
 class Deployment:
     """A model as an engine runs it on the GPUs of a cluster."""
@@ -152,12 +164,21 @@ class Deployment:
     """Share of the GPU's memory that the engine takes (vLLM's ``gpu_memory_utilization``). [-]"""
     chunk_tokens: float = 8192.0
     """Tokens of prompts that one step takes at most. [-]"""
+    speculation: Speculation | None = None
 
     @property
     def kernels(self) -> KernelConstants:
         """Constants of the kernels, which `deployment` has made sure of."""
         assert self.cluster.accelerator.kernels is not None
         return self.cluster.accelerator.kernels
+
+    @property
+    def speculation_text(self) -> str:
+        """How it speculates, as the end of a sentence; empty where it does not."""
+        if self.speculation is None:
+            return ""
+        draft, _, tokens, length = self.speculation
+        return f", {plural(tokens, 'draft token')} a step by {draft.model.name}, acceptance length {length:g}"
 
     @cached_property
     def has_units(self) -> bool:
@@ -195,6 +216,9 @@ def deployment(
     engine: str = "any",
     cuda_graphs: bool = True,
     memory_fraction: float = 0.9,
+    num_speculative_tokens: int = 0,
+    acceptance_length: float | None = None,
+    draft_model: str | Model | None = None,
 ) -> Deployment:
     """Return a model on an engine and a cluster."""
     model = load_model(model) if isinstance(model, str) else model
@@ -206,13 +230,48 @@ def deployment(
         raise CostModelError(
             f"cluster: {accelerator.name} has no 16-bit kernel constants with bf16, which generation is priced by"
         )
-    return Deployment(
+    served = Deployment(
         model,
         cluster,
         number_format(precision),
         engine_of(engine, accelerator.generation),
         cuda_graphs=cuda_graphs,
         memory_fraction=memory_fraction,
+    )
+    for name, value in (("acceptance_length", acceptance_length), ("draft_model", draft_model)):
+        if value is not None and not num_speculative_tokens:
+            raise CostModelError(f"{name}: is of speculative decoding; give num_speculative_tokens too")
+    if not num_speculative_tokens:
+        return served
+    if acceptance_length is None or acceptance_length > num_speculative_tokens + 1:
+        found = "nothing" if acceptance_length is None else f"{acceptance_length:g}"
+        raise CostModelError(
+            f"acceptance_length: expected the tokens that a step yields on average, from 1 to {num_speculative_tokens + 1} "
+            f"with {plural(num_speculative_tokens, 'draft token')}, got {found} (DeepSeek-V3 with 1: 1.85, arXiv:2412.19437)"
+        )
+    draft = load_model(draft_model) if isinstance(draft_model, str) else draft_model
+    own = draft is not None
+    drafting = replace(served, model=draft or prediction_layer(model))
+    return replace(served, speculation=Speculation(drafting, own, num_speculative_tokens, acceptance_length))
+
+
+def prediction_layer(model: Model) -> Model:
+    """Return a model of one layer of the last kind: what multi-token prediction drafts with (arXiv:2412.19437, section 2.2)."""
+    kind = model.layer_kinds()[model.kind_of_layer[-1]]
+    every = model.full_attention_every
+    letter = model.attention_pattern[-1:]
+    return model.model_copy(
+        update={
+            "name": "its prediction layer",
+            "num_layers": 1,
+            "mtp_layers": 0,
+            "first_dense_layers": 0 if kind.is_moe or not model.num_experts else 1,
+            "moe_layer_freq": 1,
+            "full_attention_every": int(every > 0 and model.num_layers % every == 0),
+            "attention_pattern": letter,
+            "mlp_pattern": model.mlp_pattern[-1:],
+            "mixers": {name: mixer for name, mixer in model.mixers.items() if name == letter},
+        }
     )
 
 
@@ -221,6 +280,10 @@ def beyond_context(model: Model, tokens: float) -> list[str]:
     if not 0 < model.context_length < tokens:
         return []
     return [f"sequences of {tokens:,.0f} tokens are longer than the {model.context_length:,} of {model.name}"]
+
+
+SERVED = ("engine", "cuda_graphs", "num_speculative_tokens", "acceptance_length", "draft_model")
+"""Fields that `deployment` takes as they are given."""
 
 
 def value_of(given: Mapping[str, Any], name: str, default: Any = None) -> Any:

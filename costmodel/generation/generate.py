@@ -25,6 +25,7 @@ from costmodel.estimates.record import SCHEMA_VERSION
 from costmodel.generation.decode import decode_step, line_rows, prefill_step
 from costmodel.generation.deployment import (
     NUMBER_FORMATS,
+    SERVED,
     Deployment,
     Split,
     beyond_context,
@@ -212,9 +213,8 @@ def generation_of(given: Mapping[str, Any]) -> Generation:
         one("model"),
         with_price(cluster, one("price_usd_per_gpu_hour")),
         precision=one("precision"),
-        engine=one("engine"),
-        cuda_graphs=one("cuda_graphs"),
         memory_fraction=one("memory_fraction", _MEMORY_FRACTION),
+        **{name: one(name) for name in SERVED},
     )
     prompt_len, response_len = one("prompt_len", PROMPT_LEN), one("response_len", RESPONSE_LEN)
     assumed = tuple(name for name in ASSUMED if name not in given)

@@ -59,21 +59,32 @@ def weight_element_bytes(served: Deployment, part: str) -> float:
     return served.weights.weight_bytes if quantised else 2.0
 
 
+def _layers_bytes(served: Deployment, split: Split) -> Array:
+    """Return the weights of all layers on a GPU, without a pipeline. [B]"""
+    shards = {"attention": split.tp, "mlp": split.tp, "experts": split.tp * split.dp}
+    layers: Array = np.asarray(0.0)
+    for part in layer_weights(served.model):
+        held = part.split / shards[part.name] + part.whole
+        layers = layers + weight_element_bytes(served, part.name) * held
+    return layers
+
+
 def weights_bytes(served: Deployment, split: Split) -> Array:
     """Return the weights of one GPU of the fullest pipeline stage. [B]"""
     model = served.model
-    shards = {"attention": split.tp, "mlp": split.tp, "experts": split.tp * split.dp}
-    layers: Array = np.asarray(0.0)
-    for part in layer_weights(model):
-        held = part.split / shards[part.name] + part.whole
-        layers = layers + weight_element_bytes(served, part.name) * held
+    draft: Array = np.asarray(0.0)
+    if served.speculation is not None:
+        drafting = served.speculation.draft
+        whole = weights_bytes(drafting, split._replace(pp=1.0))
+        draft = whole if served.speculation.own_tables else _layers_bytes(drafting, split)
     table = sum(block.count for block in param_blocks("embedding", model))
     output = sum(block.count for block in param_blocks("head", model))
     # Tied, the table is held by the last stage as well.
     output = max(output, float(model.vocab_size) * model.hidden_size) if model.tied_embeddings else output
     return quantity(
-        "layers_bytes / pp + where(pp > 1, 2 * max(table, output), 2 * both) / tp",
-        layers_bytes=layers,
+        "layers_bytes / pp + where(pp > 1, 2 * max(table, output), 2 * both) / tp + draft_bytes",
+        layers_bytes=_layers_bytes(served, split),
+        draft_bytes=draft,
         table=table,
         output=output,
         both=table if model.tied_embeddings else table + output,
@@ -92,7 +103,10 @@ def cache_bytes(served: Deployment, split: Split, context: ArrayLike) -> Array:
     for each in cached_layers(served.model):
         kept = each.layers * each.elements * attended(tokens, each.window)
         held = held + served.cache_bytes * kept / np.minimum(split.tp, each.heads)
-    return np.asarray(held / split.pp)
+    held = np.asarray(held / split.pp)
+    if served.speculation is not None:
+        held = held + cache_bytes(served.speculation.draft, split._replace(pp=1.0), context)
+    return held
 
 
 def cache_room(served: Deployment, split: Split) -> Quantity:

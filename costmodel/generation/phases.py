@@ -210,7 +210,7 @@ def trainer_phases(job: RLJob, est: Estimate) -> list[Phase]:
         add("teacher log-probs", forward_lines(training_step(job, job.teacher)))
     if job.algorithm == "ppo":
         add("values", forward)
-        add("train critic", est.bill.time_lines, times=job.updates)
+        add("train critic", est.bill.time_lines, times=job.optimizer_steps * job.critic_epochs)
     add("train", est.bill.time_lines, times=job.updates)
     return found
 

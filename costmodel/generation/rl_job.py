@@ -16,7 +16,15 @@ from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.models.model import Model
 from costmodel.describe.models.model_files import load_model
-from costmodel.generation.deployment import Deployment, Split, deployment, divides, parse_split, value_of
+from costmodel.generation.deployment import (
+    SERVED,
+    Deployment,
+    Split,
+    deployment,
+    divides,
+    parse_split,
+    value_of,
+)
 from costmodel.generation.rollout import Lengths, exponential_lengths, quantile_lengths, read_lengths
 
 _ONE_ANSWER = {"ppo": 1, "distill": 1, "ssd": 1, "dpo": 2}
@@ -46,7 +54,8 @@ class RLJob:
     rollout_factor: float
     optimizer_steps: int
     ppo_epochs: int
-    """Passes of training over the answers. [-]"""
+    critic_epochs: int
+    """Passes of training over the answers, of the policy and of a critic. [-]"""
     packs: bool
     capacity: float
     """Tokens of a packed sequence, or of the longest one where nothing is packed. [-]"""
@@ -139,6 +148,7 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         f"samples_per_prompt: dpo compares pairs; expected an even number of answers, got {samples:,}": odd,
         "optimizer_swap: GPUs that only train keep their optimizer; leave it out with generation_gpus": swaps,
         "teacher: goes with algorithm distill, which needs one": untaught,
+        "critic_epochs: only ppo has a critic; leave it out": "critic_epochs" in given and algorithm != "ppo",
     }
     for refusal, holds in refusals.items():
         if holds:
@@ -167,9 +177,8 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
             model,
             cluster,
             precision=one("generation_precision"),
-            engine=one("engine"),
-            cuda_graphs=one("cuda_graphs"),
             memory_fraction=one("memory_fraction", 0.8 if generation_gpus else 0.6),
+            **{name: one(name) for name in SERVED},
         ),
         split=layouts[0],
         engine_layouts=tuple(layouts),
@@ -182,6 +191,7 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         rollout_factor=one("rollout_factor"),
         optimizer_steps=optimizer_steps,
         ppo_epochs=one("ppo_epochs"),
+        critic_epochs=one("critic_epochs", one("ppo_epochs")),
         packs=one("batching") == "packing",
         capacity=capacity,
         reference=one("reference", algorithm in _COMPARES),

@@ -28,6 +28,8 @@ _PROMPT = 128.0
 """Tokens: published runs of NeMo-RL have prompts of 93 to 148. [-]"""
 _HALF = 0.5
 """Mean over limit of an answer: the median of NeMo-RL's published runs, which spread from 0.28 to 0.8. [-]"""
+_MTP_OF_DEEPSEEK = 1.85
+"""Tokens a step of its one prediction layer, whose guesses are accepted at 85 to 90 % (arXiv:2412.19437, section 5.4.3). [-]"""
 _MOST_DEFAULTS = 8
 _RECOMPUTE = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
@@ -105,6 +107,7 @@ def _nemo_generation(config: Values, draft: Draft) -> None:
         cuda_graphs=not config["eager"],
         max_running=config["max_running"],
     )
+    _take_speculation(config["speculative"], draft)
 
 
 def _nemo_training(config: Values, file: TextFile, given: Mapping[str, Any], draft: Draft) -> None:
@@ -169,6 +172,7 @@ def read_verl(file: TextFile, given: Mapping[str, Any]) -> Imported:
         rl_framework="verl",
         reference=bool(config["kl_loss"] or config["kl_reward"] or config["kl_kinds"]),
         old_logprobs=not config["bypass"],
+        critic_epochs=config["critic_epochs"] if critic else None,
         batching="packing" if packs else "padding",
         seq_len=round(max(room, whole)) if packs else whole,
         micro_batch=1 if packs else micro,
@@ -185,6 +189,8 @@ def read_verl(file: TextFile, given: Mapping[str, Any]) -> Imported:
         cuda_graphs=not config["eager"],
         max_running=config["max_running"],
     )
+    if config["speculative"].get("enable_rollout", config["speculative"].get("enable")):
+        _take_speculation(config["speculative"], draft)
     if config["reward_model"]:
         _take_model(config["reward_path"], draft, "reward_model")
     return _answer(config, draft)
@@ -378,6 +384,25 @@ def take_lengths(draft: Draft, limit: float, whole: float, most_prompt: float = 
             f"response_len: {draft['response_len']:,.0f} tokens are assumed, half the limit (published runs: 0.28 to "
             "0.8 of it); most of a step follows it: give --response-len"
         )
+
+
+def _take_speculation(table: Mapping[str, Any], draft: Draft) -> None:
+    """Read speculative decoding, if it is known or published how many tokens a step yields."""
+    tokens = table.get("num_speculative_tokens", 1 if table else 0)
+    if tokens and draft["acceptance_length"] is None:
+        if tokens > 1 or "deepseek" not in str(draft["model"]).lower():
+            draft.warnings.append(
+                f"speculative decoding by {tokens} tokens a step is left out: the file has no acceptance length; "
+                "give --acceptance-length"
+            )
+            return
+        draft.put(acceptance_length=_MTP_OF_DEEPSEEK)
+        draft.warnings.append(
+            f"acceptance_length: {_MTP_OF_DEEPSEEK} tokens are assumed, as published of DeepSeek-V3; give --acceptance-length"
+        )
+    draft.put(num_speculative_tokens=tokens or None)
+    if tokens and table.get("model"):
+        _take_model(table["model"], draft, "draft_model")
 
 
 def _split(tp: int, pp: int, ep: int, dp: int) -> str:

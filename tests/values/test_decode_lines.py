@@ -12,7 +12,14 @@ from round_jobs import CLUSTER, LATENT, MOE, SMALL
 import costmodel as cm
 from costmodel.describe.models.model import make_model
 from costmodel.generation.decode import decode_step, prefill_step
-from costmodel.generation.deployment import Deployment, Engine, Split, number_format
+from costmodel.generation.deployment import (
+    Deployment,
+    Engine,
+    Speculation,
+    Split,
+    number_format,
+    prediction_layer,
+)
 from costmodel.generation.memory import cache_bytes, cache_room, largest_batch, weights_bytes
 
 MAMBA = {"kind": "mamba", "inner": 2048, "state": 16, "dt_rank": 64, "conv_kernel": 4}
@@ -190,6 +197,74 @@ def test_the_engine_adds_its_host_and_its_kernels():
     slow = beside._replace(sequence_s=1.0)
     shown = seconds(decode_step(served("dense", engine=slow), Split(), 50, 100, prompt=400, response=10))
     assert shown["decode.host.sequences"] == pytest.approx(50 - gpu_s)
+
+
+def speculating(kind, draft=None, own=False, tokens=3, length=2.5, **more):
+    here = served(kind, **more)
+    drafting = replace(here, model=draft or prediction_layer(here.model))
+    return replace(here, speculation=Speculation(drafting, own, tokens, length))
+
+
+def test_a_speculative_step_verifies_all_tokens_at_once_and_yields_the_accepted_ones():
+    """4 layers of 48 MiB elements in MLPs: 64 sequences of 1 + 3 tokens; the draft is a layer, three times; 2.5 tokens a step."""
+    engine = FREE._replace(step_s=1e-3, kernel_s=2e-6, all_reduce_s=3e-6)
+    here = speculating("dense", engine=engine)
+    lines = seconds(decode_step(here, Split(tp=4), 64, 1000))
+    held, layer = 48 * MIB / 4, 12 * MIB / 4
+    step_s = (2 * 256 * held / FLOPS) ** 3 + (2 * held / BYTES) ** 3
+    assert lines["decode.mlp"] == pytest.approx(step_s ** (1 / 3) / 2.5)
+    draft_s = (2 * 64 * layer / FLOPS) ** 3 + (2 * layer / BYTES) ** 3
+    assert lines["draft.mlp"] == pytest.approx(3 * draft_s ** (1 / 3) / 2.5)
+    # The cache is read once for the four queries of a sequence: 4 MiB tokens of 16 bits of a fourth of the heads.
+    flops_s, read_s = 4 * 64 * 4 * 4096 * 1000 / 4 / FLOPS, 64 * 2 * 4 * 1024 * 1000 / 4 / BYTES
+    assert lines["decode.kv_cache"] == pytest.approx((flops_s**3 + read_s**3) ** (1 / 3) / 2.5)
+    assert lines["draft.kv_cache"] == pytest.approx(
+        3 * ((flops_s / 16) ** 3 + (read_s / 4) ** 3) ** (1 / 3) / 2.5
+    )
+    sums = lines["decode.tp.all_reduce"], lines["draft.tp.all_reduce"]
+    assert sums[0] == pytest.approx(8 * (3e-6 + 1.5 * 256 * 2048 / 100e9) / 2.5)
+    assert sums[1] == pytest.approx(3 * 2 * (3e-6 + 1.5 * 64 * 2048 / 100e9) / 2.5)
+    assert lines["decode.kernels"] == pytest.approx(44 * 2e-6 / 2.5)
+    assert lines["draft.kernels"] == pytest.approx(3 * 14 * 2e-6 / 2.5)
+    # One host step for the draft and its verification.
+    assert lines["decode.host.step"] == pytest.approx(1e-3 / 2.5)
+    assert "draft.host.step" not in lines
+    # Prompts come with the answers' tokens, however many a step yields: 64 of 200 tokens end in 200 tokens' time.
+    plain = seconds(
+        decode_step(served("dense", engine=engine), Split(tp=4), 64, 1000, prompt=400, response=200)
+    )
+    found = seconds(decode_step(here, Split(tp=4), 64, 1000, prompt=400, response=200))
+    assert found["decode.prefill"] == pytest.approx(plain["decode.prefill"])
+
+
+def test_a_draft_is_held_beside_the_model():
+    """One layer of 15 MiB elements, or a model of four with its tables; a token of one layer or four in the cache."""
+    plain, layer = served("dense"), speculating("dense")
+    more = float(weights_bytes(layer, Split(tp=4)) - weights_bytes(plain, Split(tp=4)))
+    assert more == pytest.approx(2 * 15 * MIB / 4)
+    whole = speculating("dense", draft=plain.model, own=True)
+    assert float(weights_bytes(whole, Split(tp=4))) == pytest.approx(
+        2 * float(weights_bytes(plain, Split(tp=4)))
+    )
+    caches = [float(cache_bytes(each, Split(), 100)) for each in (plain, layer, whole)]
+    assert np.array(caches) / caches[0] == pytest.approx([1, 1.25, 2])
+    # The last stage alone drafts, for each micro-batch in turn.
+    one, two = (seconds(decode_step(layer, Split(pp=pp), 16 * pp, 100)) for pp in (1, 2))
+    assert two["draft.mlp"] == pytest.approx(2 * one["draft.mlp"])
+
+
+def test_a_prediction_layer_is_the_models_last():
+    for kind in MODELS:
+        model = served(kind).model
+        layer = prediction_layer(model)
+        assert layer.layer_kinds() == (model.layer_kinds()[model.kind_of_layer[-1]],)
+        assert (layer.num_layers, layer.vocab_size) == (1, model.vocab_size)
+    deepseek = prediction_layer(cm.load_model("deepseek-v3-671b"))
+    assert deepseek.layer_kinds()[0].is_moe
+    gemma = cm.load_model("gemma3-27b")
+    assert (
+        prediction_layer(gemma).layer_kinds()[0].window == gemma.layer_kinds()[gemma.kind_of_layer[-1]].window
+    )
 
 
 def test_without_graphs_the_host_launches_every_kernel():

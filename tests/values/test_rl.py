@@ -307,6 +307,8 @@ def test_each_pass_over_the_answers_trains_with_all_optimizer_steps_again():
     assert seconds(three) == pytest.approx({name: trained[name] * s for name, s in seconds(one).items()})
     assert three.training.job.global_batch == one.training.job.global_batch
     assert any(text.startswith("Training, one of 12 optimizer steps (") for text in three.warnings)
+    critic = seconds(cm.estimate_rl(**ppo, ppo_epochs=3, critic_epochs=2))
+    assert critic == pytest.approx({**seconds(three), "train critic": 2 / 3 * seconds(three)["train critic"]})
 
 
 def test_halves_apart_overlap_and_a_longer_lag_is_never_slower():
@@ -471,6 +473,12 @@ def test_wrong_input_is_one_line_that_names_the_field():
         ({"response_quantiles": "p50=800"}, "give one of them"),
         ({"response_len": None, "response_file": "/nowhere"}, "cannot be read"),
         ({"ppo_epochs": 0}, "ppo_epochs: expected"),
+        ({"critic_epochs": 2}, "critic_epochs: only ppo has a critic"),
+        ({"acceptance_length": 1.5}, "acceptance_length: is of speculative decoding"),
+        ({"draft_model": "llama3-8b"}, "draft_model: is of speculative decoding"),
+        ({"num_speculative_tokens": 2}, "acceptance_length: expected the tokens .* from 1 to 3"),
+        ({"num_speculative_tokens": 2, "acceptance_length": 3.1}, "with 2 draft tokens, got 3.1"),
+        ({"num_speculative_tokens": 2, "acceptance_length": 0.9}, "acceptance_length: expected"),
     ):
         with pytest.raises(cm.CostModelError, match=said) as caught:
             cm.estimate_rl(**{**SMALL, **changed})

@@ -180,7 +180,9 @@ RL_FIELDS = _of("rl")
 ANSWER_LENGTHS = ("response_len", "response_quantiles", "response_file")
 """Ways to say how long answers are, of which a job has one."""
 
-LENGTH_FIELDS = tuple(FIELD[name] for name in ("prompt_len", "response_len", "response_quantiles"))
+LENGTH_FIELDS = tuple(
+    FIELD[name] for name in ("prompt_len", "response_len", "response_quantiles", "acceptance_length")
+)
 """What a configuration of reinforcement learning leaves to its data: flags beside a file."""
 
 GENERATE_FIELDS = _of("generate", mark="served")
