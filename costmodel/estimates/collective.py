@@ -6,9 +6,9 @@ textbook, `choices` says from which size on the library does what.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -196,100 +196,78 @@ def price_collective(
     """
     name = canonical(name)
     size = np.atleast_1d(np.asarray(size_bytes, dtype=np.float64))
-    if name in MOE:
-        return _price_exchange(size, placed, routing or Routing())
-    return [*_price_library(name, size, placed), *_price_textbook(name, size, placed)]
-
-
-def _price(
-    family: str,
-    algorithm: str,
-    size: Array,
-    cost: CollectiveTime | GroupCost,
-    searched: CollectiveTime | GroupCost,
-    chosen: NDArray[np.bool_],
-    wire_bytes: Array | None = None,
-    needs: str = "",
-) -> Price:
-    """Return the price of an algorithm that costs so much at some sizes, and at `SEARCHED_SIZES` for its crossover."""
-    zero = np.zeros_like(size)
-    wire = cost.wire_bytes if isinstance(cost, GroupCost) else np.asarray(wire_bytes)
-    return Price(
-        family,
-        algorithm,
-        size,
-        cost.latency_s + zero,
-        cost.transfer_s + zero,
-        wire + zero,
-        chosen,
-        _crossover(searched.latency_s, searched.transfer_s),
-        needs,
-    )
-
-
-def _price_library(name: str, size: Array, placed: Placed) -> list[Price]:
-    if not placed.has_library(name):
-        return []
-    family = "torus" if placed.tiers[0].shape else "nccl"
-    chosen = _chosen(name, size, placed)
-
+    zero, never = np.zeros_like(size), np.zeros(size.shape, dtype=np.bool_)
+    taken = _taken(name, size, placed)
     costs, searched = (
-        collective_candidates(name, sizes, placed.group, placed.tiers, concurrent=placed.concurrent)
-        for sizes in (size, SEARCHED_SIZES)
+        list(_costs(name, sizes, placed, routing or Routing())) for sizes in (size, SEARCHED_SIZES)
     )
-    return [
-        _price(family, way, size, cost, searched[way], chosen == float(NCCL_ALGORITHMS.index(way)))
-        for way, cost in costs.items()
-    ]
+    prices = []
+    for (family, algorithm, needs, cost), (*_, wide) in zip(costs, searched, strict=True):
+        if isinstance(cost, GroupCost):
+            wire, chosen = cost.wire_bytes, taken == algorithm
+        else:
+            wire, chosen = bus_bytes(name, size, float(placed.ranks)), never
+        parts = cost.latency_s + zero, cost.transfer_s + zero, wire + zero
+        crossover = _crossover(wide.latency_s, wide.transfer_s)
+        prices.append(Price(family, algorithm, size, *parts, chosen, crossover, needs))
+    return prices
 
 
-def _chosen(name: str, size: Array, placed: Placed) -> Array:
-    """Return the code of the algorithm that the library takes at each size."""
-    cost = collective_time(name, size, placed.group, placed.tiers, concurrent=placed.concurrent)
-    return np.asarray(cost.algorithm + np.zeros_like(size))
-
-
-def _price_textbook(name: str, size: Array, placed: Placed) -> list[Price]:
-    """Price the algorithms of the literature on one flat tier, and on two levels where there are two."""
-    tier = placed.tiers[placed.flat_tier]
-    ranks = np.asarray(float(placed.ranks))
+def _costs(
+    name: str, size: Array, placed: Placed, routing: Routing
+) -> Iterator[tuple[str, str, str, CollectiveTime | GroupCost]]:
+    """Yield every way of a collective: family, algorithm, the hardware that it needs, and its cost at some sizes."""
+    if name in MOE:
+        yield from _exchange_costs(size, placed, routing)
+        return
+    if placed.has_library(name):
+        family = "torus" if placed.tiers[0].shape else "nccl"
+        ways = collective_candidates(name, size, placed.group, placed.tiers, concurrent=placed.concurrent)
+        for way, cost in ways.items():
+            yield family, way, "", cost
+    # The literature's on one flat tier, and on two levels where there are two.
+    tier, ranks = placed.tiers[placed.flat_tier], np.asarray(float(placed.ranks))
     rate = tier.achieved_bandwidth_bytes_per_s / placed.concurrent
-    bus, never = bus_bytes(name, size, float(ranks)), np.zeros(size.shape, dtype=np.bool_)
-
-    def row(algorithm: str, at: Callable[[Array], CollectiveTime], needs: str = "") -> Price:
-        return _price("textbook", algorithm, size, at(size), at(SEARCHED_SIZES), never, bus, needs)
-
-    link = {"latency_s": tier.latency_s, "bandwidth_bytes_per_s": rate}
-    flat = [
-        row(algorithm, partial(one.time, num_ranks=ranks, **link), one.needs)
-        for algorithm, one in ALGORITHMS[name].items()
-        if one.applies(ranks).all()
-    ]
+    for algorithm, one in ALGORITHMS[name].items():
+        if one.applies(ranks).all():
+            flat = one.time(size, ranks, latency_s=tier.latency_s, bandwidth_bytes_per_s=rate)
+            yield "textbook", algorithm, one.needs, flat
     inside = float(placed.group.members[0])
     if not 1.0 < inside < placed.ranks:
-        return flat
+        return
     inner, outer = placed.tiers[0], placed.tiers[max(int(slowest_tier(placed.group)), placed.flat_tier)]
-    levels = {
-        "ranks_per_node": inside,
-        "num_nodes": placed.ranks / inside,
-        "intra_latency_s": inner.latency_s,
-        "intra_bandwidth_bytes_per_s": inner.achieved_bandwidth_bytes_per_s / placed.concurrent,
-        "inter_latency_s": outer.latency_s,
-        "inter_bandwidth_bytes_per_s": outer.achieved_bandwidth_bytes_per_s / placed.concurrent,
-    }
-    return flat + [
-        row(algorithm, partial(two_level_time, name, algorithm, **levels))
-        for algorithm in TWO_LEVEL.get(name, ())
-    ]
+    for algorithm in TWO_LEVEL.get(name, ()):
+        levels = two_level_time(
+            name,
+            algorithm,
+            size,
+            inside,
+            placed.ranks / inside,
+            intra_latency_s=inner.latency_s,
+            intra_bandwidth_bytes_per_s=inner.achieved_bandwidth_bytes_per_s / placed.concurrent,
+            inter_latency_s=outer.latency_s,
+            inter_bandwidth_bytes_per_s=outer.achieved_bandwidth_bytes_per_s / placed.concurrent,
+        )
+        yield "textbook", algorithm, "", levels
 
 
-def _price_exchange(size: Array, placed: Placed, routing: Routing) -> list[Price]:
-    """Price a token exchange by kernels that send a token once a node, or once an expert, and by NCCL."""
+def _taken(name: str, size: Array, placed: Placed) -> NDArray[np.str_]:
+    """Return the algorithm that the library takes at each size, "" where there is no library."""
+    if name in MOE or not placed.has_library(name):
+        return np.full(size.shape, "once-per-node" if name in MOE else "")
+    cost = collective_time(name, size, placed.group, placed.tiers, concurrent=placed.concurrent)
+    codes = np.broadcast_to(cost.algorithm, size.shape).astype(np.int64)
+    return np.asarray(NCCL_ALGORITHMS)[codes]
+
+
+def _exchange_costs(
+    size: Array, placed: Placed, routing: Routing
+) -> Iterator[tuple[str, str, str, GroupCost]]:
+    """Yield a token exchange by kernels that send a token once a node, or once an expert, and by NCCL."""
     group, tiers, shared = placed.group, placed.tiers, placed.concurrent
-
-    def kernels(payload: Array, deduplicate: bool) -> GroupCost:
-        return moe_exchange_time(
-            payload,
+    for way, deduplicate in (("once-per-node", True), ("once-per-expert", False)):
+        cost = moe_exchange_time(
+            size,
             1.0,
             routing.top_k,
             group,
@@ -299,20 +277,14 @@ def _price_exchange(size: Array, placed: Placed, routing: Routing) -> list[Price
             imbalance=routing.imbalance,
             concurrent=shared,
         )
-
-    def all_to_all(payload: Array) -> GroupCost:
-        copies = routing.top_k * routing.imbalance
-        return collective_time("all_to_all", payload * copies, group, tiers, concurrent=shared)
-
-    ways: tuple[tuple[str, str, Callable[[Array], GroupCost]], ...] = (
-        ("kernel", "once-per-node", partial(kernels, deduplicate=True)),
-        ("kernel", "once-per-expert", partial(kernels, deduplicate=False)),
-        ("nccl", "all-to-all", all_to_all),
+        yield "kernel", way, "", cost
+    copies = routing.top_k * routing.imbalance
+    yield (
+        "nccl",
+        "all-to-all",
+        "",
+        collective_time("all_to_all", size * copies, group, tiers, concurrent=shared),
     )
-    return [
-        _price(family, way, size, at(size), at(SEARCHED_SIZES), np.full(size.shape, way == "once-per-node"))
-        for family, way, at in ways
-    ]
 
 
 def _crossover(latency_s: Array, transfer_s: Array) -> float:
@@ -342,13 +314,10 @@ def choices(name: str, placed: Placed) -> list[Choice]:
     name = canonical(name)
     if not placed.has_library(name):
         return []
-    codes = _chosen(name, SEARCHED_SIZES, placed)
-    starts = np.flatnonzero(np.diff(codes, prepend=np.nan) != 0)
-    ends = [*(SEARCHED_SIZES[starts[1:]]), np.inf]
-    return [
-        Choice(NCCL_ALGORITHMS[int(codes[at])], 0.0 if at == 0 else float(SEARCHED_SIZES[at]), float(end))
-        for at, end in zip(starts, ends, strict=True)
-    ]
+    taken = _taken(name, SEARCHED_SIZES, placed)
+    starts = [0, *(np.flatnonzero(taken[1:] != taken[:-1]) + 1)]
+    borders = [0.0, *SEARCHED_SIZES[starts[1:]].tolist(), np.inf]
+    return [Choice(str(taken[at]), *ends) for at, ends in zip(starts, pairwise(borders), strict=True)]
 
 
 def dominant(price: Price) -> str:

@@ -17,14 +17,7 @@ from costmodel.base.answer import Answer, columns_of
 from costmodel.bill.formula import evaluate_steps
 from costmodel.bill.lines import TimeLine, broadcast_sum, sum_exposed
 from costmodel.estimates.estimate import Estimate
-from costmodel.physics.network.comm_roofline import (
-    REGIMES,
-    batch_for_efficiency,
-    efficiency,
-    regime,
-    ridge_point,
-    ridge_points,
-)
+from costmodel.physics.network.comm_roofline import REGIMES, regime, ridge_point, ridge_points
 from costmodel.physics.network.fabric import Tier
 from costmodel.step.price import price
 
@@ -137,7 +130,7 @@ def axis_rows(est: Estimate) -> list[AxisRow]:
                 sent,
                 intensity,
                 ridge,
-                float(efficiency(intensity, ridge)),
+                min(intensity / ridge, 1.0),
                 exposed,
                 REGIMES[code],
                 _advice(est, axis, tier.name, code, exposed),
@@ -221,7 +214,7 @@ class Roofline(Answer):
         row = next((row for row in self.axes if row.axis == "dp"), None)
         if row is None or self.est.job.layout.zero_stage >= 3:
             return None
-        return float(batch_for_efficiency(self.est.job.global_batch, row.intensity, row.ridge))
+        return float(self.est.job.global_batch) * row.ridge / row.intensity
 
     @cached_property
     def ring_hides_from(self) -> int | None:
@@ -245,8 +238,7 @@ class Roofline(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Return both rooflines as plain data."""
-        accelerator = self.est.job.cluster.accelerator
-        ridges = ridge_points(self.est.peak_flops_per_s, self.est.job.cluster.tiers).tolist()
+        accelerator, tiers = self.est.job.cluster.accelerator, self.est.job.cluster.tiers
         return {
             "schema_version": 1,
             "hbm_bytes_per_s": accelerator.memory_bandwidth_bytes_per_s,
@@ -266,7 +258,7 @@ class Roofline(Answer):
                     "bandwidth_bytes_per_s": tier.achieved_bandwidth_bytes_per_s,
                     "ridge_flops_per_byte": ridge,
                 }
-                for tier, ridge in zip(self.est.job.cluster.tiers, ridges, strict=True)
+                for tier, ridge in zip(tiers, ridge_points(self.est.peak_flops_per_s, tiers), strict=True)
             ],
             "axes": [row._asdict() for row in self.axes],
             "critical_batch_sequences": self.critical_batch,

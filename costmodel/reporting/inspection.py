@@ -99,9 +99,7 @@ def roofline_grids(found: Roofline, *, every_operator: bool = False) -> list[Gri
     peaks = sorted(accelerator.peak_flops_per_s.items(), key=lambda item: item[1])
     roofs = [{"dtype": dtype, "peak": peak, "ridge": peak / memory} for dtype, peak in peaks]
     ridges = ridge_points(found.est.peak_flops_per_s, tiers)
-    fabric: list[Any] = [
-        {"tier": tier, "ridge": float(ridge)} for tier, ridge in zip(tiers, ridges, strict=True)
-    ]
+    fabric: list[Any] = [{"tier": tier, "ridge": ridge} for tier, ridge in zip(tiers, ridges, strict=True)]
     shown = [row for row in found.operators if every_operator or row.share >= _SMALL_SHARE]
     left = len(found.operators) - len(shown)
     note = (

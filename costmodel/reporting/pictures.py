@@ -340,7 +340,7 @@ def communication_chart(found: Estimate | Roofline) -> Chart:
     est = found.est if isinstance(found, Roofline) else found
     tiers, points = est.job.cluster.tiers, axis_rows(est)
     ridges = ridge_points(est.peak_flops_per_s, tiers)
-    spread = [*ridges.tolist(), *(point.intensity for point in points)]
+    spread = [*ridges, *(point.intensity for point in points)]
     intensity = np.geomspace(min(spread) / 4.0, max(spread) * 4.0, 80)
     marks: list[Any] = [
         Curve(

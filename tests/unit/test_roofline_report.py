@@ -5,7 +5,7 @@ from famous_jobs import JOBS, famous
 
 import costmodel as cm
 from costmodel.estimates.roofline import axis_rows, operator_rows
-from costmodel.physics.network.comm_roofline import batch_for_efficiency, data_parallel_intensity
+from costmodel.physics.network.comm_roofline import data_parallel_intensity
 
 
 @pytest.mark.parametrize("name", list(JOBS))
@@ -81,11 +81,6 @@ def test_intensity_of_data_parallelism_by_hand():
     assert float(data_parallel_intensity(*job)) == pytest.approx(600_000 / 4000)
     assert float(data_parallel_intensity(*job, gradient_bytes=4, passes=3)) == pytest.approx(600_000 / 12_000)
     assert float(data_parallel_intensity(*job, num_ranks=1)) == float("inf")
-
-
-def test_half_of_the_peak_needs_half_of_the_critical_batch():
-    """At 500 of 2,000 FLOP/B a batch of 64 is a quarter of the critical one."""
-    assert float(batch_for_efficiency(64, 500.0, 2000.0)) == 256
 
 
 def test_the_critical_batch_is_where_the_link_allows_the_peak():

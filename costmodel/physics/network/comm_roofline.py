@@ -55,9 +55,9 @@ def ridge_point(peak_flops_per_s: ArrayLike, bandwidth_bytes_per_s: ArrayLike) -
     )
 
 
-def ridge_points(peak_flops_per_s: float, tiers: Sequence[Tier]) -> Array:
+def ridge_points(peak_flops_per_s: float, tiers: Sequence[Tier]) -> list[float]:
     """Return the ridge point of every tier of a fabric at what its large messages achieve, innermost first. [FLOP/B]"""
-    return ridge_point(peak_flops_per_s, [tier.achieved_bandwidth_bytes_per_s for tier in tiers])
+    return [peak_flops_per_s / tier.achieved_bandwidth_bytes_per_s for tier in tiers]
 
 
 def data_parallel_intensity(
@@ -105,20 +105,6 @@ def data_parallel_intensity(
     done = np.asarray(flops_per_token, dtype=np.float64) * np.asarray(tokens_per_gpu, dtype=np.float64)
     with np.errstate(divide="ignore"):
         return np.asarray(done / sent)
-
-
-def efficiency(intensity: ArrayLike, ridge: ArrayLike) -> Array:
-    """Return the share of the peak that the link allows, all communication hidden [-]."""
-    return np.asarray(np.minimum(np.asarray(intensity, dtype=np.float64) / np.asarray(ridge), 1.0))
-
-
-def batch_for_efficiency(batch: ArrayLike, intensity: ArrayLike, ridge: ArrayLike) -> Array:
-    """Return the critical batch, from which on the link allows the whole peak, in the units of `batch`.
-
-    `intensity` of `batch` grows with it, as it does where communication is once a step. [FLOP/B]
-    """
-    share = np.asarray(intensity, dtype=np.float64) / np.asarray(ridge, dtype=np.float64)
-    return np.asarray(np.asarray(batch, dtype=np.float64) / share)
 
 
 def regime(intensity: ArrayLike, ridge: ArrayLike) -> NDArray[np.int64]:

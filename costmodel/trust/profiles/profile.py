@@ -69,64 +69,28 @@ class FamilyTime:
 
 @dataclass(frozen=True, repr=False)
 class TraceProfile(Answer):
-    """What a trace holds, added up, and where a job was given, beside its bill.
+    """What a trace holds, added up, and where a job was given, beside its bill."""
 
-    Attributes
-    ----------
-    file, kind, gpu : str
-        The trace, the program that wrote it, and the GPU, "" where it does not say.
-    device : int
-        Which GPU of the trace, of `devices`.
-    count : int
-        Kernels.
-    busy_s : float
-        Sum of the durations of all kernels. [s]
-    window_s : float
-        From the beginning of the first to the end of the last. [s]
-    idle_s : float
-        Time within it in which the GPU did nothing. [s]
-    communication_s, exposed_communication_s : float
-        Time in which kernels communicated, and of that in which none computed. [s]
-    classes : tuple of ClassTime
-        Kernels by class, longest first; they add up to all kernels.
-    copies : tuple of ClassTime
-        What copy engines did, which are no kernels.
-    streams : tuple of StreamTime
-        Streams, busiest first.
-    families : tuple of FamilyTime
-        By family of names; kernels that none knows one by one.
-    steps_from : str
-        How steps were told apart: ranges, repetition, or "" where all is one.
-    steps : tuple of StepTime
-        In order.
-    gaps_s : NDArray
-        Lengths of the pauses in which the GPU did nothing. [s]
-    against_bill : AgainstBill or None
-        The bill of a job beside it.
-    learnt : SiteOfTrace or None
-        What it says of the model's factors, with a job.
-    """
-
-    file: str
-    kind: str
-    gpu: str
-    device: int
+    file: str  # The trace
+    kind: str  # The program that wrote it
+    gpu: str  # "" where it does not say
+    device: int  # Which GPU of the trace, of `devices`
     devices: tuple[int, ...]
-    count: int
-    busy_s: float
-    window_s: float
-    idle_s: float
-    communication_s: float
-    exposed_communication_s: float
-    classes: tuple[ClassTime, ...]
-    copies: tuple[ClassTime, ...]
-    streams: tuple[StreamTime, ...]
-    families: tuple[FamilyTime, ...]
-    steps_from: str
-    steps: tuple[StepTime, ...]
-    gaps_s: NDArray[np.float64]
-    against_bill: AgainstBill | None = None
-    learnt: SiteOfTrace | None = None
+    count: int  # Kernels
+    busy_s: float  # Sum of the durations of all kernels. [s]
+    window_s: float  # From the beginning of the first to the end of the last. [s]
+    idle_s: float  # Time within it in which the GPU did nothing. [s]
+    communication_s: float  # Time in which kernels communicated. [s]
+    exposed_communication_s: float  # Of that the time in which none computed. [s]
+    classes: tuple[ClassTime, ...]  # Kernels by class, longest first; they add up to all kernels
+    copies: tuple[ClassTime, ...]  # What copy engines did, which are no kernels
+    streams: tuple[StreamTime, ...]  # Busiest first
+    families: tuple[FamilyTime, ...]  # By family of names; kernels that none knows one by one
+    steps_from: str  # How steps were told apart: ranges, repetition, or "" where all is one
+    steps: tuple[StepTime, ...]  # In order
+    gaps_s: NDArray[np.float64]  # Lengths of the pauses in which the GPU did nothing
+    against_bill: AgainstBill | None = None  # The bill of a job beside it
+    learnt: SiteOfTrace | None = None  # What it says of the model's factors, with a job
 
     def files(self, path: str | Path) -> dict[Path, str]:
         """Return the site file of what was measured, with its text, as ``--site`` takes it.
