@@ -59,9 +59,10 @@ class ModelFacts(Answer):
             "schema_version": 1,
             "name": model.name,
             "source": model.source,
-            "num_params": self.num_params,
-            "num_active_params": self.num_active_params,
-            "params_by_component": self.params_by_component,
+            **{
+                name: getattr(self, name)
+                for name in ("num_params", "num_active_params", "params_by_component")
+            },
             "layer_kinds": {
                 kind.name: model.kind_of_layer.count(i) for i, kind in enumerate(model.layer_kinds())
             },
@@ -69,11 +70,7 @@ class ModelFacts(Answer):
             "seq_len": self.seq_len,
             "flops_per_token": self.flops_per_token(),
             "flops_per_token_causal": self.flops_per_token(causal=True),
-            "dimensions": {
-                key: value
-                for key, value in model.model_dump(mode="json").items()
-                if key not in ("name", "source")
-            },
+            "dimensions": model.model_dump(mode="json", exclude={"name", "source"}),
         }
 
     def columns(self) -> dict[str, list[Any]]:

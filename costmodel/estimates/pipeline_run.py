@@ -129,16 +129,13 @@ def order_factor(priced: Priced) -> float:
     if simulated_s is None:
         return 1.0
     billed_s = billed_pipeline_s(priced.bill)
-    target_s = min(
-        max(billed_s, simulated_s * (1.0 - PIPELINE_TOLERANCE)), simulated_s * (1.0 + PIPELINE_TOLERANCE)
-    )
+    tolerance_s = PIPELINE_TOLERANCE * simulated_s
+    target_s = min(max(billed_s, simulated_s - tolerance_s), simulated_s + tolerance_s)
     if target_s == billed_s:
         return 1.0
     (bubble,) = (line for line in priced.bill.time_lines if line.name == "pp.bubble")
     passes = priced.step.stage.passes
-    stage_s = sum(
-        float(passes[name]) for name in ("forward_s", "backward_input_s", "backward_weight_s")
-    ) * float(placed.micro_batches)
+    stage_s = float(placed.micro_batches) * sum(float(passes[name]) for name in Durations._fields)
     return 1.0 + (target_s - billed_s) / (stage_s + float(bubble.exposed_seconds))
 
 

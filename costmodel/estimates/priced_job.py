@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from costmodel.base.answer import figure
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.words import with_device_name
 from costmodel.base.yaml_files import read_mapping
-from costmodel.bill.lines import Bill, broadcast_sum
+from costmodel.bill.lines import Bill, TimeLine, broadcast_sum, sum_exposed
 from costmodel.describe.hardware.kernels import PEAK_KEY
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.odds import RISK, odds
@@ -52,14 +53,8 @@ def error_bands() -> ErrorBands:
     """Return the shipped bands by accelerator generation and kind of model."""
     path = files("costmodel") / "describe" / "data" / "error_bands.yaml"
     raw = read_mapping(path, example="time: {hopper-dense: {low: 0.9, high: 1.1, runs: 30, sources: 5}}")
-    time, memory = (
-        {key: ErrorBand(**band, of=key) for key, band in raw[of].items()} for of in ("time", "memory")
-    )
-    return ErrorBands(
-        time,
-        memory,
-        frozenset(raw["accelerators"]),
-    )
+    bands = ({key: ErrorBand(**band, of=key) for key, band in raw[of].items()} for of in ("time", "memory"))
+    return ErrorBands(*bands, frozenset(raw["accelerators"]))
 
 
 LARGE = 2000
@@ -161,14 +156,8 @@ class PricedJob:
                 flops = 2.0 * op.m * op.n * op.k * op.groups
                 if op.attention is not None:
                     shape = op.attention
-                    flops = (
-                        2.0
-                        * shape.calls
-                        * shape.heads
-                        * shape.seq_q
-                        * shape.seq_k
-                        * (shape.qk_head_dim + shape.v_head_dim)
-                    )
+                    scores = shape.calls * shape.heads * shape.seq_q * shape.seq_k
+                    flops = 2.0 * scores * (shape.qk_head_dim + shape.v_head_dim)
                 if op.scan is not None:
                     flops = item.passes[0].step("flops")
                 again = again + layers * item.recompute_share * flops
@@ -246,9 +235,9 @@ class PricedJob:
         """Add up exposed seconds by an attribute of the lines: axis, category or phase. [s]"""
         if attribute not in ("axis", "category", "phase"):
             raise CostModelError(f"exposed_by: expected axis, category or phase, got {shown(attribute)}")
-        groups: dict[str, list[Array]] = {}
+        groups = defaultdict[str, list[Array]](list)
         for line in self.bill.time_lines:
-            groups.setdefault(getattr(line, attribute), []).append(line.exposed_seconds)
+            groups[getattr(line, attribute)].append(line.exposed_seconds)
         return {name: broadcast_sum(parts) for name, parts in groups.items()}
 
     def hidden_by_axis(self) -> dict[str, Array]:
@@ -256,16 +245,14 @@ class PricedJob:
 
         Of the seconds of its messages those that no step waits for; an axis that sends nothing is left out.
         """
-        busy: dict[str, list[Array]] = {}
-        exposed: dict[str, list[Array]] = {}
+        groups = defaultdict[str, list[TimeLine]](list)
         for line in self.bill.time_lines:
             if line.category == "communication":
                 for name in (line.axis, "all"):
-                    busy.setdefault(name, []).append(line.seconds)
-                    exposed.setdefault(name, []).append(line.exposed_seconds)
+                    groups[name].append(line)
         shares = {}
-        for name, parts in busy.items():
-            sent, waited = broadcast_sum(parts), broadcast_sum(exposed[name])
+        for name, lines in groups.items():
+            sent, waited = broadcast_sum(line.seconds for line in lines), sum_exposed(lines)
             if np.any(sent > 0.0):
                 shares[name] = np.asarray(
                     1.0 - np.divide(waited, sent, out=np.ones_like(sent), where=sent > 0.0)

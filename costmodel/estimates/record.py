@@ -26,6 +26,11 @@ MFU_CONVENTION = (
     "model FLOPs with the full attention matrix and without recomputation, over the dense peak at the "
     "precision of the matrix products; mfu_causal counts half the attention matrix, hfu adds recomputation"
 )
+_RATES = ("peak_flops_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu")
+_MEMORY = (
+    *("memory_bytes_per_gpu", "memory_capacity_bytes", "host_memory_bytes", "host_memory_capacity_bytes"),
+    *("fits", "fits_probability", "worst_stage"),
+)
 
 
 def estimate_record(est: PricedJob, warnings: Sequence[str], assumed: Sequence[str]) -> dict[str, Any]:
@@ -41,27 +46,17 @@ def estimate_record(est: PricedJob, warnings: Sequence[str], assumed: Sequence[s
         **head,
         "inputs": input_record(est.job),
         "assumed": list(assumed),
-        "step_time_s": float(est.step_time_s),
+        "step_time_s": est.step_time_s,
         "error_band": None if est.error_band is None else est.error_band._asdict(),
         "memory_error_band": est.memory_error_band._asdict(),
-        "mfu": float(est.mfu),
-        "mfu_causal": float(est.mfu_causal),
-        "hfu": float(est.hfu),
+        **{name: getattr(est, name) for name in ("mfu", "mfu_causal", "hfu")},
         "mfu_convention": MFU_CONVENTION,
         "mfu_printed": _printed_record(est),
-        "peak_flops_per_s": float(est.peak_flops_per_s),
-        "tokens_per_s_per_gpu": float(est.tokens_per_s_per_gpu),
-        "model_tflops_per_gpu": float(est.model_tflops_per_gpu),
+        **{name: getattr(est, name) for name in _RATES},
         "days": None if tokens is None else float(est.days(tokens)),
         "gpu_hours": None if tokens is None else float(est.gpu_hours(tokens)),
         "dollars": None if tokens is None or price is None else price * float(est.gpu_hours(tokens)),
-        "memory_bytes_per_gpu": float(est.memory_bytes_per_gpu),
-        "memory_capacity_bytes": float(est.memory_capacity_bytes),
-        "host_memory_bytes": float(est.host_memory_bytes),
-        "host_memory_capacity_bytes": float(est.host_memory_capacity_bytes),
-        "fits": bool(est.fits),
-        "fits_probability": float(est.fits_probability),
-        "worst_stage": est.worst_stage,
+        **{name: getattr(est, name) for name in _MEMORY},
         "lines": lines["time"],
         "memory_lines": lines["memory"],
         "host_lines": lines["host"],
@@ -79,7 +74,7 @@ def _printed_record(est: PricedJob) -> dict[str, Any] | None:
     return {
         "recipe": est.job.recipe.name,
         "counts": prints.mfu,
-        "value": float(value),
+        "value": value,
         "source": prints.source,
     }
 
