@@ -36,6 +36,7 @@ from costmodel.step.price import price
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
 
 _FIGURES = ("step_time_s", "mfu", "tokens_per_s_per_gpu", "memory_bytes_per_gpu")
+_SPREAD = ("days", "gpu_hours", "energy_kwh", "dollars")
 _MOST_TERMS = 4
 SAMPLES = 400  # Common samples that jobs are compared on. [-]
 _CHANGED = 1e-9
@@ -51,18 +52,16 @@ def _sampled_step_s(est: Estimate) -> NDArray[np.float64]:
 
 
 class LineDifference(NamedTuple):
-    """One line on all bills (time or memory): its value on each, 0 where it is absent, and why it differs from the first.
-
-    `values` are exposed seconds of the step, or bytes on the worst stage, by job; `why` says by job in plain words what
-    changed against the first, nothing where nothing did.
-    """
+    """One line on all bills (time or memory): its value on each, and why it differs from the first."""
 
     bill: str
     name: str
     axis: str
     category: str
-    values: tuple[float, ...]
-    why: tuple[str, ...]
+    values: tuple[
+        float, ...
+    ]  # Exposed seconds of the step, or bytes on the worst stage; 0 where it is absent
+    why: tuple[str, ...]  # What changed against the first, "" where nothing did
 
     def difference(self, job: int) -> float:
         """Return the value of a job less that of the first."""
@@ -78,38 +77,25 @@ class FasterOdds(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """A whole training in days, hours, energy and dollars (none without a price), nothing lost to failures.
-
-    `low`, `middle` and `high` are p10, p50 and p90 of the step time over what is predicted, and so of all of them;
-    `headline_place` is the share of the samples whose step is shorter than predicted. [-]
-    """
+    """A whole training in days, hours, energy and dollars, nothing lost to failures."""
 
     days: float
     gpu_hours: float
     energy_kwh: float
-    dollars: float | None
-    low: float
-    middle: float
-    high: float
-    headline_place: float
+    dollars: float | None  # None without a price
+    low: float  # p10 of the step time over what is predicted, and so of all of the above. [-]
+    middle: float  # p50
+    high: float  # p90
+    headline_place: float  # Share of the samples whose step is shorter than predicted. [-]
 
 
 def _spent(est: Estimate) -> Spent | None:
     """Return what the whole run of a job takes, on the samples that `run` and an estimate draw."""
     if est.job.tokens is None:
         return None
-    known, step_s, steps_s = spent_on(est), float(est.step_time_s), est.sample().step_time_s
-    low, middle, high = (float(each) / step_s for each in quantiles(steps_s, 0.1, 0.5, 0.9))
-    return Spent(
-        days=known["days"],
-        gpu_hours=known["gpu_hours"],
-        energy_kwh=known["energy_kwh"],
-        dollars=known.get("dollars"),
-        low=low,
-        middle=middle,
-        high=high,
-        headline_place=place_of(step_s, steps_s),
-    )
+    step_s, steps_s = float(est.step_time_s), est.sample().step_time_s
+    ends = (float(each) / step_s for each in quantiles(steps_s, 0.1, 0.5, 0.9))
+    return Spent(*map(spent_on(est).get, _SPREAD), *ends, place_of(step_s, steps_s))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, repr=False)
@@ -281,7 +267,6 @@ def _short(value: float) -> str:
 
 
 _LIMITS = {"limit": "limit", "margin": "margin", "kept_probability": "probability"}
-_SPREAD = ("days", "gpu_hours", "energy_kwh", "dollars")
 
 
 @dataclass(frozen=True, repr=False)

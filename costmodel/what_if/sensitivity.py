@@ -30,26 +30,20 @@ _LEAST = 1e-9
 
 
 class Effect(NamedTuple):
-    """What a change of one number, little of it, or of one choice does to a job.
-
-    `kind` is rate, latency, number or switch. A number has its value and unit, and per cent of step time and of memory
-    per per cent of it; a switch the value before and after, and the rest empty or NaN. `less` and `more` are relative
-    changes of step time with 10 % less and more of a number, of a switch both with the other value; `memory_more` is
-    that of memory. `removed` and `created` are the lines that shrink and grow most when things get faster.
-    """
+    """What a change of one number, little of it, or of one choice does to a job."""
 
     name: str
-    kind: str
-    before: str
+    kind: str  # rate, latency, number or switch
+    before: str  # Value of a switch, "" for a number
     after: str
-    value: float
+    value: float  # Of a number, NaN for a switch
     unit: str
-    elasticity: float
+    elasticity: float  # Per cent of step time per per cent of the number
     memory_elasticity: float
-    less: float
+    less: float  # Relative change of step time with 10 % less of a number, or the other value of a switch
     more: float
     memory_more: float
-    removed: str
+    removed: str  # The lines that shrink and grow most when things get faster
     created: str
 
     @property

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.bill.lines import TimeLine, broadcast_sum
+from costmodel.bill.lines import broadcast_sum
 from costmodel.describe.jobs.fields import FIELDS, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems
@@ -35,21 +35,16 @@ _MIN_TOKENS_A_RANK = 512
 
 
 class SliderGrid(NamedTuple):
-    """Step time and memory over all combinations of the sliders, a dimension each; NaN where the layout cannot run.
+    """Step time and memory over all combinations of the sliders, a dimension each; NaN where the layout cannot run."""
 
-    `values` are those of each of `SLIDERS`, ascending, the job's own at the index `start`; `shares` of the step are by
-    `PARTS` in the last dimension. `reason` is 0 where a layout can run, else 1 + an index into `reasons`; `plain` is true
-    where the job's schedule cannot run and plain 1F1B without virtual stages was priced.
-    """
-
-    values: dict[str, tuple[int, ...]]
-    start: dict[str, int]
+    values: dict[str, tuple[int, ...]]  # Of each of `SLIDERS`, ascending
+    start: dict[str, int]  # Index of the job's own
     step_time_s: Array
     memory_bytes: Array
-    shares: Array
-    reason: NDArray[np.uint8]
+    shares: Array  # Of the step, by `PARTS` in the last dimension
+    reason: NDArray[np.uint8]  # 0 where a layout can run, else 1 + an index into `reasons`
     reasons: tuple[str, ...]
-    plain: NDArray[np.bool_]
+    plain: NDArray[np.bool_]  # Where 1F1B without virtual stages was priced, as the job's schedule cannot run
 
 
 def slider_values(job: Job) -> dict[str, tuple[int, ...]]:
@@ -102,13 +97,14 @@ def slider_grid(est: Estimate) -> SliderGrid:
     step, memory = np.full(can.shape, np.nan), np.full(can.shape, np.nan)
     shares = np.full((*can.shape, len(PARTS)), np.nan)
     for alike in _alike(job, layout, can):
-        some = _picked(layout, alike)
+        some = replace(layout, **{name: getattr(layout, name)[alike] for name in layout.__slots__})
+        same_stages = bool(np.all((some.pp == job.layout.pp) & (some.vp == job.layout.vp)))
         # The job's own pipeline takes what its simulation does; of the others closed forms are near enough to slide through.
-        is_own = np.all(
-            (some.schedule == job.layout.schedule) & (some.vp == job.layout.vp) & (some.pp == job.layout.pp)
-        )
+        is_own = same_stages and np.all(some.schedule == job.layout.schedule)
         factor = est.priced.step.order_factor if is_own else 1.0
-        bill = price(_divided(job, some), order_factor=factor).bill
+        # What the job writes out holds for its own stages and chunks.
+        listed = job.pipeline_layout if same_stages else ()
+        bill = price(replace(job, layout=some, pipeline_layout=listed), order_factor=factor).bill
         step[alike], memory[alike] = bill.step_time_s(), bill.memory_bytes()
         if bill.host_lines:
             if (text := "what goes to the host does not fit its memory") not in reasons:
@@ -117,7 +113,8 @@ def slider_grid(est: Estimate) -> SliderGrid:
             reason[np.flatnonzero(alike)[too_much]] = reasons.index(text) + 1
         by_part: dict[str, list[Array]] = {part: [np.zeros(int(alike.sum()))] for part in PARTS}
         for line in bill.time_lines:
-            by_part[_part_of(line)].append(line.exposed_seconds)
+            part = "bubble" if line.category == "bubble" else line.axis
+            by_part[part if part in PARTS else "dp"].append(line.exposed_seconds)
         shares[alike] = np.stack([broadcast_sum(by_part[part]) / step[alike] for part in PARTS], axis=-1)
     own = {knob: values[knob].index(int(getattr(job.layout, knob))) for knob in SLIDERS}
     return SliderGrid(
@@ -130,13 +127,6 @@ def slider_grid(est: Estimate) -> SliderGrid:
         reasons,
         plain.reshape(shape),
     )
-
-
-def _part_of(line: TimeLine) -> str:
-    """Return which of `PARTS` a line belongs to."""
-    if line.category == "bubble":
-        return "bubble"
-    return line.axis if line.axis in PARTS else "dp"
 
 
 def _layouts(job: Job, flat: dict[str, Array]) -> tuple[Layout, NDArray[np.bool_]]:
@@ -170,12 +160,6 @@ def _alike(job: Job, layout: Layout, can: NDArray[np.bool_]) -> Iterator[NDArray
         yield can & (ways == way[:, None]).all(axis=0)
 
 
-def _divided(job: Job, layout: Layout) -> Job:
-    """Return the job with layouts that deal layers alike; what it writes out holds for its own stages and chunks."""
-    same_stages = (layout.pp == job.layout.pp) & (layout.vp == job.layout.vp)
-    return replace(job, layout=layout, pipeline_layout=job.pipeline_layout if same_stages.all() else ())
-
-
 def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
     """Return why each layout cannot run, 0 where it can."""
     reason = np.zeros(layout.gpus.size, dtype=np.uint8)
@@ -191,7 +175,3 @@ def _reasons(job: Job, layout: Layout) -> tuple[NDArray[np.uint8], tuple[str, ..
     stopped = (layout.pp > 1) & ~valid(layout.schedule, layout.pp, micro_batches, layout.vp)
     rule(REASONS["schedule_cannot_run"], np.asarray(stopped))
     return reason, tuple(texts)
-
-
-def _picked(layout: Layout, mask: NDArray[np.bool_]) -> Layout:
-    return replace(layout, **{name: getattr(layout, name)[mask] for name in layout.__slots__})

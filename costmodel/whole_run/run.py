@@ -77,28 +77,21 @@ _COLUMNS = {
 
 
 class Within(NamedTuple):
-    """A limit in dollars or days that was given beside the tokens, what is expected, and what that leaves of it.
-
-    `probability` is the share of the runs drawn that keep it. [-]
-    """
+    """A limit in dollars or days that was given beside the tokens, what is expected, and what that leaves of it."""
 
     limit: float
     expected: float
     margin: float
-    probability: float
+    probability: float  # Share of the runs drawn that keep it. [-]
 
 
 class CauseCost(NamedTuple):
-    """What one cause of interruptions takes from a run.
-
-    Interruptions are expected ones [-], `detection_s` is until one is known [s], `gpu_hours` are those of work done
-    again, detection, restart and loading [h].
-    """
+    """What one cause of interruptions takes from a run."""
 
     cause: str
-    interruptions: float
-    detection_s: float
-    gpu_hours: float
+    interruptions: float  # Expected ones. [-]
+    detection_s: float  # Until one is known
+    gpu_hours: float  # Of work done again, detection, restart and loading
 
 
 @dataclass(frozen=True, repr=False)
@@ -297,16 +290,14 @@ class TrainingRun(Answer):
             short=short,
             missing=missing,
         )
+        kind: dict[str, Any] = {
+            "axis": "resilience",
+            "category": "overhead",
+            "phase": "step",
+            "source": _SOURCE,
+        }
         return [
-            time_line(
-                f"resilience.{name}",
-                axis="resilience",
-                category="overhead",
-                phase="step",
-                count=1.0,
-                made=each,
-                source=_SOURCE,
-            )
+            time_line(f"resilience.{name}", made=each, **kind)
             for name, each in made.items()
             if float(each.value) > 0.0
         ]
@@ -485,7 +476,7 @@ class TrainingRun(Answer):
             "lost_gpu_hours": self.lost_gpu_hours(),
             "by_cause": [row._asdict() for row in self.by_cause()],
             "spread": {
-                name: dict(zip((f"p{p}" for p in PERCENTILES), map(float, values), strict=True))
+                name: dict(zip((f"p{p}" for p in PERCENTILES), values.tolist(), strict=True))
                 for name, values in self.spread().items()
             },
         }
@@ -509,20 +500,12 @@ class TrainingRun(Answer):
             ("checkpoint_interval_s", "s", self.interval_s),
             *((f"lost_gpu_hours.{name}", "h", hours) for name, hours in self.lost_gpu_hours().items()),
         ]
-        return columns_of(
-            [
-                {
-                    "figure": name,
-                    "unit": unit,
-                    "expected": "" if value is None else value,
-                    **{
-                        f"p{percentile}": float(spread[name][index]) if name in spread else ""
-                        for index, percentile in enumerate(PERCENTILES)
-                    },
-                }
-                for name, unit, value in figures
-            ]
-        )
+        rows = []
+        for name, unit, value in figures:
+            ends = spread[name].tolist() if name in spread else [""] * len(PERCENTILES)
+            row = {"figure": name, "unit": unit, "expected": "" if value is None else value}
+            rows.append(row | dict(zip((f"p{p}" for p in PERCENTILES), ends, strict=True)))
+        return columns_of(rows)
 
 
 def first_day(start: date | str) -> date:

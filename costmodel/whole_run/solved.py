@@ -39,10 +39,7 @@ class Difficulty(NamedTuple):
 
     def solved(self, k: ArrayLike) -> Array:
         """Return the share of problems that one of k samples solves. [-]"""
-        rate, concentration = (
-            np.asarray(self.rate, dtype=np.float64),
-            np.asarray(self.concentration, dtype=np.float64),
-        )
+        rate, concentration = (np.asarray(each, dtype=np.float64) for each in self)
         if np.all(np.isinf(concentration)):
             return pass_at_k(k, rate)
         return pass_at_k_beta(k, rate * concentration, (1.0 - rate) * concentration)
@@ -72,9 +69,8 @@ def read_pass_rate(text: str) -> tuple[Measured, ...]:
         size, _, rates = part.partition(":")
         params, _, tokens = size.partition("/")
         try:
-            found.append(
-                Measured(parse_number(params.strip()), parse_number(tokens.strip()), _difficulty(rates))
-            )
+            numbers = parse_number(params.strip()), parse_number(tokens.strip())
+            found.append(Measured(*numbers, _difficulty(rates)))
         except UnitError:
             raise CostModelError(f"pass_rate: {_EXPECTED}; got {part[:60]!r}") from None
     if len(found) != 2:
@@ -116,16 +112,14 @@ def _difficulty(text: str) -> Difficulty:
 def _slopes(law: ScalingLaw, measured: tuple[Measured, ...] | list[Measured]) -> tuple[float, float]:
     """Return how the logit of the rate, and the logarithm of a + b, change with the loss."""
     first, second = measured
-    loss_difference = float(
-        loss(law, second.num_params, second.tokens) - loss(law, first.num_params, first.tokens)
-    )
-    if not loss_difference:
+    apart = float(loss(law, second.num_params, second.tokens) - loss(law, first.num_params, first.tokens))
+    if not apart:
         raise CostModelError("pass_rate: the two models have the same loss; give models that differ")
-    logits = [_logit(one.difficulty.rate) for one in (first, second)]
-    if np.isinf(first.difficulty.concentration):
-        return (logits[1] - logits[0]) / loss_difference, 0.0
-    logs = [float(np.log(one.difficulty.concentration)) for one in (first, second)]
-    return (logits[1] - logits[0]) / loss_difference, (logs[1] - logs[0]) / loss_difference
+    one, other = first.difficulty, second.difficulty
+    of_rate = (_logit(other.rate) - _logit(one.rate)) / apart
+    if np.isinf(one.concentration):
+        return of_rate, 0.0
+    return of_rate, float(np.log(other.concentration) - np.log(one.concentration)) / apart
 
 
 def _logit(rate: ArrayLike) -> float:
