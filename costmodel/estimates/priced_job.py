@@ -53,8 +53,10 @@ def error_bands() -> ErrorBands:
     """Return the shipped bands by accelerator generation and kind of model."""
     path = files("costmodel") / "describe" / "data" / "error_bands.yaml"
     raw = read_mapping(path, example="time: {hopper-dense: {low: 0.9, high: 1.1, runs: 30, sources: 5}}")
-    bands = ({key: ErrorBand(**band, of=key) for key, band in raw[of].items()} for of in ("time", "memory"))
-    return ErrorBands(*bands, frozenset(raw["accelerators"]))
+    time, memory = (
+        {key: ErrorBand(**band, of=key) for key, band in raw[of].items()} for of in ("time", "memory")
+    )
+    return ErrorBands(time, memory, frozenset(raw["accelerators"]))
 
 
 LARGE = 2000

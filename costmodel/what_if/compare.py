@@ -94,8 +94,9 @@ def _spent(est: Estimate) -> Spent | None:
     if est.job.tokens is None:
         return None
     step_s, steps_s = float(est.step_time_s), est.sample().step_time_s
-    ends = (float(each) / step_s for each in quantiles(steps_s, 0.1, 0.5, 0.9))
-    return Spent(*map(spent_on(est).get, _SPREAD), *ends, place_of(step_s, steps_s))  # type: ignore[arg-type]
+    low, middle, high = (float(each) / step_s for each in quantiles(steps_s, 0.1, 0.5, 0.9))
+    known: dict[str, Any] = {name: spent_on(est).get(name) for name in _SPREAD}
+    return Spent(**known, low=low, middle=middle, high=high, headline_place=place_of(step_s, steps_s))
 
 
 @dataclass(frozen=True, repr=False)

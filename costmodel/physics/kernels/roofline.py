@@ -387,27 +387,10 @@ def memory_time(
 ) -> Quantity:
     r"""Time of memory-bound kernels: :math:`t = n_k t_0 + c\, n / (e_{mem} B)`. [s]
 
-    Of kernels that load element by element, the part :math:`n_s` of the bytes takes no less than
-    :math:`m / r` for its :math:`m` elements. Working sets inside the L2 cache are faster; that is not counted.
-
-    Parameters
-    ----------
-    moved_bytes : array_like or Quantity
-        Bytes read plus bytes written, by all `kernels` together. [B]
-    cast_slowdown : float
-        How much slower than others kernels that quantise move a byte. [-]
-    waves : float
-        Times that a grid of so many blocks for each SM takes, where some SMs are held by others, over the time of
-        the grid on all. [-]
-    scalar : ScalarRate, optional
-        What of it is done element by element, and how fast.
-
-    Examples
-    --------
-    >>> constants = MemoryConstants(bandwidth_fraction=0.8, fixed_s=0.0)
-    >>> t = memory_time(1e9, constants=constants, memory_bandwidth_bytes_per_s=2e12)
-    >>> f"{t.value * 1e6:.0f} us"
-    '625 us'
+    `moved_bytes` are read and written by all `kernels` together; of kernels that load element by element, the part
+    :math:`n_s` of the bytes takes no less than :math:`m / r` for its :math:`m` elements (`scalar`). `cast_slowdown` is how
+    much slower kernels that quantise move a byte, `waves` the time of a grid where some SMs are held by others over that of
+    the grid on all. Working sets inside the L2 cache are faster; that is not counted.
     """
     given: dict[str, ArrayLike] = {
         "kernels": kernels,
@@ -435,7 +418,5 @@ def _used(
     formula: str, given: Mapping[str, ArrayLike], constants: MatmulConstants | AttentionPassConstants
 ) -> Quantity:
     """Compute a formula from what of the given numbers and the constants it names."""
-    return quantity(
-        formula,
-        **{name: given[name] if name in given else getattr(constants, name) for name in inputs_of(formula)},
-    )
+    terms = {name: given[name] if name in given else getattr(constants, name) for name in inputs_of(formula)}
+    return quantity(formula, **terms)

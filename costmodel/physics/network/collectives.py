@@ -152,24 +152,21 @@ ALGORITHMS = _algorithms_over("ranks")  # Every algorithm on a flat tier, by col
 TWO_LEVEL = _algorithms_over("nodes")  # Every algorithm over nodes, by collective and name
 
 
-_Table = Mapping[str, Mapping[str, Algorithm]]
-
-
-def _records(table: _Table, primitive: str) -> Mapping[str, Algorithm]:
-    """Return the records of a primitive; an unknown one is a `LayoutError`."""
-    if primitive not in table:
-        raise LayoutError(f"collective: unknown {primitive!r}; {choices_hint(primitive, table)}")
-    return table[primitive]
-
-
-def _record(table: _Table, primitive: str, algorithm: str) -> Algorithm:
+def _record(table: Mapping[str, Mapping[str, Algorithm]], primitive: str, algorithm: str) -> Algorithm:
     """Return the record of an algorithm; an unknown one is a `LayoutError`."""
-    known = _records(table, primitive)
+    known = _of_primitive(table, primitive)
     if algorithm not in known:
         raise LayoutError(
             f"algorithm of {primitive}: unknown {algorithm!r}; {choices_hint(algorithm, known)}"
         )
     return known[algorithm]
+
+
+def _of_primitive(table: Mapping[str, Mapping[str, Algorithm]], primitive: str) -> Mapping[str, Algorithm]:
+    """Return the records of a primitive; an unknown one is a `LayoutError`."""
+    if primitive not in table:
+        raise LayoutError(f"collective: unknown {primitive!r}; {choices_hint(primitive, table)}")
+    return table[primitive]
 
 
 def textbook_time(
@@ -215,7 +212,7 @@ def textbook_time(
             raise LayoutError(f"{algorithm} {primitive} needs a power of two of ranks, got {n.tolist()}")
         return row.time(size_bytes, n, **link)
     best = CollectiveTime(np.asarray(np.inf), np.asarray(np.inf))
-    for row in _records(ALGORITHMS, primitive).values():
+    for row in _of_primitive(ALGORITHMS, primitive).values():
         if not row.needs:
             new = row.time(size_bytes, n, **link)
             faster = row.applies(n) & (new.time_s < best.time_s)

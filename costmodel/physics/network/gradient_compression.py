@@ -77,11 +77,7 @@ def compression_traffic(
     density: float = 0.01,
     num_ranks: ArrayLike = 1.0,
 ) -> Quantity:
-    """Memory traffic of compressing and restoring a gradient of so many elements, whole step [B].
-
-    A bound of fused kernels. PyTorch's top-k of 2021 was far slower: 240 ms for ResNet-50's 25.6
-    million gradients on a V100 (Agarwal et al., arXiv:2103.00543, table 2), where this gives about 1 ms.
-    """
+    """Memory traffic of compressing and restoring a gradient of so many elements by fused kernels, whole step [B]."""
     record = compression(method)
     return quantity(
         f"sent_bytes = {record.sent}; {record.traffic}",

@@ -206,20 +206,10 @@ def slowest_tier(group: Group) -> Array:
 
 
 def split_group(group: Group, shard: ArrayLike) -> tuple[Group, Group]:
-    """Split a group into shard groups of `shard` neighbours and the replica groups across them.
-
-    HSDP gathers and reduce-scatters inside the first and all-reduces over the second, whose dimension
-    is called ``…_replica``.
-    """
-    inner = np.minimum(np.asarray(shard, dtype=np.float64), group.ranks)
+    """Split a group into shard groups of `shard` neighbours (HSDP) and the replica groups across them, ``…_replica``."""
+    inner = np.asarray(np.minimum(np.asarray(shard, dtype=np.float64), group.ranks))
     near, far = (None, None) if group.box is None else split_box(group.box, inner)
-    shard_group = Group(
-        np.asarray(inner), tuple(np.minimum(m, inner) for m in group.members), group.dim, near
-    )
-    replica_group = Group(
-        np.asarray(group.ranks / inner),
-        tuple(np.maximum(m / inner, 1.0) for m in group.members),
-        f"{group.dim}_replica",
-        far,
-    )
-    return shard_group, replica_group
+    inside = tuple(np.minimum(m, inner) for m in group.members)
+    across = tuple(np.maximum(m / inner, 1.0) for m in group.members)
+    replicas = Group(np.asarray(group.ranks / inner), across, f"{group.dim}_replica", far)
+    return Group(inner, inside, group.dim, near), replicas

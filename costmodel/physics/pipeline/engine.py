@@ -118,20 +118,11 @@ def simulate(
 
     Notes
     -----
-    Where W fills gaps in unit time, its places are found by a run in which every pass of a chunk takes the
-    same time: the generator of V-Half and V-Min orders passes so, whatever they take.
-
-    Where it fills the gaps that there are, a gap at least as long as W takes one, and a W is forced where the next F would
-    exceed the memory limit. Shorter gaps take one by one of three rules, and the shortest step counts, as the
-    zero-bubble paper's finder of schedules keeps the best of several heuristics: if otherwise this rank would
-    become the one that has been idle longest, as in its own (P. Qi et al., arXiv:2401.10241, sec. 3.1); or if at least half,
-    or a quarter, of the W fits, which is better where stages at the ends are lighter than the others and so are idle longest.
-
-    >>> from costmodel.physics.pipeline.orders import one_f_one_b
-    >>> timeline = simulate(one_f_one_b(4, 8, 1), forward_s=1.0, backward_input_s=1.0,
-    ...                     backward_weight_s=1.0)
-    >>> timeline.makespan_s()
-    33.0
+    Where W fills gaps in unit time (V-Half, V-Min), its places are found by a run in which every pass of a chunk takes the
+    same time. Where it fills the gaps that there are, a gap at least as long as W takes one, and a W is forced where the
+    next F would exceed the memory limit. Shorter gaps take one by one of three rules, and the shortest step counts: if
+    otherwise this rank would become the one that has been idle longest (P. Qi et al., arXiv:2401.10241, sec. 3.1); or if at
+    least half, or a quarter, of the W fits, which is better where stages at the ends are lighter than the others.
     """
     if orders.in_unit_time:
         orders = _with_weights(orders)

@@ -68,14 +68,9 @@ def _one_f_one_b(forwards: Tasks, backwards: Tasks, warm_up: int) -> Tasks:
     """Return `warm_up` forwards, then forward and backward in turn, then the other backwards."""
     ahead, count = min(warm_up, len(forwards)), len(forwards)
     # Where each stands: backwards after as many forwards as run before them.
-    places = np.concatenate(
-        [
-            np.arange(count) + np.maximum(np.arange(count) - ahead, 0),
-            np.minimum(np.arange(count) + ahead + 1, count) + np.arange(count),
-        ]
-    )
-    found = np.empty((2 * count, 4), dtype=np.int64)
-    found[places] = np.concatenate([forwards, backwards])
+    number, found = np.arange(count), np.empty((2 * count, 4), dtype=np.int64)
+    found[number + np.maximum(number - ahead, 0)] = forwards
+    found[np.minimum(number + ahead + 1, count) + number] = backwards
     return found
 
 

@@ -24,6 +24,7 @@ from costmodel.physics.pipeline.stages import Fold
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+PASSES = ("forward_s", "backward_input_s", "backward_weight_s")
 _EQUALLY_FAST = {name: 0.0 for name in NAMES if name.endswith("_s")} | {"first": 0.0, "last": 0.0}
 
 
@@ -42,11 +43,7 @@ def schedule_code(name: str) -> int:
 
 
 def schedule_at(code: ArrayLike) -> Schedule:
-    """Return the record that one code stands for; a `LayoutError` if it stands for none.
-
-    >>> schedule_at(3.0).name
-    '1f1b'
-    """
+    """Return the record that one code stands for; a `LayoutError` if it stands for none."""
     number = int(np.asarray(code).item())
     if not 0 <= number < len(SCHEDULES):
         raise LayoutError(f"schedule: expected a code from 0 to {len(SCHEDULES) - 1}, got {number}")
@@ -54,11 +51,7 @@ def schedule_at(code: ArrayLike) -> Schedule:
 
 
 def fact(name: str, schedule: ArrayLike) -> Array:
-    """Return a fact of `Schedule` that is a number, or 1 where it holds, by code.
-
-    >>> fact("weight_copies", [schedule_code("1f1b"), schedule_code("dualpipe")]).tolist()
-    [1.0, 2.0]
-    """
+    """Return a fact of `Schedule` that is a number, or 1 where it holds, by code."""
     codes, records = np.asarray(schedule).astype(np.int64), list(SCHEDULES.values())
     facts = np.zeros(len(records))
     for code in np.flatnonzero(np.bincount(codes.ravel())).tolist():
@@ -68,10 +61,7 @@ def fact(name: str, schedule: ArrayLike) -> Array:
 
 @lru_cache(maxsize=32)
 def task_orders(schedule: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> orders.Orders:
-    """Return what every rank does under `schedule`, without times: what `engine.simulate` runs.
-
-    A `LayoutError` says what the schedule needs where it cannot run with these numbers.
-    """
+    """Return what every rank does under `schedule`, without times; a `LayoutError` says what it needs to run."""
     record = schedule_at(schedule_code(schedule))
     broken = record.broken_rules(stages=stages, micro_batches=micro_batches, virtual_stages=virtual_stages)
     if broken:
@@ -96,8 +86,7 @@ _RESULTS = {
 def closed_form(form: str, schedule: ArrayLike) -> str:
     """Return a closed form of the schedules that occur as one formula; with several, `schedule` is their code.
 
-    `form` is a formula of `Schedule`, or ``slack``: what the busiest rank still has to do when all that it could wait for
-    is there, behind which messages hide; the bubble is its other sign.
+    ``slack``, the bubble's other sign, is what the busiest rank still has to do when all that it could wait for is there.
     """
     field = "bubble" if form == "slack" else form
     records = [schedule_at(code) for code in distinct(schedule)]
@@ -163,13 +152,9 @@ def bubble_time_s(
     """
     if unknown := sorted(set(unlike) - set(UNLIKE)):
         raise TypeError(f"bubble_time_s: {unknown[0]!r} is none of {', '.join(UNLIKE)}")
-    passes = {
-        "forward_s": forward_s,
-        "backward_input_s": backward_input_s,
-        "backward_weight_s": backward_weight_s,
-    }
-    layout = _layout_terms(schedule, stages, micro_batches, virtual_stages)
-    terms = {name: as_array(value) for name, value in {**layout, **passes, **unlike}.items()}
+    given = _layout_terms(schedule, stages, micro_batches, virtual_stages) | unlike
+    given |= dict(zip(PASSES, (forward_s, backward_input_s, backward_weight_s), strict=True))
+    terms = {name: as_array(value) for name, value in given.items()}
     formula = closed_form("bubble", schedule)
     found = evaluate(formula, _with_alike(formula, terms))
     return found if "behind" in unlike else np.maximum(found, evaluate(formula, {**terms, "behind": 0.0}))
@@ -199,14 +184,8 @@ def in_flight(
 
     `paired` is 1 where passes of two micro-batches run together, to hide what experts exchange, of a model of `layers`;
     `largest_chunk` and `smallest_chunk` are shares of a rank's layers, by default 1 / v. [-]
-
-    An activation counts in full from the start of F to the end of the backward; between B and W
-    the share that W does not need is free again, so that where W is put off these are upper
-    bounds, reached by the stages on which nothing is put off. The input that a stage has received
-    ahead of its turn is not counted.
-
-    >>> float(in_flight(schedule_code("interleaved"), stages=8, micro_batches=32, virtual_stages=2))
-    11.5
+    An activation counts in full from the start of F to the end of the backward, also where W is put off; input that a stage
+    has received ahead of its turn does not.
     """
     even = 1.0 / as_array(virtual_stages)
     terms = {
@@ -227,11 +206,7 @@ def unpaired_share(
 ) -> Array:
     """Return the share of passes on the critical path that run with no pass of another micro-batch beside them. [-]
 
-    While the pipeline fills, stages run forwards only, and while it drains backwards only; the critical
-    path goes through one such pass a hop. It is 1 with one micro-batch, and where a schedule never pairs passes.
-
-    >>> float(unpaired_share(schedule_code("dualpipe"), stages=16, micro_batches=120))
-    0.06666666666666667
+    While the pipeline fills, stages run forwards only, and while it drains backwards only: one such pass a hop.
     """
     layout = _layout_terms(schedule, stages, micro_batches, virtual_stages)
     return evaluate(closed_form("unpaired", schedule), layout)
@@ -248,9 +223,8 @@ def exposed_p2p_messages(
     """Messages per step whose time the critical path pays where ranks compute while they send. [-]
 
     Megatron's ``overlap_p2p_comm``, which it has for the interleaved schedule only, and the zero-bubble runtimes
-    do. The simulation was run with a delay per message, and the number of delays by which the step grew was read
-    off: most hide behind the waits that the schedule has anyway. That 1F1B's form is also what the zero-bubble paper's own
-    simulation (arXiv:2401.10241, Table 5) charges follows from its printed bubble rates.
+    do. Read off the simulation: most hide behind the waits that the schedule has anyway. 1F1B's form is also what the
+    zero-bubble paper's own simulation (arXiv:2401.10241, Table 5) charges.
 
     `times` go by the names of `bubble_time_s`, with `message_s`; without them all ranks are equally fast. [s]
     """
@@ -273,7 +247,7 @@ def waited_messages(waiting: Mapping[str, ArrayLike], message_s: ArrayLike) -> A
     message_s = as_array(message_s)
     exposed = exposed_p2p_messages(schedule, **layout, **times, message_s=message_s)
     equal = exposed_p2p_messages(schedule, **layout)
-    own_s = sum(as_array(waiting[f"{name}_s"]) for name in ("forward", "backward_input", "backward_weight"))
+    own_s = sum(as_array(waiting[name]) for name in PASSES)
     longer_s = own_s - as_array(waiting["mean_forward_s"]) - as_array(waiting["mean_backward_s"])
     longer_s = np.maximum(as_array(layout["micro_batches"]) * longer_s - (equal - exposed) * message_s, 0.0)
     slack_s = np.minimum(evaluate(closed_form("slack", schedule), waiting), longer_s)
@@ -295,11 +269,6 @@ def sent_by_rank(
 
     A message a chunk, but for the last chunk forward and the first backward. A V turns on its last rank
     and ends on its first; of micro-batches that go both ways half end on either.
-
-    Examples
-    --------
-    >>> sent_by_rank(schedule_code("1f1b"), virtual_stages=1, first=0.0, last=1.0).forward.item()
-    0.0
     """
     fold, first, last = fact("fold", schedule), as_array(first), as_array(last)
     ends = np.where(fold == Fold.BIDIRECTIONAL, 0.5, 1.0) * (first + last)
@@ -329,12 +298,7 @@ def _layout_terms(
     schedule: ArrayLike, stages: ArrayLike, micro_batches: ArrayLike, virtual_stages: ArrayLike
 ) -> dict[str, ArrayLike]:
     """Return the numbers of a layout by the names that formulas use."""
-    return {
-        "schedule": schedule,
-        "stages": stages,
-        "micro_batches": micro_batches,
-        "virtual_stages": virtual_stages,
-    }
+    return {"schedule": schedule, **dict(zip(LAYOUT, (stages, micro_batches, virtual_stages), strict=True))}
 
 
 @lru_cache(maxsize=1024)

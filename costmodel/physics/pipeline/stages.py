@@ -39,10 +39,8 @@ class StagePlan:
     """MTP layers among `layers`."""
 
     def blocks(self, mtp_layers: int) -> tuple[Array, ...]:
-        """Return how often a stage runs each block: layers by kind, embedding, head, and MTP projection if any. [-]
-
-        Every MTP layer runs the head once more.
-        """
+        """Return how often a stage runs each block: layers by kind, embedding, head, and MTP projection if any. [-]"""
+        # Every MTP layer runs the head once more.
         predicting = (self.mtp,) if mtp_layers else ()
         return (*self.layers, self.has_embedding, self.has_head * (1.0 + mtp_layers), *predicting)
 
@@ -213,9 +211,6 @@ def _cuts_by_speed(layers: int, pace: Array, embedding: float, head: float) -> A
 
     Greedy: each layer goes to the chunk that would finish it first, which is optimal for equal layers. Embedding and
     head are counted as `embedding` and `head` layers of their chunks.
-
-    >>> _cuts_by_speed(32, np.array([1.0, 1.0, 1.0, 2.5]), 0.0, 1.0).astype(int).tolist()
-    [0, 10, 20, 30, 32]
     """
     done = np.arange(1.0, layers + 1.0) * pace[:, None]
     done[0] += embedding * pace[0]
@@ -365,8 +360,7 @@ def _best_offsets(
 def chunks_on_ranks(plan: StagePlan, vp: int, mtp_layers: int, split: Split = _EVEN) -> tuple[Chunk, ...]:
     """Return the contents of every chunk of one layout, in the order of the model: chunk i on rank i mod pp, `vp` per rank.
 
-    Each rank splits its layers over its chunks evenly, the remainder in the first chunks, so that no rank
-    waits for a chunk larger than those of the fullest rank. The first and last chunks are
+    Each rank splits its layers over its chunks evenly, the remainder in the first chunks; the first and last chunks are
     shorter by the layers that embedding and head are counted as.
     """
     layers_of_rank = np.sum(plan.layers, axis=0) - mtp_layers * plan.has_head

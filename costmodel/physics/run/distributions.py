@@ -36,8 +36,7 @@ def normal_quantile(probability: ArrayLike) -> Array:
 def student_quantile(freedom: float, z: ArrayLike) -> Array:
     """Quantiles of Student's t at the probabilities that a standard normal number stays below each of `z`.
 
-    Newton's method on the upper tail, from the normal quantile, which is below as the tails of t are heavier:
-    the tail is convex, so that every step stops short of the answer and none passes it.
+    Newton's method on the upper tail, which is convex, from the normal quantile, which is below.
     """
     different, place = np.unique(np.abs(np.asarray(z, dtype=np.float64)), return_inverse=True)
     tail = normal_cdf(-different)

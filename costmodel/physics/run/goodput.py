@@ -144,16 +144,11 @@ def losses(
 
 
 def shortage_fraction(broken_nodes: ArrayLike, spare_nodes: ArrayLike) -> Array:
-    r"""Return the share of time in which more nodes are in repair than there are spares [-].
-
-    Nodes in repair are Poisson distributed around `broken_nodes` = failures a second x repair time,
-    whatever the distribution of repair times (Palm's theorem, M/G/infinity).
-    """
+    """Return the share of time in which more nodes are in repair, Poisson distributed (M/G/infinity), than spares [-]."""
     return poisson_upper_tail(spare_nodes, broken_nodes)
 
 
-def spares_needed(broken_nodes: float, shortage: float = 0.01) -> int:
-    """Return the fewest spare nodes with which a job waits for repairs at most that share of time."""
-    # Ten deviations beyond the mean the shortage is below 1e-12.
+def spares_needed(broken_nodes: float) -> int:
+    """Return the fewest spare nodes with which a job waits for repairs at most a hundredth of the time."""
     spares = np.arange(broken_nodes + 10.0 * math.sqrt(broken_nodes) + 40.0)
-    return int(np.argmax(poisson_upper_tail(spares, broken_nodes) <= max(shortage, 1e-12)))
+    return int(np.argmax(poisson_upper_tail(spares, broken_nodes) <= 0.01))

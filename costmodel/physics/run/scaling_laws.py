@@ -117,11 +117,9 @@ def kaplan_params_for_loss(tokens: ArrayLike, target_loss: ArrayLike) -> Array:
     9139.47
     """
     d, wanted = np.asarray(tokens, dtype=np.float64), np.asarray(target_loss, dtype=np.float64)
-    left, exponent = (
-        wanted ** (1.0 / _KAPLAN_TOKENS_EXPONENT),
-        _KAPLAN_PARAMS_EXPONENT / _KAPLAN_TOKENS_EXPONENT,
-    )
-    return _size_for(left - _KAPLAN_TOKENS / d, _KAPLAN_PARAMS**exponent, exponent)
+    left = wanted ** (1.0 / _KAPLAN_TOKENS_EXPONENT) - _KAPLAN_TOKENS / d
+    exponent = _KAPLAN_PARAMS_EXPONENT / _KAPLAN_TOKENS_EXPONENT
+    return _size_for(left, _KAPLAN_PARAMS**exponent, exponent)
 
 
 def _size_for(left: Array, factor: float, exponent: float) -> Array:

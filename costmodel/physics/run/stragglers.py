@@ -95,11 +95,8 @@ def _one_rank(times: RankTimes) -> tuple[Array, Array]:
     else:
         healthy = np.exp(spread * z - spread**2 / 2.0) if times.heavy_tail else 1.0 + spread * z
         x = np.asarray(distinct(np.concatenate([healthy, healthy * (1.0 + times.slowdown)])))
-        later = (1.0 - times.slow_fraction) * _later_than(x, spread, times.heavy_tail)
-        if times.slow_fraction:
-            later = later + times.slow_fraction * _later_than(
-                x / (1.0 + times.slowdown), spread, times.heavy_tail
-            )
+        own, slow = (_later_than(x / by, spread, times.heavy_tail) for by in (1.0, 1.0 + times.slowdown))
+        later = (1.0 - times.slow_fraction) * own + times.slow_fraction * slow
     with np.errstate(divide="ignore"):
         return x, np.log1p(-np.minimum(later, 1.0))
 
