@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 25
 _PATIENCE_S = 1.0
-_LEAST_COLUMNS = 60
-"""Of a table where ``COLUMNS`` says the width of a line."""
-_NO_STDOUT = "--plot: expected a picture file, such as step.svg, got -"
+_PIPED_COLUMNS, _LEAST_COLUMNS = 100, 60
+"""Of a figure that is drawn in no terminal, and of the narrowest."""
 
 
 _KEYWORD = re.compile(r"(?:(?<=give )|(?<=Assumed: )|(?<=, )|(?<=… )|(?<=or )|(?<=and ))([a-z_]+)=(?=[^\s=])")
@@ -246,22 +245,36 @@ def _piped_width() -> int | None:
 
 def planned_figure(kind: str, plot: str, target: Target, figure: str = "") -> Callable[[Answer], None]:
     """Check the figure's name and file before any work is done; returns what draws it, nothing if none is asked for."""
-    path = target.file(plot)
-    if path is None:
-        if figure or plot:
-            raise CostModelError("--figure: needs --plot, a file to draw it into" if figure else _NO_STDOUT)
+    path, here = target.file(plot), plot == "-"
+    if not plot:
+        if figure:
+            raise CostModelError("--figure: needs --plot, a file to draw it into or - for the terminal")
         return lambda answer: None
+    if here and target.format is not Format.table:
+        raise CostModelError(f"--plot -: draws below a table, not below {target.format.value}; name a file")
+    if here and (columns := _terminal_width() or _PIPED_COLUMNS) < _LEAST_COLUMNS:
+        raise CostModelError(
+            f"--plot -: expected {_LEAST_COLUMNS} columns at least, the terminal has {columns}"
+        )
     from costmodel.base.answer import Views
     from costmodel.reporting.charts import check_picture, save
 
     views = Views(kind)
     name = figure or views.names()[0]
     views.require(name)
-    check_picture(path)
+    if path is not None:
+        check_picture(path)
 
     def draw(answer: Answer) -> None:
-        save(answer.plot.named(name), path)
-        target.wrote(path)
+        if here:
+            from rich.console import Console
+
+            from costmodel.reporting.terminal import terminal_text
+
+            Console(width=columns).print(terminal_text(answer.plot.chart(name), columns))
+        if path is not None:
+            save(answer.plot.named(name), path)
+            target.wrote(path)
 
     return draw
 

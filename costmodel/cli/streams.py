@@ -10,6 +10,7 @@ from typing import TextIO
 
 _SPELT = {
     **dict(zip("−–—─━╺╸│×÷·µ“”’•", '-------|x/*u""\'*', strict=True)),
+    **dict(zip("█▓▒░▚▤◆▥◇▦▞╱┃●★", "#=o.%+@x&-$/|O*", strict=True)),  # what figures in a terminal are made of
     **dict(
         zip(
             "…≤≥≈→±αβγ√⁻°",

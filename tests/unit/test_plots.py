@@ -9,12 +9,14 @@ from famous_jobs import DEEPSEEK_V3
 import costmodel as cm
 from costmodel.base.answer import Views
 from costmodel.cli import main
+from costmodel.cli.streams import _SPELT
 from costmodel.estimates import collective as prices
 from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
-from costmodel.reporting.charts import save
+from costmodel.reporting.charts import Bars, Chart, Curve, Dots, Panel, rows_of, save
 from costmodel.reporting.pictures import operator_points
 from costmodel.reporting.series import memory_stacks, time_parts
+from costmodel.reporting.terminal import terminal_text
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -165,11 +167,55 @@ def test_plan_validate_and_collective_draw(tmp_path):
     )
 
 
-def test_a_figure_needs_a_picture_file(capsys):
-    for flags, sentence in (
-        (("--plot", "-"), "--plot: expected a picture file, such as step.svg, got -"),
-        (("--figure", "memory"), "--figure: needs --plot, a file to draw it into"),
-        (("--plot", "step.txt"), "step.txt: expected a picture, ending in .svg, .png, .pdf"),
-    ):
-        assert main(["estimate", *job_flags(SMALL), *flags]) == 2
-        assert sentence in capsys.readouterr().err
+def cells(chart, width=80):
+    return terminal_text(chart, width).plain.split("\n")
+
+
+def test_bars_in_a_terminal_are_as_long_as_their_numbers():
+    """Over 100 columns of 0 to 99: 30 of one fill, 20 of the next, then the text that fits, less its brackets if not."""
+    bars = [
+        Bars(label="a a", fill="math", at=[0, 1], lengths=[30, 0], texts=["", "none"]),
+        Bars(fill="bubble", at=[0], starts=[30], lengths=[20], texts=["50 s (" + "x" * 60 + ")"]),
+        Curve(label="limit", x=[90, 90], y=[-0.5, 1.5]),
+    ]
+    panel = Panel(marks=bars, x="time [s]", x_range=(0.0, 99.0), **rows_of(["one", "two"]))
+    title, key, first, second, ticks, below, _ = cells(Chart(title="T", panels=[panel]), 104)
+    assert title == "T"
+    assert key.split("  ") == ["█ a a", "┃ limit", ""]
+    assert first == "one " + "█" * 30 + "╱" * 20 + " 50 s" + " " * 35 + "┃"
+    assert second == "two " + "  none" + " " * 84 + "┃"
+    assert ticks.split() == ["0", "19.8", "39.6", "59.4", "79.2", "99"]
+    assert ticks.index("39.6") == 4 + 40
+    assert below == "    time [s]"
+
+
+def test_curves_and_dots_in_a_terminal_stand_where_they_are():
+    """A decade of y over 18 rows, x linear: steps keep the height of the point before them, names stand above dots."""
+    marks = [
+        Curve(x=[0.0, 50.0, 100.0], y=[10.0, 1.0, 1.0], steps=True),
+        Dots(x=[0.0], y=[1.0], texts=["lean"], marker="*"),
+        Dots(x=[100.0], y=[1.0], texts=["2"], texts_inside=True, size=19),
+        Dots(x=[49.5], y=[10.0 ** (8 / 17)], size=4),
+    ]
+    panel = Panel(marks=marks, log="y", x_range=(0.0, 99.0), y_range=(1.0, 10.0), y="s [s]")
+    _, title, *rows, _, _, _ = cells(Chart(title="T", panels=[panel]), 103)
+    assert title == "s [s]"
+    assert [row[:3] for row in rows if row[:3].strip()] == ["10 ", " 5", " 2", " 1 "]
+    assert rows[0] == "10 " + "─" * 50
+    assert rows[9] == " " * 53 + "·"
+    assert rows[16] == " " * 5 + "lean"
+    assert rows[17] == " 1 ★" + " " * 49 + "─" * 49 + "2"
+
+
+def test_every_figure_is_drawn_in_a_terminal_and_by_its_own_flag(capsys):
+    est = cm.estimate(**SMALL)
+    drawn = {name: cells(est.plot.chart(name), 100) for name in Views("Estimate").names()}
+    assert [name for name, lines in drawn.items() if len(lines) <= 5] == []
+    assert main(["estimate", *job_flags(SMALL), "--plot", "-", "--figure", "memory"]) == 0
+    assert "┃" in capsys.readouterr().out
+    # A terminal that has none of these characters shows others, each its own.
+    made = {char for lines in drawn.values() for line in lines for char in line}
+    spelt = [_SPELT.get(char, char) for char in made if ord(char) > 127 and char not in "─–−"]
+    assert all(text.isascii() for text in spelt)
+    assert main(["estimate", *job_flags(SMALL), "--plot", "-", "--format", "json"]) == 2
+    assert "--plot -: draws below a table, not below json" in capsys.readouterr().err

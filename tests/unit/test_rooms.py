@@ -203,6 +203,7 @@ READS = (
     "describe.models.model",
     "interop",
     "reporting.charts",
+    "reporting.terminal",
     "reporting.lists",
 )
 """What commands use beside the public face: errors and units, themselves, readers of flags and files, picture files, the
