@@ -30,7 +30,7 @@ from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.short_form import job_file_text, short_form
 from costmodel.estimates.samples import QUANTILES
 from costmodel.reporting import tables
-from costmodel.reporting.cells import say
+from costmodel.reporting.cells import say, spread_rows
 from costmodel.reporting.charts import Chart, page_record
 from costmodel.reporting.html.page import template, warned
 from costmodel.reporting.other_pictures import layout_in_short, pareto_chart
@@ -238,18 +238,13 @@ def _compared(first: Texts, second: Texts) -> str:
 
 
 def _spread(samples: Samples) -> Grid:
-    written = {
-        "step_time_s": ("step time", "s"),
-        "mfu": ("MFU", ".1%"),
-        "memory_bytes_per_gpu": ("memory of a GPU", "B"),
-        "days": ("days", ",.1f"),
-        "gpu_hours": ("GPU-hours", ",.0f"),
-    }
-    rows = [
-        [title, *(say(f"{{0:{form}}}", {}, samples.quantile(share, name)) for share in QUANTILES)]
-        for name, (title, form) in written.items()
-        if name in samples.figures
-    ]
+    rows = spread_rows(
+        {
+            name: [samples.quantile(share, name) for share in QUANTILES]
+            for name in samples.figures
+            if name != "dollars"
+        }
+    )
     return Grid("Where it lies", columns("Figure", "p10 >", "p50 >", "p90 >"), rows)
 
 

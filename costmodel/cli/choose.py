@@ -47,7 +47,6 @@ def plan(
     start: str,
     days: str,
     plot: str,
-    figure: str,
     check: bool,
 ) -> None:
     """Find the best layout: every one that divides is priced; the best, the front and the reasons are shown.
@@ -67,7 +66,7 @@ def plan(
         taken = ("emit",) if emit == opt.JOB else ()
         refuse_flags(given, refusal, taken, details=target.details, tokens=given.get("tokens"))
         return _plan_rl(cm.plan_rl(**job), given, target, emit)
-    draw = planned_figure("Plan", plot, target, figure)
+    draw = planned_figure("Plan", plot, target)
     folder = checked_folder(save, target.force) if save else None
     keywords = _keywords(given, emit)
     below = keywords["job"].keywords

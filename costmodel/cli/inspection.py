@@ -156,7 +156,6 @@ def profile(
     step_range: str,
     write: str,
     plot: str,
-    figure: str,
 ) -> None:
     """Add up a profiler's trace of real steps: by class, stream and step, and against the bill of a job.
 
@@ -166,9 +165,9 @@ def profile(
     import costmodel as cm
 
     has_job = bool(job) or any(value is not None for name, value in given.items() if name in FIELD)
-    if plot and not figure and has_job:
-        figure = "against_bill"
-    draw = planned_figure("TraceProfile", plot, target, figure)
+    if plot and not has_job:
+        raise cm.CostModelError("--plot: draws the trace against the bill of a job; give --job JOB.yaml")
+    draw = planned_figure("TraceProfile", plot, target)
     path = target.file(write)
     est = cm.estimate(**merged_job(given, job)) if has_job else None
     found = cm.profile(trace, est, device=device, step_range=step_range)

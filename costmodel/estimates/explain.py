@@ -7,11 +7,12 @@ the printed line into a calculator and get the printed value.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from costmodel.base.answer import Answer, columns_of
 from costmodel.base.errors import CostModelError, choices_hint
+from costmodel.base.screen import drawn
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.bill.formula import evaluate_steps, names_of
 from costmodel.bill.lines import CATEGORY_NAMES
@@ -158,7 +159,7 @@ class Explanation(tuple[ExplainedLine, ...], Answer):
         return found
 
     def __repr__(self) -> str:
-        return "\n\n".join([*map(_text, self.alike()), *self.sums()])
+        return drawn(self.grids(), self.remarks()).rstrip()
 
 
 def explain(est: PricedJob, name: str = "") -> Explanation:
@@ -283,14 +284,3 @@ def where_text(line: ExplainedLine) -> str:
     """Return the numbers that a formula starts from, with units."""
     numbers = ", ".join(f"{term.name} = {with_unit(term.value, term.unit)}" for term in line.terms)
     return f"where {numbers}\n" if numbers else ""
-
-
-def _text(lines: Sequence[ExplainedLine]) -> str:
-    """Return opened lines of the same formula and numbers as plain text."""
-    rows, line = list(map(headline, lines)), lines[0]
-    for step in line.steps:
-        rows.append(f"  {step.name or 'result'} = {step.expression}")
-        rows.append(f"    = {step.with_numbers} = {with_unit(step.value, step.unit)}")
-    rows += [f"  {part}" for part in (where_text(line) + f"source: {line.source}").splitlines()]
-    rows += [f"  {line.textbook}"] if line.textbook else []
-    return "\n".join(rows)

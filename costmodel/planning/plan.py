@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.base.answer import Answer, rows_of
-from costmodel.base.errors import CostModelError, LayoutError, NoLayoutError, shown
+from costmodel.base.errors import CostModelError, NoLayoutError, shown
 from costmodel.base.units import format_days
 from costmodel.base.version import __version__
 from costmodel.base.words import chance_text, common_device
@@ -214,29 +214,6 @@ class Plan(SearchResult, Answer):
     def has_machines(self) -> bool:
         """Whether several clusters, numbers of GPUs or precisions are compared."""
         return several_machines(self.question)
-
-    def best_of_each_job(self) -> list[Estimate]:
-        """Return the best estimate of every job that has one, by number of GPUs: what scaling curves are drawn from.
-
-        A search over several jobs keeps the best of all of them together, which are often of one job;
-        the others are searched again on their own.
-
-        Raises
-        ------
-        LayoutError
-            If the question has a single job.
-        """
-        if len(self.question.jobs) < 2:
-            raise LayoutError("scaling: one job was planned; name several GPU counts, such as 64,128,256")
-        found = [self.best]
-        for index, job in enumerate(self.question.jobs):
-            if index == self.job_of_row(self.pick):
-                continue
-            try:
-                found.append(self.search(replace(self.question, jobs=(job,))).best)
-            except NoLayoutError:
-                continue
-        return sorted(found, key=lambda est: float(est.job.layout.gpus))
 
     @property
     def device_word(self) -> str:

@@ -57,6 +57,8 @@ _UNITS: Mapping[str, Callable[..., str]] = {
     "days": format_days,
     "duration": format_duration,
     "figure": format_figure,
+    "us": lambda seconds: f"{seconds * 1e6:.2g} us",
+    "hours": lambda days: format_figure(24.0 * days),
     "events": lambda count: f"{count:,.0f}" if count >= 10.0 else f"{count:.2g}",
     "MWh": lambda kwh: f"{kwh / 1e3:,.0f} MWh" if kwh >= 1e5 else f"{kwh / 1e3:.3g} MWh",
     "kWh_in_MWh": lambda kwh: format_figure(kwh / 1e3),
@@ -254,6 +256,16 @@ def figures_from(name: str, items: Sequence[Any], own: Mapping[str, Any]) -> lis
     rows = [[title, *(_reader(form)(item) for item in items)] for title, form in forms.items() if form]
     shown = [row for row in rows if any(row[1:])]
     return [[PERCENTILES if row[0].startswith("  of ") else row[0], *row[1:]] for row in shown]
+
+
+def spread_rows(spread: Mapping[str, Iterable[float]]) -> list[list[str]]:
+    """Return a row a figure with its percentiles, as ``facts.csv`` has it."""
+    forms = {row["row"]: row["text"] for row in _facts("percentiles")}
+    rows = []
+    for name, values in spread.items():
+        title, form = forms[name].split(": ")
+        rows.append([title, *(say(form, {}, float(value)) for value in values)])
+    return rows
 
 
 def dollars_of(usd: float | None) -> str:

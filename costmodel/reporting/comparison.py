@@ -12,7 +12,7 @@ from costmodel.base.words import chance_text, plural
 from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.jobs.layout_text import degrees_of, degrees_text
 from costmodel.estimates.estimate import Estimate
-from costmodel.reporting.cells import Form, cell, figures_from, say, table_of
+from costmodel.reporting.cells import Form, cell, figures_from, say, signed, table_of
 from costmodel.reporting.summaries import first_warning
 from costmodel.reporting.tables import job_text
 from costmodel.what_if.compare import SAMPLES, Comparison, Spent
@@ -117,7 +117,7 @@ def _plain(bill: str, value: float) -> str:
 
 
 def _signed(bill: str, value: float) -> str:
-    return ("-" if value < 0 else "+") + _plain(bill, abs(value))
+    return signed(value, format_seconds if bill == "time" else format_bytes)
 
 
 def compare_grids(comparison: Comparison, *, every_line: bool = False) -> list[Grid]:

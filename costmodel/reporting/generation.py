@@ -10,7 +10,6 @@ from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import TO_P90
 from costmodel.base.units import format_seconds
 from costmodel.base.words import plural
-from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.generation.generate import ASSUMED
@@ -57,13 +56,17 @@ def generation_grids(found: Generation) -> list[Grid]:
         **stars,
     )
     lines = sorted(found.bill.time_lines, key=lambda line: -float(line.exposed_seconds))
-    own = {
-        "Largest lines of a token": lambda line: line.name.removeprefix("decode."),
-        "Category": lambda line: CATEGORY_NAMES[line.category],
-        "Share >": lambda line: f"{float(line.exposed_seconds) / found.itl_s:.1%}",
-    }
-    shown = [line for line in lines[:_LINES] if float(line.exposed_seconds) > 0]
-    return [head, table_of("decode", shown, own)]
+    shown = [
+        {
+            "name": line.name.removeprefix("decode."),
+            "category": line.category,
+            "exposed_seconds": float(line.exposed_seconds),
+            "share": float(line.exposed_seconds) / found.itl_s,
+        }
+        for line in lines[:_LINES]
+        if float(line.exposed_seconds) > 0
+    ]
+    return [head, table_of("decode", shown)]
 
 
 def generation_summary(found: Generation) -> Summary:

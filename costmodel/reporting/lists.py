@@ -12,7 +12,6 @@ from costmodel.describe.factors import bits_of
 from costmodel.describe.hardware.profile_pages import ProfilePage
 from costmodel.describe.jobs.recipe_page import RecipePage
 from costmodel.describe.precision import PRECISIONS
-from costmodel.describe.recipe import switch_text
 from costmodel.estimates.model_facts import ModelFacts
 from costmodel.interop.answer import record
 from costmodel.interop.framework import Imported
@@ -28,13 +27,17 @@ def list_grids(listing: Listing) -> list[Grid]:
         if listing.what == "recipes":
             title, titles = "Recipes", columns("Recipe", "Description")
         return [Grid(title, titles, list(zip(*listing.table.values(), strict=True)))]
-    own = {
-        "Active >": lambda m: (
-            f"{m['num_active_params']:,.0f}" if m["num_active_params"] < m["num_params"] else ""
-        ),
-        "Experts >": lambda model: str(model["num_experts"] or ""),
-    }
-    return [table_of("models", listing.to_dict()["models"], own)]
+    models = [
+        {
+            **model,
+            "active": model["num_active_params"]
+            if model["num_active_params"] < model["num_params"]
+            else None,
+            "experts": model["num_experts"] or None,
+        }
+        for model in listing.to_dict()["models"]
+    ]
+    return [table_of("models", models)]
 
 
 def _support_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
@@ -102,21 +105,16 @@ def page_grids(page: ProfilePage) -> list[Grid]:
     if page.cluster is None:
         return [numbers]
     title = f"{page.name}: {page.cluster.title} ({page.cluster.accelerator.name})"
-    latency = {"Latency >": lambda tier: f"{tier.latency_s * 1e6:.2g} us"}
-    return [table_of("tiers of a cluster", page.cluster.tiers, latency, title=title), numbers]
+    return [table_of("tiers of a cluster", page.cluster.tiers, title=title), numbers]
 
 
 def recipe_grids(page: RecipePage) -> list[Grid]:
     """Return the switches as a table; those that differ from the default stand out."""
     facts = page.to_dict()
-    own = {
-        "Value": lambda row: switch_text(row["value"]),
-        "Default": lambda row: switch_text(row["default"]),
-    }
     changed = frozenset(i for i, row in enumerate(facts["switches"]) if row["value"] != row["default"])
     title = f"{facts['name']}: {facts['description']}"
     note = f"source: {facts['source']}" if facts["source"] else ""
-    return [table_of("recipe", facts["switches"], own, title=title, strong=changed, note=note)]
+    return [table_of("recipe", facts["switches"], title=title, strong=changed, note=note)]
 
 
 def import_grids(found: Imported) -> list[Grid]:

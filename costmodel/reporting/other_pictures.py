@@ -13,6 +13,7 @@ from costmodel.describe.jobs.fields import DEGREES
 from costmodel.describe.jobs.layout_text import degrees_text
 from costmodel.estimates.collective import SEARCHED_SIZES, Price, bus_bytes, price_collective
 from costmodel.estimates.record import input_record
+from costmodel.reporting.cells import signed
 from costmodel.reporting.charts import (
     COLOURS,
     DASHES,
@@ -121,44 +122,6 @@ def pareto_chart(plan: Plan, est: Estimate | None = None) -> Chart:
     return Chart(title=title, panels=[panel], legend_columns=2)
 
 
-def scaling_chart(plan: Plan) -> Chart:
-    """Draw the throughput of the best layout over the number of GPUs, beside perfect scaling."""
-    best: dict[float, Estimate] = {}
-    for est in plan.best_of_each_job():
-        gpus = float(est.job.layout.gpus)
-        if gpus not in best or _rate(est) > _rate(best[gpus]):
-            best[gpus] = est
-    counts = np.asarray(sorted(best))
-    rates = np.asarray([_rate(best[count]) for count in counts])
-    perfect = rates[0] * counts / counts[0]
-    texts = []
-    for count, rate, ideal in zip(counts, rates, perfect, strict=True):
-        est = best[float(count)]
-        texts.append(f"{rate / ideal:.0%} · {float(est.mfu):.1%}\n{layout_in_short(est)}")
-    panel = Panel(
-        marks=[
-            Curve(label="perfect scaling from the fewest", x=counts, y=perfect, dash="--", width=1.0),
-            Curve(label="best layout: share of perfect, MFU, layout", x=counts, y=rates, colour=COLOURS[0]),
-            Dots(x=counts, y=rates, texts=texts),
-        ],
-        x="GPUs [-]",
-        y="throughput [tokens/s]",
-        log="xy",
-        x_range=(counts[0] / 1.2, counts[-1] * 2.0),
-        y_range=(rates[0] / 2.0, perfect[-1] * 1.5),
-        x_ticks={float(count): f"{count:,.0f}" for count in counts},
-        y_ticks={float(rate): f"{rate:,.0f}" for rate in rates},
-    )
-    job = plan.best.job
-    title = f"{job.model.name} on {job.cluster.name}, {float(job.seq_len):,.0f} tokens a sequence: best layouts by GPUs"
-    return Chart(title=title, panels=[panel])
-
-
-def _rate(est: Estimate) -> float:
-    """Return the tokens of a second on all GPUs. [1/s]"""
-    return float(est.tokens_per_step / est.step_time_s)
-
-
 _DRAWN_SIZES = SEARCHED_SIZES[24::4]
 """From 8 B on, two an octave. [B]"""
 
@@ -250,32 +213,13 @@ def predicted_chart(checked: Validation) -> Chart:
     )
 
 
-def classes_chart(found: TraceProfile) -> Chart:
-    """Draw what each class of kernels took; what of it is exposed is drawn on top."""
-    rows = (*found.classes, *found.copies)
-    at, busy = range(len(rows)), [one.busy_s for one in rows]
-    texts = [f"{format_seconds(one.busy_s)}, {one.count:,.0f} x" for one in rows]
-    bars = [
-        Bars(label="busy", fill="reserve", at=at, lengths=busy, texts=texts),
-        Bars(label="exposed", fill="math", at=at, lengths=[one.exposed_s for one in rows]),
-    ]
-    shape = rows_of([one.name for one in rows])
-    title = (
-        f"{found.kind}{f', {found.gpu}' if found.gpu else ''}: {found.count:,} kernels in "
-        f"{format_seconds(found.window_s, 4)}, nothing runs for {format_seconds(found.idle_s)}"
-    )
-    return Chart(
-        title=title, panels=[Panel(marks=bars, x="time [s]", x_range=(0.0, 1.25 * max(busy)), **shape)]
-    )
-
-
 def against_bill_chart(found: TraceProfile) -> Chart:
     """Draw bill and trace side by side, the largest difference on top."""
     against = found.against_bill
     if against is None:
         raise CostModelError("figure: against_bill needs a job: --job JOB.yaml")
     rows, bars = against.groups, []
-    off = [("-" if one.difference_s < 0 else "+") + format_seconds(abs(one.difference_s)) for one in rows]
+    off = [signed(one.difference_s, format_seconds) for one in rows]
     for side, fill, shift in (("bill", "math", -0.2), ("trace", "tp", 0.2)):
         busy = np.asarray([getattr(one, f"{side}_s") for one in rows])
         waited = np.minimum([getattr(one, f"{side}_exposed_s") for one in rows], busy)

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.base.grid import Grid
 from costmodel.base.units import format_seconds
-from costmodel.reporting.cells import Form, cell, cells_of, facts_grid, grid_of, table_of
+from costmodel.reporting.cells import Form, cell, cells_of, facts_grid, grid_of, signed, table_of
 from costmodel.trust.profiles.against_bill import AgainstBill
 from costmodel.trust.profiles.profile import TraceProfile
 
@@ -74,18 +74,21 @@ def _streams_grid(found: TraceProfile) -> Grid:
     return grid_of("Streams, and how long each overlaps with another", found.streams, cells)
 
 
-def _signed(seconds: float) -> str:
-    return ("-" if seconds < 0 else "+") + format_seconds(abs(seconds))
-
-
 def _against_grid(against: AgainstBill) -> Grid:
     own = {
-        "Difference >": lambda row: _signed(row.difference_s),
         "Off >": lambda row: f"{row.bill_s / row.trace_s - 1:+.0%}" if row.trace_s and row.bill_s else "",
     }
     steps = [cell(against, "bill_step_s:s4"), cell(against, "trace_step_s:s4")]
     share = f"{against.bill_step_s / against.trace_step_s - 1:+.0%}" if against.trace_step_s else ""
-    step = ["step", *steps, _signed(against.bill_step_s - against.trace_step_s), share, *steps, "", ""]
+    step = [
+        "step",
+        *steps,
+        signed(against.bill_step_s - against.trace_step_s, format_seconds),
+        share,
+        *steps,
+        "",
+        "",
+    ]
     part = "One step"
     if against.window.scales:
         part = f"{against.window.layers:,.0f} of {against.window.of_layers:,.0f} passes through a layer"

@@ -15,7 +15,7 @@ from costmodel.base.units import format_count, format_days, format_figure, forma
 from costmodel.base.words import chance_text, plural
 from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.jobs.fields import FIELD
-from costmodel.reporting.cells import facts_grid, facts_of, figures_from, say, table_of
+from costmodel.reporting.cells import facts_grid, facts_of, figures_from, say, spread_rows, table_of
 from costmodel.reporting.summaries import first_warning, job_rows, machine_text, of_text
 from costmodel.reporting.tables import PLANNED, breakdown_text, job_text, memory_text, range_text
 from costmodel.whole_run.run import PERCENTILES, TrainingRun
@@ -133,21 +133,15 @@ def _hours(run: TrainingRun) -> Grid:
         useful[category] = useful.get(category, 0.0) + float(line.exposed_seconds) * share
     in_step = ("stragglers", "jitter")
     lost = {name: hours for name, hours in run.lost_gpu_hours().items() if not name.startswith(in_step)}
-    rows: list[list[str]] = []
-    strong = []
+    rows: list[tuple[str, float]] = []
     for title, parts in (("in steps that count", useful), ("lost to failures and checkpoints", lost)):
-        strong.append(len(rows))
-        rows.append(_hours_row(title, sum(parts.values()), run))
-        largest_first = sorted(parts.items(), key=lambda item: -item[1])
-        names = {name: CATEGORY_NAMES.get(name, name.replace("_", " ")) for name in parts}
-        rows += [_hours_row(f"  {names[name]}", hours, run) for name, hours in largest_first]
-    rows.append(_hours_row("the whole run", run.gpu_hours, run))
-    titles = columns("", "GPU-hours >", "Share >")
-    return Grid("Where the GPU-hours go", titles, rows, frozenset([*strong, len(rows) - 1]))
-
-
-def _hours_row(label: str, hours: float, run: TrainingRun) -> list[str]:
-    return [label, _hours_text(hours, run), f"{hours / run.gpu_hours:.1%}"]
+        rows.append((title, sum(parts.values())))
+        for name, hours in sorted(parts.items(), key=lambda item: -item[1]):
+            rows.append((f"  {CATEGORY_NAMES.get(name, name.replace('_', ' '))}", hours))
+    rows.append(("the whole run", run.gpu_hours))
+    strong = frozenset(at for at, (name, _) in enumerate(rows) if not name.startswith(" "))
+    texts = [[name, _hours_text(hours, run), f"{hours / run.gpu_hours:.1%}"] for name, hours in rows]
+    return Grid("Where the GPU-hours go", columns("", "GPU-hours >", "Share >"), texts, strong)
 
 
 def _causes(run: TrainingRun) -> list[Grid]:
@@ -164,32 +158,21 @@ def _causes(run: TrainingRun) -> list[Grid]:
 
 
 def _spread(run: TrainingRun) -> Grid:
-    short = run.days < 1.0
-    written = {
-        "days": ("hours", 24.0, "figure") if short else ("days", 1.0, ",.1f"),
-        "gpu_hours": ("GPU-hours", 1.0, "figure" if short else ",.0f"),
-        "energy_kwh": ("energy, MWh", 1e-3, "figure"),
-        "dollars": ("dollars", 1.0, "figure" if short else ",.0f"),
-        "interruptions": ("interruptions", 1.0, ",.0f"),
-    }
-    rows = []
-    for name, values in run.spread().items():
-        title, scale, form = written[name]
-        rows.append([title, *(say(f"{{0:{form}}}", {}, float(value) * scale) for value in values)])
     reliability = run.reliability
     step = f"step time as {len(run.step_samples.factors)} uncertain factors have it"
     if reliability.step_time_error is not None:
         step = f"step time ±{reliability.step_time_error:.0%}"
-    price = (
-        ""
-        if run.dollars is None
-        else say("; dollars at ${price_usd_per_gpu_hour:,.2f} a GPU-hour throughout", run)
-    )
+    price = "; dollars at ${price_usd_per_gpu_hour:,.2f} a GPU-hour throughout"
+    price = "" if run.dollars is None else say(price, run)
     note = (
         f"{run.samples:,} runs drawn from seed {run.seed}: {step}, failure rate ×/÷{exp(reliability.failure_rate_error):.1f}, "
         f"downtime ×/÷{exp(reliability.downtime_error):.1f} (one standard deviation){price}"
     )
-    return Grid("How sure that is", columns("", *(f"p{p} >" for p in PERCENTILES)), rows, note=note)
+    shown = (
+        run.spread() if run.days >= 1.0 else {f"{name} in short": ends for name, ends in run.spread().items()}
+    )
+    titles = columns("", *(f"p{p} >" for p in PERCENTILES))
+    return Grid("How sure that is", titles, spread_rows(shown), note=note)
 
 
 def off_middle(run: TrainingRun) -> str:
@@ -250,13 +233,12 @@ def runs_grids(found: Runs) -> list[Grid]:
         "memory": lambda run: memory_text(run.est),
         "  p10 / p50 / p90": lambda run: percentiles_text(run, "days"),
         "  vs. the median": lambda run: (off_middle(run) or "near it") if apart else "",
-        "dollars": dollars_text,
         "  of dollars": lambda run: percentiles_text(run, "dollars"),
         AT_LISTS: dollars_at_lists,
         "price of a GPU-hour": lambda run: (
-            run.price_note
-            if run.price_usd_per_gpu_hour is None
-            else say("${price_usd_per_gpu_hour:,.2f} ({price_note})", run)
+            say("${price_usd_per_gpu_hour:,.2f} ({price_note})", run)
+            if run.price_usd_per_gpu_hour
+            else run.price_note
         ),
         "budget": lambda run: _limits(run)["budget"],
         "time allowed": lambda run: _limits(run)["allowed"],
@@ -282,11 +264,6 @@ def dollars_at_lists(run: TrainingRun) -> str:
     """Say what a run costs at the ends of the lists, empty where they are not known."""
     ends = run.dollars_at_list_prices
     return "" if ends is None else " / ".join(f"${usd:,.0f}" for usd in ends)
-
-
-def dollars_text(run: TrainingRun) -> str:
-    """Say what a run costs."""
-    return say("{dollars:$}", run) or "no price"
 
 
 # --- a running training held against its estimate ---
@@ -344,20 +321,19 @@ def _watch_cost(seen: Watch) -> str:
 
 def budget_grids(found: Budget) -> list[Grid]:
     """Return the tables of a budget."""
-    own = {"Tokens/param >": lambda choice: say("{tokens_per_parameter:events}", choice)}
-    if found.served_tokens:
-        own["Serving >"] = lambda choice: say("{serve_usd:$}", choice) or "too large"
-        own["Together >"] = lambda choice: (
-            "–" if choice.serve_usd is None else f"${choice.serve_usd + choice.train_usd:,.0f}"
+    without = () if found.served_tokens else ("Serving >", "Together >")
+    own = {
+        "Together >": lambda choice: say(
+            "{0:$|–}", {}, choice.serve_usd and choice.serve_usd + choice.train_usd
         )
-    rules = table_of("budget", found.choices, own)
+    }
+    rules = table_of("budget", found.choices, {} if without else own, without)
     if found.served_tokens:
         reached = "'Cheapest with serving' reaches the same law's compute-optimal loss."
         rules = rules._replace(note=f"{rules.note} {reached}")
     if not found.solved:
         return [_budget_head(found), rules]
-    dash = {"Tokens >": lambda choice: say("{tokens:count}", choice) or "–"}
-    solved = table_of("solved", found.solved, dash, title=f"{format_count(found.answers)} problems")
+    solved = table_of("solved", found.solved, title=f"{format_count(found.answers)} problems")
     return [solved, _budget_head(found), rules]
 
 

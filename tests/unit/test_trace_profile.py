@@ -574,17 +574,16 @@ def test_the_command_prints_tables_and_draws(tmp_path, capsys):
     table = printed(0, "--job", job, "--set", "attention_kernel=flash3", "--format", "csv")
     assert table.startswith("line_group,bill_s,trace_s,difference_s")
     assert "prices" not in table
-    assert "needs a job" in printed(2, "--figure", "against_bill", "--plot", tmp_path / "x.png")
+    assert "give --job JOB.yaml" in printed(2, "--plot", tmp_path / "x.png")
     written = printed(0, "--job", job, "--write", site)
     assert "What the profile says of the model's factors" in written
     assert f"wrote {site}" in written
     assert main(["estimate", str(job), "--site", str(site), "--quiet"]) == 0
     assert "a site file needs a job" in printed(2, "--write", tmp_path / "other.yaml")
     pytest.importorskip("matplotlib")
-    for more in ([], ["--job", job]):
-        picture = tmp_path / f"p{len(more)}.png"
-        printed(0, *more, "--plot", picture, "--quiet")
-        assert picture.read_bytes().startswith(b"\x89PNG")
+    picture = tmp_path / "p.png"
+    printed(0, "--job", job, "--plot", picture, "--quiet")
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def device_of(path):

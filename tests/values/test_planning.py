@@ -10,7 +10,7 @@ from round_jobs import CLUSTER, MOE, QUIET, SMALL, TABLE_PARAMS, cluster_file, m
 from test_host_memory import host
 
 import costmodel as cm
-from costmodel.base.errors import LayoutError, NoLayoutError
+from costmodel.base.errors import NoLayoutError
 from costmodel.base.units import format_seconds
 from costmodel.describe.odds import odds
 from costmodel.planning.advice import _shared_factor_gains
@@ -360,16 +360,6 @@ def test_a_sweep_scales_the_network_only():
     assert across[1] < across[0]
     full = cm.sweep([{**points[0], "model": model_file({**SMALL, "num_layers": 4000})}]).rows
     assert full[0]["status"] == "does not fit"
-
-
-def test_the_best_of_each_number_of_gpus():
-    found = plan(free=("zero_stage",), gpus=[2, 8], global_batch=8, num_candidates=1)
-    best = found.best_of_each_job()
-    assert [float(est.job.layout.gpus) for est in best] == [2, 8]
-    alone = plan(free=("zero_stage",), gpus=2, global_batch=8).best
-    assert float(best[0].step_time_s) == near(float(alone.step_time_s))
-    with pytest.raises(LayoutError, match="scaling: one job was planned; name several GPU counts"):
-        plan(free=("zero_stage",), gpus=2, global_batch=8).best_of_each_job()
 
 
 def test_no_part_of_a_search_is_larger_than_asked():
