@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.describe.frameworks import FRAMEWORKS, launched_by
 from costmodel.describe.jobs.fields import RECOMPUTE_POLICIES
-from costmodel.interop.assertions.megatron_arguments import MODULES, connections, graph_of, has_part
+from costmodel.interop.assertions.facts import MODULES, connections, graph_of, has_part
 from costmodel.interop.framework import (
     FrameworkConfigError,
     base_recipe,

@@ -6,7 +6,7 @@ from typing import Any
 
 from costmodel.base.errors import ModelConfigError
 from costmodel.describe.models.model import Model, make_model
-from costmodel.interop.assertions.megatron_arguments import has_biases, has_expert_bias, positions_of
+from costmodel.interop.assertions.facts import has_biases, has_expert_bias, positions_of
 from costmodel.interop.framework import FrameworkConfigError, known_model
 from costmodel.interop.keys import Flags, key_table
 from costmodel.interop.megatron_mixers import (

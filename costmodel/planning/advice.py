@@ -19,6 +19,7 @@ from costmodel.describe.jobs.reading import keywords, read, read_codes
 from costmodel.describe.odds import RISK
 from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.warnings import accumulation
+from costmodel.interop.assertions.facts import facts
 from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.planning.best import Columns
@@ -36,7 +37,6 @@ from costmodel.planning.no_layout import (
 )
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.search import Question, layout_of, space_of
-from costmodel.planning.space import table_of
 from costmodel.step.price import chunks_of
 from costmodel.step.unlike_nodes import has_whole_replicas
 
@@ -434,4 +434,4 @@ def _broken_rule(question: Question, knob_values: Mapping[str, tuple[float, ...]
         return reason_of(question, space.rejected)
     knobs = {knob: np.asarray(knob_values[knob][0]) for knob in KNOBS if knob in knob_values}
     chosen = replace(job, layout=replace(layout, **knobs))
-    return ASSERTIONS[code].sentence(table_of(job).arguments(chosen))
+    return ASSERTIONS[code].sentence(facts(chosen))

@@ -21,8 +21,8 @@ from costmodel.bill.lines import without_constant_axes
 from costmodel.describe.jobs.fields import LAYOUT_FIELDS, RECOMPUTE_POLICIES, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.layout import Layout, layout_problems, torus_problem
-from costmodel.interop.assertions.tables import ASSERTIONS, Table
-from costmodel.interop.assertions.tables import table_of as asserted_by
+from costmodel.interop.assertions.facts import facts
+from costmodel.interop.assertions.tables import ASSERTIONS, Assertion, asserted
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.physics.pipeline.schedules import schedule_code, valid
 from costmodel.step.placed_job import stage_split
@@ -278,20 +278,19 @@ def _launched(job: Job, slab: Slab, rejected: Counter[str]) -> Slab:
     """Return the layouts of a slab that the job's framework starts; counts those that it refuses."""
     if not slab.possible.size:
         return slab
-    table, possible = table_of(job), slab.possible.copy()
-    arguments = table.arguments(replace(job, layout=slab.layout()))
-    for assertion in table.assertions:
-        bad = assertion.bad(arguments)
+    possible, known = slab.possible.copy(), facts(replace(job, layout=slab.layout()))
+    for assertion in asserted_of(job):
+        bad = assertion.bad(known)
         if bad.any():
             rejected[assertion.code] += int(np.count_nonzero(possible & bad))
             possible &= ~bad
     return slab.where(possible)
 
 
-def table_of(job: Job) -> Table:
+def asserted_of(job: Job) -> tuple[Assertion, ...]:
     """Return what the framework of a job's recipe asserts."""
     launches = job.recipe.launches
-    return asserted_by("none" if launches is None else launches.framework, job)
+    return asserted("none" if launches is None else launches.framework, job)
 
 
 def _placement_rules(

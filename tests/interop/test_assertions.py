@@ -13,15 +13,14 @@ from costmodel.bill.formula import inputs_of
 from costmodel.describe.frameworks import FRAMEWORKS, MEGATRON_2026
 from costmodel.describe.models.model import make_model
 from costmodel.describe.recipe import load_recipe
-from costmodel.interop.assertions.arguments import WORDS
-from costmodel.interop.assertions.megatron_arguments import connections
+from costmodel.interop.assertions.facts import connections, facts
 from costmodel.interop.assertions.tables import TABLES, broken
 from costmodel.interop.emit import emit
 from costmodel.interop.keys import Flags
 from costmodel.interop.megatron_job import read_flags
 from costmodel.planning.request import make_question
 from costmodel.planning.search import PricedSlab, layout_of, rows_of, space_of
-from costmodel.planning.space import table_of
+from costmodel.planning.space import asserted_of
 
 EXPERTS = make_model(
     {
@@ -57,9 +56,8 @@ GOOD = {
     "none": {"layout": "tp2 pp2 ep4", "recipe": "hai-llm", "schedule": "dualpipe"},
 }
 YAML_READER = YAML(typ="safe", pure=True)
-ARGUMENTS = YAML_READER.load(Path(__file__).with_name("launch_arguments.yaml").read_text())
 BREAKS = YAML_READER.load(Path(__file__).with_name("assertion_breaks.yaml").read_text())
-ROWS = [(name, row) for name, table in TABLES.items() for row in table.assertions]
+ROWS = [(name, row) for name, table in TABLES.items() for row in table]
 
 
 EP = {"layout": "tp2 ep4"}
@@ -69,27 +67,107 @@ def good(framework):
     return cm.estimate(**JOB, **GOOD[framework]).job
 
 
-def test_arguments_of_whole_jobs():
-    """What a framework would be given for a job, all of it: what is false or none is not in the list."""
-    for case in ARGUMENTS:
-        arguments = TABLES[case["framework"]].arguments(
-            cm.estimate(pipeline_layout="even", **case["job"]).job
-        )
-        said = {name: float(np.max(value)) for name, value in arguments.items()}
-        assert {name: value for name, value in said.items() if value} == {
-            name: WORDS.get(value, value) for name, value in case["arguments"].items()
-        }, f"{case['framework']} {case['name']}"
+# What assertions look at that is no field of a job; computed by hand.
+OF_JOBS = [
+    (
+        {
+            "layout": "tp2 cp2 pp2 vp2",
+            "recipe": "torchtitan",
+            "zero_stage": 3,
+            "shard_group": 2,
+            "micro_batch": 2,
+        },
+        {
+            "schedule": "interleaved",
+            "model": "llama3-8b",
+            "switches": {"cp_method": "ring", "compiled": False},
+        },
+        # 32 GPUs are four replicas: two ranks of a shard group are those of a context; 8 micro-batches of 2 sequences.
+        {"dp": 4, "replicas": 4, "shard": 1, "whole_groups": 1, "micro_batches": 8, "local_batch": 16},
+        {
+            "virtual_stages": 2,
+            "stages_per_rank": 2,
+            "looped": 1,
+            "layers_per_stage": 0,
+            "rotary_table": 131072,
+        },
+        {"cp_by_ring": 1, "cp_by_all_gather": 0, "compiled": 0, "ep": 1, "num_kv_heads": 8},
+    ),
+    (
+        {
+            "layout": "tp2",
+            "recipe": "torchtitan",
+            "zero_stage": 3,
+            "shard_group": 8,
+            "recompute": "selective",
+        },
+        {"model": "llama3-8b"},
+        {"replicas": 2, "shard": 8, "whole_groups": 1, "selective": 1, "full": 0, "local_batch": 1},
+        {"virtual_stages": 0, "stages_per_rank": 1, "cp_by_all_gather": 1, "expert_dp": 32},
+        {},
+    ),
+    (
+        {
+            "layout": "tp2 pp4 vp2 ep8 etp1",
+            "schedule": "interleaved",
+            "precision": "mxfp8",
+            "optimizer": "muon",
+        },
+        {"model": "deepseek-v3-671b", "recompute": "selective", "cluster": "dgx-b200-ndr", "zero_stage": 1},
+        {"dp": 4, "expert_dp": 1, "num_kv_heads": 128, "mla": 1, "mtp_layers": 1, "max_positions": 163840},
+        {"grouped_gemm": 1, "muon": 1, "bf16": 1, "fp8_delayed": 0, "gathers_tokens": 0, "ep_overlap": 0},
+        {"recompute_other": 0, "recompute_moe": 0, "shard": 4},
+    ),
+    (
+        {
+            "layout": "tp8",
+            "recipe": "megatron-core",
+            "zero_stage": 3,
+            "precision": "fp8-delayed",
+            "model": "gpt3-175b",
+        },
+        {"switches": {"cuda_graphs": True, "cp_method": "all-gather", "tp_overlap": "pipelined"}},
+        {
+            "biases": 1,
+            "rotary": 0,
+            "max_positions": 2048,
+            "graph_of_all": 1,
+            "graph_by_te": 0,
+            "cuda_graphs": 1,
+        },
+        {"fp8_delayed": 1, "bf16": 1, "tp_pipelined": 1, "placed": 0, "pp_before_dp": 0, "shard": 4},
+        {},
+    ),
+    (
+        {
+            "model": "qwen3-30b-a3b",
+            "layout": "tp2 pp2 ep4",
+            "recipe": "megatron-core",
+            "axis_order": "tp cp pp dp",
+        },
+        {"switches": {"ep_overlap": True, "cuda_graphs": True, "cuda_graph_scope": "static"}},
+        {"ep_overlap": 1, "expert_dp": 4, "etp": 1, "pp_before_dp": 1, "graph_by_te": 1, "graph_of_mlp": 0},
+        {"placed": 0, "num_experts": 128, "micro_batches": 8, "local_batch": 8, "key_heads": 1},
+        {},
+    ),
+]
 
 
-def test_arguments_that_one_degree_alone_does_not_tell():
-    """Experts cut by tensor parallelism are spread too; Megatron-FSDP is there from ZeRO-2."""
-    spread = cm.estimate(**JOB, layout="tp2 etp2", recipe="torchtitan", zero_stage=2).job
-    assert float(TABLES["accelerate"].arguments(spread)["ep_size"]) == 2
-    sharded = [cm.estimate(**JOB, layout="tp2", zero_stage=stage).job for stage in (1, 2)]
+def test_facts_of_whole_jobs():
+    for *given, first, second, third in OF_JOBS:
+        job = {
+            key: value for part in (JOB, {"pipeline_layout": "even"}, *given) for key, value in part.items()
+        }
+        known = facts(cm.estimate(**job).job)
+        expected = {**first, **second, **third}
+        assert {name: float(np.max(known[name])) for name in expected} == expected, given
+
+
+def test_kernels_are_ordered_where_nothing_overlaps_them():
+    """Nothing is overlapped where one rank has all experts."""
     overlapping = {"layout": "tp2", "switches": {"ep_overlap": True}}
     counts = [float(connections(cm.estimate(**JOB, **{**overlapping, **more}).job)) for more in ({}, EP)]
-    assert counts == [1, 0]  # nothing is overlapped where one rank has all experts
-    assert [bool(TABLES["megatron"].arguments(job)["use_megatron_fsdp"]) for job in sharded] == [False, True]
+    assert counts == [1, 0]
 
 
 def test_a_good_job_breaks_nothing():
@@ -100,15 +178,13 @@ def test_a_good_job_breaks_nothing():
 
 def test_each_assertion_bites():
     """A row without its breaking example fails here; the example breaks the row, and the good job does not."""
-    given = {framework: TABLES[framework].arguments(good(framework)) for framework in TABLES}
+    given = {framework: facts(good(framework)) for framework in TABLES}
     for framework, row in ROWS:
-        change = {name: WORDS.get(value, value) for name, value in BREAKS[row.place].items()}
-        arguments = given[framework]
-        assert set(change) <= set(arguments), row.code
-        assert set(inputs_of(row.refused)) <= {*arguments, *WORDS}, row.code
-        assert not row.bad(arguments).any(), row.code
-        assert row.bad({**arguments, **change}).all(), row.code
-        assert row.place in row.sentence(arguments)
+        change, known = BREAKS[row.place], given[framework]
+        assert {*change, *inputs_of(row.refused)} <= set(known), row.code
+        assert not row.bad(known).any(), row.code
+        assert row.bad({**known, **change}).all(), row.code
+        assert row.place in row.sentence(known)
     assert set(BREAKS) == {row.place for _, row in ROWS}
 
 
@@ -177,11 +253,11 @@ def test_arrays_are_many_jobs():
     for framework, table in TABLES.items():
         job = good(framework)
         drawn = {knob: rng.choice(values, 60).astype(float) for knob, values in knobs.items()}
-        whole = table.arguments(replace(job, layout=replace(job.layout, **drawn)))
+        whole = facts(replace(job, layout=replace(job.layout, **drawn)))
         for at in range(60):
             one = {knob: np.asarray(values[at]) for knob, values in drawn.items()}
-            alone = table.arguments(replace(job, layout=replace(job.layout, **one)))
-            for row in table.assertions:
+            alone = facts(replace(job, layout=replace(job.layout, **one)))
+            for row in table:
                 assert np.broadcast_to(row.bad(whole), (60,))[at] == bool(row.bad(alone)), row.code
 
 
@@ -210,16 +286,16 @@ def test_what_a_plan_looks_at_breaks_nothing(asked):
     question = make_question(**asked)
     rng, seen = np.random.default_rng(11), 0
     for job in question.jobs:
-        table, space = table_of(job), space_of(question, job)
+        space = space_of(question, job)
         assert space.considered == sum(space.rejected.values()) + space.num_possible
         for slab in space.slabs:
             places = np.flatnonzero(slab.possible)
             picked = rng.choice(places, min(2000, places.size), replace=False)
             part = PricedSlab(0, slab, np.zeros(slab.shape), np.zeros(slab.shape), np.zeros(slab.shape))
             layouts = layout_of(rows_of(part, picked, np.zeros(picked.size)))
-            arguments = table.arguments(replace(job, layout=layouts))
-            for row in table.assertions:
-                assert not row.bad(arguments).any(), row.in_words
+            known = facts(replace(job, layout=layouts))
+            for row in asserted_of(job):
+                assert not row.bad(known).any(), row.in_words
             seen += picked.size
     assert seen
 

@@ -1,49 +1,35 @@
 """What each framework asserts, read from ``assertions.csv``, and what a job breaks of it.
 
-A row is a condition of a framework's own source, with file and line: a formula over its argument names that is true
-where it refuses, with the words of its enumerations (``full``, ``alltoall`` …) as they stand there. Megatron-Bridge
-starts Megatron-Core, and Axolotl Accelerate: their rows name both.
+A row is a condition of a framework's own source, with file and line: a formula over a job's `facts` that is true where
+it refuses. Megatron-Bridge starts Megatron-Core, and Axolotl Accelerate: their rows name both.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.bill.formula import run
 from costmodel.describe.frameworks import FRAMEWORKS, launched_by
-from costmodel.interop.assertions import arguments as of
-from costmodel.interop.assertions.arguments import WORDS, Arguments
-from costmodel.interop.assertions.megatron_arguments import arguments as of_megatron
+from costmodel.interop.assertions.facts import Facts, facts
 from costmodel.interop.framework import FrameworkConfigError
 
 if TYPE_CHECKING:
     from costmodel.describe.jobs.job import Job
-
-_ARGUMENTS: Mapping[str, Callable[[Job], Arguments]] = {
-    "megatron": of_megatron,
-    "torchtitan": of.torchtitan,
-    "deepspeed": of.deepspeed,
-    "nemo": of_megatron,
-    "accelerate": of.trainers,
-    "axolotl": of.trainers,
-    "neuronx": of.neuronx,
-    "none": of.papers,
-}
 
 
 @dataclass(frozen=True)
 class Assertion:
     """A condition under which a framework does not start, or (`stops` empty) starts as something else than was planned.
 
-    `refused` is a formula over the framework's arguments, true where it refuses, `message` what is wrong, with arguments
-    in braces; `only` is ``own`` where only the framework's own release states it, a later release where only that does.
+    `refused` is a formula over facts, true where it refuses, `message` what is wrong, with facts in braces; `only` is
+    ``own`` where only the framework's own release states it, a later release where only that does.
     """
 
     code: str
@@ -54,13 +40,13 @@ class Assertion:
     message: str
     stops: str
 
-    def bad(self, arguments: Arguments) -> NDArray[np.bool_]:
+    def bad(self, known: Facts) -> NDArray[np.bool_]:
         """Return where the framework refuses."""
-        return np.asarray(run(self.refused, {**WORDS, **arguments})[-1], dtype=bool)
+        return np.asarray(run(self.refused, known)[-1], dtype=bool)
 
-    def sentence(self, arguments: Arguments) -> str:
+    def sentence(self, known: Facts) -> str:
         """Say what is wrong with one job, and where the framework says so."""
-        numbers = {name: f"{name} = {float(np.max(value)):g}" for name, value in arguments.items()}
+        numbers = {name: f"{name} = {float(np.max(value)):g}" for name, value in known.items()}
         return f"{self.message.format_map(numbers)} ({self.place}, {self.release})"
 
     @property
@@ -69,32 +55,25 @@ class Assertion:
         return f"{self.message.replace('{', '').replace('}', '')} ({self.place}, {self.release})"
 
 
-class Table(NamedTuple):
-    """What one framework asserts in order, and what gives its arguments of a job, on one layout or many."""
-
-    assertions: tuple[Assertion, ...]
-    arguments: Callable[[Job], Arguments]
-
-
-def _read() -> dict[str, Table]:
-    """Return the tables by framework; ``none`` stands for those whose code nobody outside reads."""
+def _read() -> dict[str, tuple[Assertion, ...]]:
+    """Return the assertions by framework; ``none`` stands for those whose code nobody outside reads."""
     text = (files("costmodel.interop.assertions") / "assertions.csv").read_text(encoding="utf-8")
-    rows: dict[str, list[Assertion]] = {name: [] for name in _ARGUMENTS}
+    rows: dict[str, list[Assertion]] = {}
     for row in csv.DictReader(text.splitlines()):
         for name in row.pop("frameworks").split():
-            rows[name].append(Assertion(f"{name} {row['place']}", **row))
-    return {name: Table(tuple(stated), _ARGUMENTS[name]) for name, stated in rows.items()}
+            rows.setdefault(name, []).append(Assertion(f"{name} {row['place']}", **row))
+    return {name: tuple(stated) for name, stated in rows.items()}
 
 
-TABLES: Mapping[str, Table] = _read()
+TABLES = _read()
 
 ASSERTIONS: Mapping[str, Assertion] = {
-    assertion.code: assertion for table in TABLES.values() for assertion in table.assertions
+    assertion.code: assertion for table in TABLES.values() for assertion in table
 }
 """Every assertion by the code that it is counted under."""
 
 
-def table_of(framework: str, job: Job) -> Table:
+def asserted(framework: str, job: Job) -> tuple[Assertion, ...]:
     """Return what a framework asserts in the release that a job's recipe names, or in its own.
 
     One whose assertions nobody has read yet is held to what the methods themselves need.
@@ -104,14 +83,13 @@ def table_of(framework: str, job: Job) -> Table:
         return known
     release = launched_by(framework, job.recipe.launches).release
     stated = ("", "own" if release == FRAMEWORKS[framework].release else release)
-    return Table(tuple(row for row in known.assertions if row.only in stated), known.arguments)
+    return tuple(row for row in known if row.only in stated)
 
 
 def broken(framework: str, job: Job) -> list[tuple[Assertion, str]]:
     """Return the assertions that a job of one layout breaks, each with what is wrong in words."""
-    table = table_of(framework, job)
-    arguments = table.arguments(job)
-    return [(row, row.sentence(arguments)) for row in table.assertions if row.bad(arguments).any()]
+    known = facts(job)
+    return [(row, row.sentence(known)) for row in asserted(framework, job) if row.bad(known).any()]
 
 
 def require_launchable(framework: str, job: Job) -> None:
