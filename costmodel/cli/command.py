@@ -189,6 +189,8 @@ def merged_job(given: Mapping[str, Any], file: str | None = None, *, several: bo
 
 def jobs_side_by_side(given: Mapping[str, Any], words: list[str] | None) -> dict[str, dict[str, Any]]:
     """Return the keywords of every job file or model on every machine among words, by the name of what tells it apart."""
+    from costmodel.describe.jobs.merge import with_own_prices
+
     files, machines = jobs_and_machines(words or ())
     flags = [(word, _with_words(given, fields)) for word, fields in (machines or {"": {}}).items()]
     found = {}
@@ -196,7 +198,7 @@ def jobs_side_by_side(given: Mapping[str, Any], words: list[str] | None) -> dict
         for word, one in flags:
             label = " ".join([name] * (len(files) > 1) + [word] * (len(flags) > 1))
             found[label] = merged_job(one, file)
-    return found
+    return dict(zip(found, with_own_prices([*found.values()]), strict=True))
 
 
 def priced(given: Mapping[str, Any]) -> Estimate:

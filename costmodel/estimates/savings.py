@@ -195,9 +195,11 @@ def _more_chunks(job: Job) -> Iterator[Change]:
     places = job.model.num_layers + int(memory.embedding_as_layer) + int(memory.head_as_layer)
     on_a_stage = np.ceil(places / float(layout.pp))
     now, code = float(layout.vp), schedule_code("interleaved")
+    # Beside a job's own 1f1b more virtual stages alone are refused.
+    also = "" if int(layout.schedule) == code else " --schedule interleaved"
     for vp in divisors(on_a_stage, _MOST_CHUNKS):
         if vp not in (1.0, now):
-            yield layout_change(job, "--vp", f"{now:.0f}", f"{vp:.0f}", vp=vp, schedule=code)
+            yield layout_change(job, "--vp", f"{now:.0f}", f"{vp:.0f}{also}", vp=vp, schedule=code)
 
 
 def _balanced(job: Job) -> Iterator[Change]:

@@ -254,9 +254,9 @@ def _routing(est: PricedJob) -> Iterator[str]:
         return
     if not moe.moe_loads and moe.moe_imbalance == 1.0:
         more = _step_s(est, moe_imbalance=UNEVEN) / float(est.step_time_s) - 1.0
-        how = "perfectly balanced" if moe.moe_balance == "balanced" else "random, so even over time"
+        how = "perfectly balanced" if moe.moe_balance == "balanced" else "random, even over time"
         yield (
-            f"the routing of tokens to experts is assumed {how}; measured loads are often less even: "
+            f"routing of tokens to experts is assumed {how}: "
             f"--set moe_imbalance={UNEVEN} (the busiest rank gets {UNEVEN - 1.0:.0%} more) adds {more:.1%} to the step"
         )
     if load <= 1.0:

@@ -26,7 +26,7 @@ from costmodel.describe.jobs.fields import (
 )
 from costmodel.describe.jobs.job import BALANCED, DEFAULT_RECIPE, EVEN, Job, default_recipe, make_job
 from costmodel.describe.jobs.layout_text import plain_value, value_text
-from costmodel.describe.jobs.merge import merge_jobs, names_no_degree, unnamed, usual_batch
+from costmodel.describe.jobs.merge import merge_jobs, names_no_degree, unnamed, usual_batch, with_own_prices
 from costmodel.describe.jobs.reading import keywords, read, read_codes, read_several, require_complete
 from costmodel.describe.recipe import Recipe, load_recipe
 from costmodel.interop.answer import JobFile
@@ -104,8 +104,10 @@ def _own_job(below: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Job 
     merged = merge_jobs(below, above)
     if "gpus" in above:
         merged.pop("dp", None)
+    clusters = read_several("cluster", options["cluster"]) if "cluster" in options else []
     try:
-        return make_job(**merged), ""
+        own, *_ = with_own_prices([merged, *({**merged, "cluster": cluster} for cluster in clusters)])
+        return make_job(**own), ""
     except CostModelError as error:
         return None, str(error)
 

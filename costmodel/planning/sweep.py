@@ -27,6 +27,7 @@ from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.describe.jobs.fields import FIELD, FIELDS, LAYOUT_FIELDS, SWEEP_FIELDS, names, shows
 from costmodel.describe.jobs.job import DEFAULT_CLUSTER, default_recipe
+from costmodel.describe.jobs.merge import with_own_prices
 from costmodel.describe.jobs.reading import keywords, read, require_complete
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.frame import wide_columns
@@ -151,7 +152,8 @@ def points_of(grid: Mapping[str, Any], *, who: str = "sweep") -> list[dict[str, 
             raise LayoutError(f"{who}: {name} has no value")
     require_complete(fields, who=who)
     rest = {name: value for name, value in fields.items() if name not in axes}
-    return [{**rest, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
+    points = [{**rest, **dict(zip(axes, values, strict=True))} for values in product(*axes.values())]
+    return with_own_prices(points)
 
 
 def _is_list(name: str, value: Any) -> bool:

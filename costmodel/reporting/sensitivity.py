@@ -28,7 +28,7 @@ def sensitivity_grids(found: Sensitivity, *, every_one: bool = False, top: int =
     note = (
         f"Elasticity: percent of step time per percent of the number. "
         f"Rates {rates:+.3f}, latencies {latencies:+.3f}; rates less latencies {rates - latencies:+.3f} "
-        f"(-1 where no algorithm switches and SMs limit no norm).{_left_out(left, 'move')}"
+        f"(-1 where no algorithm switches).{_left_out(left, 'move')}"
     )
     grid = _by(table_of("numbers", numbers, {"Now >": _value}, note=note), by)
     switches, left = _chosen(
@@ -39,9 +39,13 @@ def sensitivity_grids(found: Sensitivity, *, every_one: bool = False, top: int =
     )
     marked = f"{MARK} changes numerics: another model comes out."
     note = "Fastest first." + (marked if any(effect.name in NUMERIC for effect in switches) else "")
-    named = {"Switch": lambda effect: effect.name + (MARK if effect.name in NUMERIC else "")}
+
+    def name(effect: Effect) -> str:
+        unfit = "" if effect.fits or not found.estimate.fits else " (does not fit)"
+        return f"{effect.name}{unfit}{MARK if effect.name in NUMERIC else ''}"
+
     fastest_first = sorted(switches, key=lambda effect: effect.more)
-    return [grid, table_of("switches", fastest_first, named, note=note + _left_out(left, "save"))]
+    return [grid, table_of("switches", fastest_first, {"Switch": name}, note=note + _left_out(left, "save"))]
 
 
 def _by(grid: Grid, by: str) -> Grid:
@@ -98,8 +102,7 @@ def sensitivity_summary(found: Sensitivity) -> Summary:
     """Return the numbers that move the step most, and the switches that save most and train the same model."""
     numbers = [effect for effect in found.effects if effect.kind != "switch"]
     numbers = sorted(numbers, key=lambda effect: -effect.reach)[:LINES]
-    switches = [effect for effect in found.effects if effect.kind == "switch" and effect.name not in NUMERIC]
-    worth = [effect for effect in switches if effect.more < 0 or effect.memory_more < 0]
+    worth = [effect for effect in found.switches if effect.more < 0 or effect.memory_more < 0]
     # By what they save of the step, and those that leave it as it is by what they save of the memory.
     worth.sort(key=lambda effect: effect.more if effect.more < -0.0005 else 1.0 + effect.memory_more)
     remarks = sensitivity_remarks(found)

@@ -11,7 +11,7 @@ from costmodel.base.units import format_bytes, format_seconds
 from costmodel.describe.hardware.changed import changed_text
 from costmodel.describe.hardware.cluster import Accelerator
 from costmodel.describe.jobs.layout_text import layout_text
-from costmodel.estimates.estimate import PLANNED, Estimate
+from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.frame import line_records
 from costmodel.reporting.cells import say
 from costmodel.reporting.tables import breakdown_text, hidden_text, range_text, spent_text
@@ -114,21 +114,21 @@ def estimate_summary(est: Estimate) -> Summary | None:
     below = {"time": breakdown_text(est), "network": hidden_text(est), "tokens": spent_text(est)}
     layout, setting = job_rows(est)
     rows = [
-        layout,
+        ("planned", layout[1]) if est.is_planned else layout,
         *([("set", f"{est.chosen}*")] if est.chosen else []),
         setting,
         ("range", range_text(est)),
         *((name, text) for name, text in below.items() if text),
     ]
-    step_s, shown = float(est.step_time_s), LINES - 3 * bool(est.chosen)
+    step_s = float(est.step_time_s)
     lines = [
         [name, format_seconds(spent), f"{spent / step_s:.1%}", holder, format_bytes(memory)]
         for (name, spent), (holder, memory) in zip(
-            largest_time(est)[:shown], largest_memory(est)[:shown], strict=False
+            largest_time(est)[:LINES], largest_memory(est)[:LINES], strict=False
         )
     ]
     titles = columns("Largest lines of time", "Exposed >", "Share >", "Of memory", "Size >")
     return Summary(
         [Grid(answer_text(est), columns("", ""), rows), Grid("", titles, lines)],
-        [*([PLANNED] if est.is_planned else []), *first_warning(est.warnings)],
+        first_warning(est.warnings),
     )

@@ -52,12 +52,6 @@ DataPart = Literal["dense", "expert"]
 """Parameters that share a group of ranks: experts have one of their own."""
 DATA_PARTS: tuple[DataPart, ...] = get_args(DataPart)
 
-# Elements a second that an SM converts in PyTorch's kernels without vector loads, by published timings of large casts:
-# pytorch/pytorch pull request 195542 (A100, bf16 to fp32, 67 M in 362 us), 137053 (H100 PCIe, fp32 to fp16 before it,
-# 2,147 M in 9.11 ms) and PaddlePaddle/Paddle 76988 (torch beside it, bf16 to fp32, 1,074 M in 2.77 ms; the GPU is not
-# named, its vector kernels reach 7.0 TB/s: 148 SMs taken).
-SCALAR_PER_SM = {"ampere": 1.71e9, "hopper": 2.07e9, "blackwell": 2.61e9}
-"""By generation; kernels of others are priced by their bytes alone."""
 OVERLAPPED_AXES: tuple[Axis, ...] = ("tp", "cp", "ep", "dp")
 """Axes whose messages overlap with compute, within a window."""
 
@@ -264,9 +258,9 @@ class PlacedJob(Job):
         waves: float = 1.0,
     ) -> Quantity:
         """Time of memory-bound kernels; see `roofline.memory_time`. [s]"""
-        per_sm, rate = SCALAR_PER_SM.get(self.accelerator.generation), None
-        if scalar is not None and per_sm is not None:
-            rate = ScalarRate(scalar.size_bytes, scalar.elements, self.accelerator.num_sms * per_sm)
+        per_s, rate = self.accelerator.scalar_elements_per_s, None
+        if scalar is not None and per_s:
+            rate = ScalarRate(scalar.size_bytes, scalar.elements, per_s)
         made = memory_time(
             moved_bytes,
             constants=self.kernels.memory,

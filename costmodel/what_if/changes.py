@@ -61,6 +61,9 @@ def hardware_changes(job: Job, factor: float) -> list[Change]:
     ):
         value = float(getattr(accelerator, field))
         number(name, "rate", value, "B/s", with_accelerator(**{field: value * factor}))
+    if scalar := accelerator.scalar_elements_per_s:
+        made = with_accelerator(scalar_per_sm=scalar / accelerator.num_sms * factor)
+        number("SM scalar rate", "rate", scalar, "element/s", made)
     if accelerator.kernels is not None:
         for name, kernels, value in _kernel_latencies(accelerator.kernels, factor):
             number(name, "latency", value, "s", with_accelerator(kernels=kernels))

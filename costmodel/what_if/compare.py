@@ -23,7 +23,7 @@ from costmodel.base.words import common_device
 from costmodel.bill.formula import names_of
 from costmodel.describe.jobs.fields import JOB_FIELDS, canonical, names, shows
 from costmodel.describe.jobs.layout_text import layout_text
-from costmodel.describe.jobs.merge import merge_jobs
+from costmodel.describe.jobs.merge import merge_jobs, with_own_prices
 from costmodel.describe.jobs.reading import keywords, read
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.estimate import Estimate, require_estimate
@@ -388,7 +388,8 @@ def vary(values: Sequence[str], **job: Any) -> dict[str, Estimate]:
     ['tp=2 dp_overlap=none', 'tp=4 dp_overlap=none']
     """
     base = keywords(job, JOB_FIELDS, who="vary")
-    return {label: estimate(**fields) for label, fields in varied_jobs(base, values)}
+    labels, jobs = zip(*varied_jobs(base, values), strict=True)
+    return {label: estimate(**job) for label, job in zip(labels, with_own_prices(jobs), strict=True)}
 
 
 def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:

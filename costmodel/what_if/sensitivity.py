@@ -43,6 +43,7 @@ class Effect(NamedTuple):
     less: float  # Relative change of step time with 10 % less of a number, or the other value of a switch
     more: float
     memory_more: float
+    fits: bool  # With more of a number, or the other value of a switch
     removed: str  # The lines that shrink and grow most when things get faster
     created: str
 
@@ -68,10 +69,15 @@ class Sensitivity(Answer):
         return math.fsum(effect.elasticity for effect in self.effects if effect.kind == kind)
 
     @property
+    def switches(self) -> list[Effect]:
+        """The switches that leave the numerics as they are, and with which a job that fits still does."""
+        fitting = [one for one in self.effects if one.fits or not self.estimate.fits]
+        return [one for one in fitting if one.kind == "switch" and one.name not in NUMERIC]
+
+    @property
     def best_switch(self) -> Effect | None:
-        """The switch that saves most time and leaves the numerics as they are; None where none saves a thousandth."""
-        switches = [one for one in self.effects if one.kind == "switch" and one.name not in NUMERIC]
-        best = min(switches, key=lambda one: one.more, default=None)
+        """The one of `switches` that saves most time; None where none saves a thousandth."""
+        best = min(self.switches, key=lambda one: one.more, default=None)
         return best if best is not None and best.more < -0.001 else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -193,6 +199,7 @@ def _effect(
         less=time[0] / time[1] - 1.0,
         more=time[2] / time[1] - 1.0,
         memory_more=memory[2] / memory[1] - 1.0,
+        fits=bool(above.fits),
         removed=falls if moved[falls] < -least else "",
         created=rises if moved[rises] > least else "",
     )

@@ -7,7 +7,7 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.reporting.comparison import compare_remarks
-from costmodel.what_if.compare import compare, varied_jobs
+from costmodel.what_if.compare import compare, varied_jobs, vary
 from costmodel.whole_run.run import step_power_w
 
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
@@ -157,3 +157,12 @@ def test_whole_runs_have_the_spread_of_an_estimate():
         assert one.energy_kwh == pytest.approx(one.days * 24 * 64 * watts / 1e3)
     assert "nothing lost to failures" in comparison.grids()[0].note
     assert compare(small(), small(tp=4)).grids()[0].note == ""
+
+
+def test_each_cluster_has_its_own_price():
+    prices = {"dgx-h100-ndr": 2.0, "b200": 4.0}
+    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 16, "seq_len": 4096, "tp": 2}
+    found = vary(["cluster=h100,b200"], **job, price_usd_per_gpu_hour=prices)
+    assert [est.job.cluster.price_usd_per_gpu_hour for est in found.values()] == [2.0, 4.0]
+    with pytest.raises(CostModelError, match="hgx-b200-ndr is not used here"):
+        vary(["tp=2,4"], **job, price_usd_per_gpu_hour=prices)

@@ -29,11 +29,7 @@ SMALL = {
 }
 JOBS = {
     "405b": LLAMA3_405B,
-    # What an SM loads element by element is a constant of its generation, no number of a profile.
-    "deepseek": {
-        **DEEPSEEK_V3,
-        "switches": {**DEEPSEEK_V3.get("switches", {}), "router_fusion": True, "rope_by_element": False},
-    },
+    "deepseek": DEEPSEEK_V3,
     "fsdp": FSDP_8B,
     "tensor and pipeline": {**PLAIN, "tp": 4, "pp": 4, "recompute": "full"},
     "latencies": SMALL,
@@ -61,9 +57,8 @@ def numbers_only(job, change=0.01):
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_twice_the_rates_and_half_the_latencies_take_half_the_time(name, monkeypatch):
-    """All knobs together are complete but for what SMs take for norms, and two unprofiled constants."""
-    monkeypatch.setattr("costmodel.step.placed_job.SCALAR_PER_SM", {})
+def test_twice_the_rates_and_half_the_latencies_take_half_the_time(name):
+    """All knobs together are complete but for two unprofiled constants."""
     job = make_job(**JOBS[name])
     before = float(estimate_job(job).step_time_s)
     after = float(estimate_job(scaled(scaled(job, "rate", 2.0), "latency", 0.5)).step_time_s)
@@ -184,8 +179,7 @@ def test_effects_are_differences_of_estimates():
 def test_tables_and_records():
     found = cm.sensitivity(cm.estimate(**JOBS["tensor and pipeline"]))
     numbers, turned = found.grids()
-    # What norms take that SMs limit follows none of the rates.
-    assert "rates less latencies -0.9" in numbers.note
+    assert "rates less latencies -1.0" in numbers.note
     changes = [float(row[3].rstrip("%")) for row in turned.rows]
     assert changes == sorted(changes)
     record = found.to_dict()
@@ -251,3 +245,16 @@ def test_what_the_framework_refuses_is_no_advice():
     assert "cuda_graphs" not in {one.name for one in experts.effects}
     dense = cm.sensitivity(cm.estimate(model="llama3-8b", layout="tp2", **job))
     assert "cuda_graphs" in {one.name for one in dense.effects}
+
+
+def test_what_does_not_fit_is_no_advice():
+    """Without gathering again a job that fits takes half as much again of the memory, and saves time."""
+    job = {**PLAIN, "model": "llama3-70b", "gpus": 256, "tp": 4, "pp": 4, "global_batch": 512}
+    found = cm.sensitivity(cm.estimate(**job))
+    assert found.estimate.fits
+    (kept,) = (one for one in found.effects if (one.name, one.after) == ("sp_regathers", "false"))
+    assert (kept.fits, kept.more < 0, kept in found.switches) == (False, True, False)
+    assert not cm.estimate(**job, switches={"sp_regathers": False}).fits
+    turned = found.grids(every_one=True)[1]
+    assert "sp_regathers (does not fit)" in [row[0] for row in turned.rows]
+    assert "sp_regathers" not in [row[0] for row in found.brief().grids[1].rows]

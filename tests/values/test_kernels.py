@@ -9,6 +9,7 @@ from round_jobs import MOE, SMALL, cluster_file, each_us, near, price, product_u
 
 import costmodel as cm
 from costmodel.base.errors import RecipeError
+from costmodel.describe.hardware.cluster import SCALAR_PER_SM
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.describe.hardware.kernels import AttentionPassBlock, MatmulBlock
 from costmodel.physics.kernels.roofline import (
@@ -22,7 +23,6 @@ from costmodel.physics.kernels.roofline import (
     memory_time,
 )
 from costmodel.step.anatomy.operator_parts import NORM_COMPILED, NORM_FUSED, SWIGLU_FUSED
-from costmodel.step.placed_job import SCALAR_PER_SM
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 

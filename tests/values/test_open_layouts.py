@@ -7,6 +7,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.cli import main
+from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.merge import names_no_degree
 from costmodel.planning.entry import Alternative, alternative
 
@@ -36,9 +37,11 @@ def test_an_open_estimate_that_does_not_fit_is_the_planners_best(capsys):
     assert chosen
     assert est.chosen.startswith(chosen)
     assert main(["estimate", *FLAGS]) == 0
-    assert f"set {est.chosen}*" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"set {est.chosen}*" in shown
+    assert f"planned {layout_text(est.job.layout)}*" in shown
     assert alone.chosen == ""
-    for command in ("estimate", "explain", "sensitivity"):
+    for command in ("estimate --details", "explain", "sensitivity"):
         assert main([*command.split(), *FLAGS]) == 0
         out, err = capsys.readouterr()
         assert "Layout: the planner's best" in out + err, command
@@ -60,7 +63,7 @@ def test_arrays_are_not_quietly_replicas_where_one_job_would_be_planned():
 
 def test_replicas_that_do_not_divide_the_batch_are_planned_too(capsys):
     assert main(["estimate", "-m", "llama3-8b", "-n", "128", "--global-batch", "64", "--seq-len", "8k"]) == 0
-    assert "Layout: the planner's best" in capsys.readouterr().out
+    assert " planned " in " ".join(capsys.readouterr().out.split())
     wrong = "estimate -m llama3-8b -n 128 --tp 1 --global-batch 64 --seq-len 8k"
     assert main(wrong.split()) == 2
     assert "does not divide global_batch = 64" in capsys.readouterr().err

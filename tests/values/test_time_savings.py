@@ -16,7 +16,12 @@ LLAMA = {
     "global_batch": 2048,
 }
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 128, "seq_len": 8192, "recompute": "full"}
-KEYS = {"--vp": "vp", "--pipeline-layout": "pipeline_layout", "--axis-order": "axis_order"}
+KEYS = {
+    "--vp": "vp",
+    "--schedule": "schedule",
+    "--pipeline-layout": "pipeline_layout",
+    "--axis-order": "axis_order",
+}
 
 
 def repriced(asked, flags):
@@ -30,7 +35,7 @@ def repriced(asked, flags):
     "asked",
     [
         {**LLAMA, "tp": 8, "pp": 16},
-        {**SMALL, "pp": 8},
+        {**SMALL, "pp": 8, "schedule": "1f1b"},
         {**SMALL, "pp": 4, "tp": 2, "vp": 2},
         {**SMALL, "model": "qwen3-30b-a3b", "pp": 4, "ep": 4, "tp": 4},
     ],
@@ -56,7 +61,7 @@ def test_the_best_number_of_virtual_stages_is_named():
     asked = {**LLAMA, "tp": 8, "pp": 16, "recipe": "llama3"}
     (first, *_) = time_savings(cm.estimate(**asked).job)
     times = {vp: float(cm.estimate(**asked, vp=vp).step_time_s) for vp in (2, 4, 8)}
-    assert str(first.change) == f"--vp {min(times, key=times.get)}"
+    assert str(first.change) == f"--vp {min(times, key=times.get)} --schedule interleaved"
     assert first.step_time_s == pytest.approx(min(times.values()), rel=1e-12)
 
 
@@ -88,7 +93,7 @@ def test_the_stage_with_the_head_gets_fewer_layers():
 
 def test_what_does_not_fit_is_said():
     est = cm.estimate(**LLAMA, tp=8, pp=16)
-    (said,) = (one for one in est.warnings if re.match(r"--vp 4 saves \d+\.\d%", one))
+    (said,) = (one for one in est.warnings if re.match(r"--vp 4 --schedule interleaved saves \d+\.\d%", one))
     assert said.endswith("does not fit)")
 
 

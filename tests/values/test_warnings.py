@@ -36,7 +36,7 @@ def test_changes_of_the_pipeline_that_save_time():
     after = cm.estimate(**LLAMA, layout="pp8 tp2", recompute="full", vp=10, schedule="interleaved")
     saved = 1 - float(after.step_time_s / est.step_time_s)
     assert said == [
-        f"--vp 10 saves {saved:.1%} ({format_seconds(after.step_time_s, 3)} a step, "
+        f"--vp 10 --schedule interleaved saves {saved:.1%} ({format_seconds(after.step_time_s, 3)} a step, "
         f"{float(after.memory_bytes_per_gpu) / 2**30:.3g} GiB)"
     ]
 
@@ -126,18 +126,17 @@ def test_kernels_that_the_host_cannot_start_fast_enough():
 
 
 def test_routing_that_is_assumed_even():
-    est, said = told("the routing", **EXPERTS)
+    est, said = told("routing", **EXPERTS)
     uneven = cm.estimate(**EXPERTS, switches={"moe_imbalance": 1.2})
     more = float(uneven.step_time_s / est.step_time_s) - 1
     assert said == [
-        "the routing of tokens to experts is assumed random, so even over time; measured loads are often less even: "
+        "routing of tokens to experts is assumed random, even over time: "
         f"--set moe_imbalance=1.2 (the busiest rank gets 20% more) adds {more:.1%} to the step"
     ]
     assert (
-        "assumed perfectly balanced"
-        in told("the routing", **EXPERTS, switches={"moe_balance": "balanced"})[1][0]
+        "assumed perfectly balanced" in told("routing", **EXPERTS, switches={"moe_balance": "balanced"})[1][0]
     )
-    assert not told("the routing", **{**EXPERTS, "layout": "tp1 pp1"}, zero_stage=3, recompute="full")[1]
+    assert not told("routing", **{**EXPERTS, "layout": "tp1 pp1"}, zero_stage=3, recompute="full")[1]
 
 
 def test_routing_that_is_uneven():

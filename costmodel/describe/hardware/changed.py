@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import accumulate
+from math import log
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ _OF_DEVICE = {
 }
 """Numbers that are a field of the accelerator."""
 _MOST = 1e18
+_FURTHEST = {"tdp": 10.0, **dict.fromkeys(("peak", "hbm_bandwidth", "memory", "host_link"), 100.0)}
+"""Times the profile's number that are priced, and as small a part of it; links, of an internet line or a node's switch, 1000.
+
+The efficiency of kernels is that of the profile's; at a tenth of its power a board idles, and at ten times it any is at the
+burst clock.
+"""
 _FABRIC_RATES = ("copy_bandwidth_bytes_per_s", "ll_bandwidth_bytes_per_s")
 _INSIDE = ("pcie", "c2c")
 
@@ -66,6 +73,12 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
         size = _sized(found, name, value, unit) if isinstance(value, str) else value
         if isinstance(size, bool) or not isinstance(size, int | float) or not 0.0 < size <= _MOST:
             raise ProfileError(f"hw: {name}: expected a positive quantity in {unit}, got {shown(value)}")
+        now, most = _now(cluster, name), _FURTHEST.get(name, 1000.0)
+        if abs(log(size / now)) > log(most) + 1e-9:
+            raise ProfileError(
+                f"hw: {name}: expected {_text(now / most, unit)} to {_text(now * most, unit)}, {100.0 / most:g}% to "
+                f"{most:g} times the profile's {_text(now, unit)}, got {shown(value)}"
+            )
         found = _changed(found, name, float(size))
     return found
 
@@ -265,5 +278,7 @@ def _text(value: float | str, unit: str) -> str:
         return value
     if unit == "B":
         return f"{value / 2**30:.12g}GiB"
-    scale, prefix = next((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1.0, "")) if value >= s or s == 1.0)
+    scale, prefix = next(
+        (s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, "")) if value >= s or s == 1.0
+    )
     return f"{value / scale:.12g}{prefix}{unit}"

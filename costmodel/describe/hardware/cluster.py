@@ -81,6 +81,14 @@ class Software(Strict):
         return self
 
 
+# Elements a second that an SM converts in PyTorch's kernels without vector loads, by published timings of large casts:
+# pytorch/pytorch pull request 195542 (A100, bf16 to fp32, 67 M in 362 us), 137053 (H100 PCIe, fp32 to fp16 before it,
+# 2,147 M in 9.11 ms) and PaddlePaddle/Paddle 76988 (torch beside it, bf16 to fp32, 1,074 M in 2.77 ms; the GPU is not
+# named, its vector kernels reach 7.0 TB/s: 148 SMs taken).
+SCALAR_PER_SM = {"ampere": 1.71e9, "hopper": 2.07e9, "blackwell": 2.61e9}
+"""By generation; kernels of others are priced by their bytes alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
     """One GPU."""
@@ -121,6 +129,8 @@ class Accelerator:
     """Generation whose measured kernels these are where the profile inherits them; empty for its own."""
     announced: bool = False
     """Whether nobody can buy it yet, so that its numbers are what the vendor says it will have."""
+    scalar_per_sm: float | None = field(default=None, repr=False)
+    """In place of its generation's `SCALAR_PER_SM`. [1/s]"""
     sparse_cores: int = field(default=0, repr=False)
     """Cores beside those that multiply, to which a compiler can give collectives: SparseCores of a TPU. [-]"""
     called: str = DEVICE
@@ -130,6 +140,11 @@ class Accelerator:
     def is_gpu(self) -> bool:
         """Whether a host issues its kernels one by one; TPUs and Trainium run steps that are compiled whole."""
         return not self.software.compiled_steps
+
+    @property
+    def scalar_elements_per_s(self) -> float:
+        """Elements a second that its SMs convert without vector loads; 0 where nobody timed it. [1/s]"""
+        return self.num_sms * (self.scalar_per_sm or SCALAR_PER_SM.get(self.generation, 0.0))
 
     @property
     def has_own_stack(self) -> bool:

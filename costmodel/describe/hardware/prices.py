@@ -17,13 +17,19 @@ from costmodel.describe.hardware.hardware import load_cluster
 def with_price(
     cluster: Cluster, given: float | Mapping[str, float] | None, *, among: Iterable[str] = ()
 ) -> Cluster:
-    """Return a cluster at the price that the user gave, as it is where none was given for it. [USD/h]"""
+    """Return a cluster at the price that the user gave, as it is where none was given for it. [USD/h]
+
+    Prices by cluster are those of it and the ones `among` which it stands.
+    """
     usd = None if isinstance(given, Mapping) else given
     if isinstance(given, Mapping):
-        own = {cluster.name, *among}
-        usd = {name if name in own else _name_of(name): each for name, each in given.items()}.get(
-            cluster.name
-        )
+        own = {cluster.name: None, **dict.fromkeys(among)}
+        prices = {name if name in own else priced_name(name): each for name, each in given.items()}
+        if unused := [name for name in prices if name not in own]:
+            raise ProfileError(
+                f"price_usd_per_gpu_hour: {unused[0]} is not used here; expected {' or '.join(own)}, or one price for all"
+            )
+        usd = prices.get(cluster.name)
     if usd is None:
         return cluster
     mixed = None if cluster.mixed is None else cluster.mixed._replace(prices_usd_per_gpu_hour=NO_PRICES)
@@ -52,7 +58,7 @@ def mixed_note(cluster: Cluster) -> str:
     return f"{plural(mixed.nodes, 'node')} of {mixed.accelerator.name} at ${mixed.prices_usd_per_gpu_hour[1]:,.2f}"
 
 
-def _name_of(named: str) -> str:
+def priced_name(named: str) -> str:
     """Return the name of the cluster that an alias or a file means."""
     try:
         return load_cluster(named).name

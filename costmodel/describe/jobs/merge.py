@@ -6,7 +6,7 @@ one degree. Inside one place the text and a degree must agree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import lcm
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from costmodel.base.errors import CostModelError, DataError, LayoutError, near_h
 from costmodel.base.units import read_quantity
 from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.hardware.cluster import Cluster
+from costmodel.describe.hardware.prices import priced_name
 from costmodel.describe.jobs.fields import ANSWER_LENGTHS, DEGREES, JOB_FIELDS, RL_FIELDS
 from costmodel.describe.jobs.job import (
     cluster_of,
@@ -34,6 +35,7 @@ RL_SECTION = "rl"
 """Key of a job file whose values say what a step of reinforcement learning does."""
 MEASURED = "measured"
 """Key of a job file that says what a step took: read by ``calibrate runs``, none of the job's."""
+_PRICE = "price_usd_per_gpu_hour"
 _JOB_EXAMPLE = "model: llama3-405b"
 _MODEL_FILES = (".yaml", ".yml", ".json")
 _PROFILES = {
@@ -97,6 +99,18 @@ def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
     for given in (job.get("switches") or {} for job in (lower, upper)):
         switches |= given if isinstance(given, Mapping) else read("switches", given)
     return {**merged, "switches": switches} if switches else merged
+
+
+def with_own_prices(jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return jobs without the prices of clusters that others of them are on, where prices of several are given."""
+    found = [dict(job) for job in jobs]
+    several = [job for job in found if isinstance(read_given(job, _PRICE), Mapping)]
+    clusters = [cluster_of(job).name for job in several]
+    for job, own in zip(several, clusters, strict=True):
+        others = {*clusters} - {own}
+        prices = read_given(job, _PRICE).items()
+        job[_PRICE] = {name: usd for name, usd in prices if name == own or priced_name(name) not in others}
+    return found
 
 
 def with_stragglers(switches: Mapping[str, Any] | None, stragglers: bool | None) -> dict[str, Any] | None:

@@ -335,7 +335,7 @@ class Traffic(NamedTuple):
 # Kernels that reduce a row, or take a sigmoid and its slope, reach what SMs compute before they reach the memory's rate.
 # On an H200 a norm took 1.6 ps an element and 3.9 backward, SwiGLU 4.4 backward between products; linkedin/Liger-Kernel has
 # norms on A100 and H100, compiled ones too (tests/published/memory_kernels.csv): an element costs an SM about as much as
-# one of the conversions that `SCALAR_PER_SM` is of. How often, is fitted to these timings.
+# one of the conversions that `costmodel.describe.hardware.cluster.SCALAR_PER_SM` is of. How often, is fitted to these timings.
 NORM_FUSED = Traffic(4, 6, 1, 2, scalar_forward=(0.45, 4), scalar_backward=(1.1, 6))
 NORM_COMPILED = Traffic(4, 6, 1, 2, scalar_forward=(0.7, 4), scalar_backward=(2.5, 6))
 NORM_CHAIN = Traffic(36, 92, 7, 16)
