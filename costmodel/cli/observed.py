@@ -68,7 +68,6 @@ def fabric(
     collective: str,
     ranks: int,
     nodes: int,
-    in_place: bool,
     skip_bad: bool,
     max_error: float,
     plot: str,
@@ -89,7 +88,6 @@ def fabric(
     found = cm.calibrate.fabric(
         log,
         cluster=cluster or cm.DEFAULT_CLUSTER,
-        in_place=in_place,
         skip_bad_lines=skip_bad,
         max_error=max_error,
         profile_path=profiles,
@@ -203,10 +201,7 @@ def memory(target: Target, device: str, small: bool) -> None:
 
 
 @command(
-    """
-    torchrun --nproc-per-node 8 -m costmodel observed measure collectives --sizes 1KiB:4GiB --out sweep.log
-    costmodel observed measure collectives --local 2 --device cpu --sizes 1KiB:1MiB
-    """,
+    "torchrun --nproc-per-node 8 -m costmodel observed measure collectives --sizes 1KiB:4GiB --out sweep.log",
     group=measure,
     name="collectives",
     output=_FILES,
@@ -215,7 +210,6 @@ def collectives(
     target: Target,
     names: str,
     sizes: str,
-    local: int,
     device: str,
 ) -> None:
     """Time collectives over torch.distributed and print them as nccl-tests does."""
@@ -227,7 +221,6 @@ def collectives(
             names.split(","),
             low_bytes=span[0],
             high_bytes=span[-1],
-            local=local,
             device=device,
             progress=progress,
         )

@@ -240,7 +240,7 @@ def log_remarks(name: str, times: StepTimes) -> list[str]:
 
 
 def validation_grids(checked: Validation, *, worst: int = 0) -> list[Grid]:
-    """Return the summary tables: by class beside the noise floor, all rows, by the other groupings; memory; sweeps."""
+    """Return the summary tables: by class, all rows, by the other groupings; memory; sweeps."""
     first, *others = GROUPINGS
     left_out = "as shipped and with the run's family of sources left out of the fit"
     grids = [
@@ -248,9 +248,6 @@ def validation_grids(checked: Validation, *, worst: int = 0) -> list[Grid]:
         _summary_grid(f"Step time by {first}", checked.summary(first)),
         _summary_grid("Step time, all rows of quality A and B", checked.summary()),
     ]
-    floor = checked.noise_floor()
-    if len(floor):
-        grids.append(table_of("noise floor", floor.to_dict("records")))
     grids += [_summary_grid(f"Step time by {by}", checked.summary(by)) for by in others]
     memory = checked.summary(of="memory")
     if memory["runs"].sum():
@@ -263,8 +260,7 @@ def validation_grids(checked: Validation, *, worst: int = 0) -> list[Grid]:
     if len(sweeps):
         note = (
             f"Median Spearman {sweeps.spearman.median():.2f}; median regret {sweeps.regret.median():.1%}, "
-            f"p90 {sweeps.regret.quantile(0.9):.1%}; {checked.pair_order():.1%} of layout pairs measured 2 % or more apart "
-            "ordered right."
+            f"p90 {sweeps.regret.quantile(0.9):.1%}."
         )
         grids.append(table_of("sweeps", sweeps.to_dict("records"), note=note))
     if worst:

@@ -98,7 +98,6 @@ def fabric(
     logs: Sequence[str | Path] | Log,
     *,
     cluster: str = DEFAULT_CLUSTER,
-    in_place: bool = False,
     skip_bad_lines: bool = False,
     max_error: float = FABRIC_ERROR,
     profile_path: ProfilePath = None,
@@ -111,8 +110,6 @@ def fabric(
         What nccl-tests or rccl-tests printed: files, or what `read_logs` made of them.
     cluster : str
         Name or file of the profile to start from.
-    in_place : bool
-        Fit the in-place times instead.
     skip_bad_lines : bool
         Fit without lines that cannot be read.
     max_error : float
@@ -124,7 +121,7 @@ def fabric(
     log = logs if isinstance(logs, Log) else read_logs(logs)
     if log.problems and not skip_bad_lines:
         raise DataError(str(log.problems[0]))
-    runs = [sweep_run(sweep, machine, in_place=in_place) for sweep in log.sweeps]
+    runs = [sweep_run(sweep, machine) for sweep in log.sweeps]
     fit = fit_cluster(runs, machine, max_error=max_error)
     points = [
         {

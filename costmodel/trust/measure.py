@@ -67,7 +67,6 @@ def collectives(
     *,
     low_bytes: float = 2.0**10,
     high_bytes: float = 2.0**30,
-    local: int = 0,
     device: str = "cuda",
     progress: Progress | None = None,
 ) -> str:
@@ -79,8 +78,6 @@ def collectives(
         Which.
     low_bytes, high_bytes : float
         Smallest and largest full tensor, doubled from one to the next. [B]
-    local : int
-        Start this many ranks here, instead of torchrun. [-]
     device : str
         cuda, or cpu to try the path.
     progress : callable, optional
@@ -97,14 +94,6 @@ def collectives(
     for one in wanted:
         if one not in PROGRAMS.values():
             raise CostModelError(f"collectives: {one.replace('_', '-')} is not one that nccl-tests has")
-    if local:
-        if local < 2 or bench.under_torchrun():
-            raise CostModelError("local: expected two ranks or more, and no torchrun around it")
-        if chosen == "cuda" and local > torch.cuda.device_count():
-            raise CostModelError(
-                f"local: {local} ranks, but this machine has {torch.cuda.device_count()} GPUs"
-            )
-        return bench.run_local(local, wanted, low_bytes, high_bytes, chosen)
     if not bench.under_torchrun():
-        raise CostModelError("collectives: expected several ranks; start with torchrun or --local 2")
+        raise CostModelError("collectives: expected several ranks; start with torchrun")
     return bench.measure_collectives(wanted, low_bytes, high_bytes, chosen, progress=progress)

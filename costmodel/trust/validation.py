@@ -39,6 +39,7 @@ _BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "nvfp4": 4, "mxfp4": 4}
 
 _ONE_JOB = ("source", "model", "gpus", "global_batch")  # What layouts of one job share
 
+LEAST_LAYOUTS = 6  # Layouts of one job that are ranked
 LEAST_FAMILIES = 5  # Families of sources that a table needs for shares that leave one of them out
 
 RESULT_COLUMNS = (
@@ -217,9 +218,7 @@ class Validation(Answer):
                 "source": table(self.summary("source", of="memory")),
             },
             "out_of_memory": {key: _plain(value) for key, value in self.out_of_memory().items()},
-            "noise_floor": table(self.noise_floor()),
             "sweeps": table(self.sweeps()),
-            "pair_order": _plain(self.pair_order()),
             "skipped": self.skipped,
         }
 
@@ -260,25 +259,6 @@ class Validation(Answer):
         ]
         return _table("quality", groups, "time_error")
 
-    def noise_floor(self) -> pd.DataFrame:
-        """Return how far apart two releases of a framework measured one layout, in percent: dense, experts, all."""
-        families = self._timed.source.map(source_family)
-        runs = self._timed.assign(family=families, moe=self._timed.num_experts > 0)
-        apart: list[tuple[bool, float]] = []
-        for _, group in runs.groupby(["family", "model", "accelerator", "gpus", "precision", "layout"]):
-            times = group.groupby("source").measured_step_time_s.median().to_numpy()
-            i, j = np.triu_indices(len(times), 1)
-            gaps = 100.0 * np.abs(times[i] / times[j] - 1.0)
-            apart += [(bool(group.moe.iloc[0]), float(gap)) for gap in gaps]
-        frame = pd.DataFrame(apart, columns=["moe", "apart"])
-        parts = {"dense": frame[~frame.moe], "moe": frame[frame.moe], "all": frame} if len(frame) else {}
-        rows = [
-            (name, len(part), part.apart.median(), part.apart.quantile(0.9))
-            for name, part in parts.items()
-            if len(part)
-        ]
-        return pd.DataFrame(rows, columns=["pairs", "count", "median_%", "p90_%"])
-
     def out_of_memory(self) -> dict[str, float]:
         """Return how well `fits` tells runs that ran out of memory from runs that did not."""
         known = self.runs[self.runs.predicted_fits.notna()]
@@ -293,27 +273,16 @@ class Validation(Answer):
             "recall": hits / max(int(oom.sum()), 1),
         }
 
-    def sweeps(self, least: int = 6) -> pd.DataFrame:
-        """Return rank correlation and regret for every group of layouts of one job."""
+    def sweeps(self) -> pd.DataFrame:
+        """Return rank correlation and regret for every group of `LEAST_LAYOUTS` or more layouts of one job."""
         found = []
         for key, group in self._timed.groupby(list(_ONE_JOB)):
-            if len(group) >= least:
+            if len(group) >= LEAST_LAYOUTS:
                 measured, predicted = group.measured_step_time_s, group.predicted_step_time_s
                 regret = float(measured.iloc[int(predicted.argmin())]) / float(measured.min()) - 1.0
                 spearman = float(measured.rank().corr(predicted.rank()))
                 found.append((*key, len(group), spearman, regret))
         return pd.DataFrame(found, columns=[*_ONE_JOB, "layouts", "spearman", "regret"])
-
-    def pair_order(self, apart: float = 0.02) -> float:
-        """Return the share of layout pairs of one job, measured `apart` or more, that are ordered right."""
-        right = pairs = 0
-        for _, group in self._timed.groupby(list(_ONE_JOB)):
-            m, p = group.measured_step_time_s.to_numpy(), group.predicted_step_time_s.to_numpy()
-            i, j = np.triu_indices(len(group), 1)
-            clear = np.abs(m[i] - m[j]) >= apart * np.minimum(m[i], m[j])
-            pairs += int(clear.sum())
-            right += int((np.sign(m[i] - m[j]) == np.sign(p[i] - p[j]))[clear].sum())
-        return right / pairs if pairs else float("nan")
 
 
 def run_classes(runs: pd.DataFrame) -> pd.Series[str]:

@@ -2,6 +2,8 @@
 
 import builtins
 import importlib.util
+import subprocess
+import sys
 
 import pytest
 
@@ -56,19 +58,12 @@ def test_unknown_dtypes_and_collectives_are_refused(capsys):
 @needs_torch
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_local_ranks_measure_calibrate_and_estimate(ranks, tmp_path, capsys):
+def test_ranks_measure_calibrate_and_estimate(ranks, tmp_path, capsys):
     log, profile = tmp_path / "gloo.log", tmp_path / "gloo.yaml"
-    sweep = [
-        "--local",
-        str(ranks),
-        "--device",
-        "cpu",
-        "--sizes",
-        "1KiB:4MiB",
-        "--collectives",
-        "all-reduce,all-gather",
-    ]
-    assert main(["observed", "measure", "collectives", *sweep, "--out", str(log)]) == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    sweep = ["--device", "cpu", "--sizes", "1KiB:4MiB", "--collectives", "all-reduce,all-gather"]
+    command = ["-m", "costmodel", "observed", "measure", "collectives", *sweep, "--out", str(log)]
+    subprocess.run([*torchrun, *command], check=True, capture_output=True)
     read = read_log(log)
     assert not read.problems
     assert {(one.primitive, one.ranks, one.nodes) for one in read.sweeps} == {

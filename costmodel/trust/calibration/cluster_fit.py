@@ -67,7 +67,7 @@ class ClusterFit(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> FabricRun:
+def sweep_run(sweep: LogSweep, cluster: Cluster) -> FabricRun:
     """Return a sweep as a run on two levels of `cluster`."""
     place = f"{sweep.file}:{sweep.line}"
     _check_gpu(sweep, cluster)
@@ -86,19 +86,18 @@ def sweep_run(sweep: LogSweep, cluster: Cluster, *, in_place: bool = False) -> F
     network = None if inside == sweep.ranks else NETWORK
     if network and len(cluster.tiers) < 2:
         raise DataError(f"{place}: {nodes} nodes, but {cluster.name} has no network")
-    times = sweep.in_place_time_s if in_place else sweep.time_s
-    timed = np.isfinite(times)
+    timed = np.isfinite(sweep.time_s)
     if not timed.any():
-        raise DataError(f"{place}: no in-place times; leave out --in-place")
+        raise DataError(f"{place}: no out-of-place times")
     return FabricRun(
-        f"{sweep.name}{' in-place' if in_place else ''}",
+        sweep.name,
         sweep.primitive,
         Group(np.asarray(float(sweep.ranks)), (np.asarray(float(inside)), np.asarray(float(sweep.ranks)))),
         cluster.tiers[0].link,
         network,
         _forced(sweep, cluster.tiers[0], inside, several=network is not None),
         sweep.size_bytes[timed],
-        times[timed],
+        sweep.time_s[timed],
     )
 
 

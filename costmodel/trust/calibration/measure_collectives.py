@@ -1,17 +1,14 @@
 """Sweeps of collectives through torch.distributed, printed as nccl-tests prints them.
 
-Each rank times its own calls, a barrier before each; the slowest rank counts. Under torchrun the
-ranks are there already; `run_local` starts some on this machine.
+Each rank, started by torchrun, times its own calls, a barrier before each; the slowest rank counts.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -46,46 +43,23 @@ def sizes_of(low: float, high: float, ranks: int) -> list[int]:
     return sizes
 
 
-def run_local(ranks: int, primitives: Sequence[str], low: float, high: float, device: str) -> str:
-    """Start `ranks` processes on this machine, measure, and return the log."""
-    torch = import_torch()
-    with tempfile.TemporaryDirectory() as folder:
-        meeting, log = Path(folder) / "meeting", Path(folder) / "log"
-        arguments = (ranks, list(primitives), low, high, device, f"file://{meeting}", str(log))
-        torch.multiprocessing.spawn(_local_rank, args=arguments, nprocs=ranks, join=True)
-        return log.read_text(encoding="utf-8")
-
-
-def _local_rank(
-    rank: int, ranks: int, primitives: list[str], low: float, high: float, device: str, meeting: str, log: str
-) -> None:
-    """Do one rank's part of a local run."""
-    text = measure_collectives(
-        primitives, low, high, device, init={"init_method": meeting, "rank": rank, "world_size": ranks}
-    )
-    if rank == 0:
-        Path(log).write_text(text, encoding="utf-8")
-
-
 def measure_collectives(
     primitives: Sequence[str],
     low: float,
     high: float,
     device: str,
-    *,
-    init: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Measure collectives of all ranks of the process group; the log is rank 0's, empty elsewhere."""
     torch = import_torch()
     dist = torch.distributed
     if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", (init or {}).get("rank", 0))))
-    dist.init_process_group("nccl" if device == "cuda" else "gloo", **(init or {}))
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
     try:
         ranks = dist.get_world_size()
         if ranks < 2:
-            raise CostModelError("collectives: expected two ranks or more; start with torchrun or --local 2")
+            raise CostModelError("collectives: expected two ranks or more; start with torchrun")
         hosts: list[Any] = [None] * ranks
         name = str(torch.cuda.get_device_name()) if device == "cuda" else "CPU (gloo)"
         dist.all_gather_object(hosts, (os.getpid(), socket.gethostname(), name))
