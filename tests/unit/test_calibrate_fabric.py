@@ -228,7 +228,7 @@ def test_where_the_ranks_of_a_log_lie():
         ({"gpu": "AMD Instinct MI300X"}, "the log is of"),
         ({"ranks": 13}, "13 ranks on 2 nodes: expected as many on each"),
         ({"nodes": 1}, "12 ranks a node, but dgx-h100-ndr joins 8 GPUs"),
-        ({"time_s": np.nan * one}, "no in-place times"),
+        ({"time_s": np.nan * one}, "no out-of-place times"),
     ):
         with pytest.raises(DataError, match=f"x.log:3: {said}"):
             sweep_run(log._replace(**changed), H100)
