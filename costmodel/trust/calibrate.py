@@ -22,13 +22,24 @@ from costmodel.interop.nccl_tests import Log
 from costmodel.interop.nccl_tests import read_logs as read_nccl_logs
 from costmodel.trust.calibration.calibrated_files import accelerator_text, cluster_texts
 from costmodel.trust.calibration.cluster_fit import MAX_ERROR as FABRIC_ERROR
-from costmodel.trust.calibration.cluster_fit import ClusterFit, fit_cluster, price_run, sweep_run
+from costmodel.trust.calibration.cluster_fit import ClusterFit, fit_cluster, sweep_run
 from costmodel.trust.calibration.kernel_csv import read_timings
 from costmodel.trust.calibration.kernel_fits import MAX_ERROR as KERNEL_ERROR
 from costmodel.trust.calibration.kernel_fits import KernelResult, fit_kernels
 from costmodel.trust.own_runs import given_runs, read_runs
 from costmodel.trust.site_fit import RunsCalibration, fit_site
 from costmodel.trust.step_times import step_times as step_times
+
+_POINTS = {
+    **{name: name for name in ("run", "collective", "ranks", "nodes")},
+    **{
+        "size": "size_bytes",
+        "measured": "measured_time_s",
+        "fitted": "fitted_time_s",
+        "signed": "relative_error",
+    },
+}
+"""Columns of `ClusterFit.points`, as the record of a fit has them."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -123,22 +134,7 @@ def fabric(
         raise DataError(str(log.problems[0]))
     runs = [sweep_run(sweep, machine) for sweep in log.sweeps]
     fit = fit_cluster(runs, machine, max_error=max_error)
-    points = [
-        {
-            "run": run.name,
-            "collective": run.primitive,
-            "ranks": int(run.group.ranks),
-            "nodes": int(run.nodes),
-            "size_bytes": float(size),
-            "measured_time_s": float(measured),
-            "fitted_time_s": float(fitted),
-            "relative_error": float(fitted / measured - 1.0),
-        }
-        for run in fit.runs
-        for size, measured, fitted in zip(
-            run.size_bytes, run.time_s, price_run(run, machine.tiers, fit.tiers), strict=True
-        )
-    ]
+    points = fit.points[[*_POINTS]].rename(columns=_POINTS).to_dict("records")
     tiers = [
         {
             "tier": machine.tiers[index].name,

@@ -9,6 +9,7 @@ from bounded_fits import Bound, fit
 
 from costmodel.base.errors import CostModelError, DataError
 from costmodel.describe.hardware.hardware import load_link
+from costmodel.describe.hardware.kernels import FP8_ATTENTION
 from costmodel.describe.jobs.merge import MEMORY_KINDS
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
@@ -132,6 +133,12 @@ def test_what_is_wrong_with_a_csv(tmp_path):
             timings(tmp_path, text)
         assert str(refused.value).startswith(f"{tmp_path / 'own.csv'}: {sentence}"), text
     assert len(timings(tmp_path, "m,n,k,dtype,tflops\n1000,1000,1000,bf16,1019\n").matmul) == 1
+    # Attention in 8 bits may be faster than the 16-bit peak.
+    head = "batch,seq_len,heads,head_dim,op,kernel,tflops\n"
+    fast = timings(tmp_path, f"{head}1,1024,8,128,attention_fwd,{FP8_ATTENTION},1500\n")
+    assert [*fast.attention] == [FP8_ATTENTION]
+    with pytest.raises(DataError, match="1500 TFLOP/s, above the peak of 1000"):
+        timings(tmp_path, f"{head}1,1024,8,128,attention_fwd,flash3,1500\n")
 
 
 # --- memory, sources -------------------------------------------------------------------------------

@@ -180,10 +180,13 @@ def score(runs: Iterable[FabricRun], price: Callable[[FabricRun], Array]) -> pd.
     """Relative errors point by point: of our model, and of the plain ring."""
     frames = []
     for run in runs:
-        signed = price(run) / run.time_s - 1.0
+        fitted = price(run)
+        signed = fitted / run.time_s - 1.0
         plain = np.abs(plain_ring(run) / run.time_s - 1.0) if len(run.time_s) > 2 else np.nan
-        points = {"size": run.size_bytes, "error": np.abs(signed), "signed": signed, "plain": plain}
-        named = {"run": run.name, "nodes": run.nodes, "network": run.network or run.inner}
+        points = {"size": run.size_bytes, "measured": run.time_s, "fitted": fitted, "signed": signed}
+        points |= {"error": np.abs(signed), "plain": plain}
+        named = {"run": run.name, "collective": run.primitive, "ranks": int(run.group.ranks)}
+        named |= {"nodes": int(run.nodes), "network": run.network or run.inner}
         frames.append(pd.DataFrame({**named, **points}))
     return pd.concat(frames, ignore_index=True)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from costmodel.base.errors import DataError
-from costmodel.describe.hardware.kernels import PEAK_KEY
+from costmodel.describe.hardware.kernels import FP8_ATTENTION, PEAK_KEY
 from costmodel.trust.published_runs import read_table
 
 Rows = np.recarray[Any, Any]
@@ -170,8 +170,9 @@ def _attention(row: Mapping[str, str], peaks: Mapping[str, float]) -> tuple[str,
     v = _positive(row, "v_head_dim", _positive(row, "head_dim"))
     causal = _flag(row, "causal")
     flops = 2.0 * batch * heads * seq * seq * (0.5 if causal else 1.0) * (qk + v) * PASS_FLOPS[int(which)]
-    time_s = _time(row, flops, _peak(peaks, "bf16"))
+    kernel = row.get("kernel") or "flash2"
+    time_s = _time(row, flops, _peak(peaks, "fp8" if kernel == FP8_ATTENTION else "bf16"))
     kv_heads = _positive(row, "kv_heads", heads)
     window = _positive(row, "window") if row.get("window") else 0.0
     numbers = [batch, seq, heads, kv_heads, qk, v, causal, which, 0.0, window, time_s]
-    return row.get("kernel") or "flash2", numbers
+    return kernel, numbers

@@ -40,6 +40,11 @@ MOST = {
     "causal_fraction": 1.05,
 }
 """Largest values of constants that are shares. [-]"""
+FITTED = (
+    *("fixed_s", "peak_fraction", "memory_fraction", "wave_fraction", "epilogue_fraction", "ramp_k"),
+    *("split_k", "small_tile_fraction", "fixed_per_group_s", "sustained_loss", "sustained_flops"),
+)
+"""Constants of a product that rows may move."""
 PASSES = ("forward", "backward")
 
 
@@ -151,16 +156,7 @@ def fit_matmul(
     rows: Rows, start: MatmulConstants, price: Callable[[Rows, MatmulConstants], Array]
 ) -> MatmulConstants:
     """Fit products; what no row shows, such as a power limit in bursts, and what the profile lacks stay as they are."""
-    names: tuple[str, ...] = (
-        "fixed_s",
-        "peak_fraction",
-        "memory_fraction",
-        "wave_fraction",
-        "epilogue_fraction",
-        "ramp_k",
-    )
-    names += ("split_k", "small_tile_fraction", "fixed_per_group_s", "sustained_loss", "sustained_flops")
-    free = {name: float(getattr(start, name)) for name in names if getattr(start, name) > 0}
+    free = {name: float(getattr(start, name)) for name in FITTED if getattr(start, name) > 0}
     return _moved(rows, free, lambda values: start._replace(**values), price)
 
 
@@ -230,10 +226,11 @@ def _cases(timings: Timings, accelerator: Accelerator, kernels: KernelConstants)
 
         yield _Case(op, dtype, rows, known.get(dtype) or next(iter(known.values())), product, fit_matmul)
 
-    def attention(part: Rows, found: AttentionConstants) -> Array:
-        return predict_attention(part, accelerator, found)
-
     for kernel, rows in sorted(timings.attention.items()):
+
+        def attention(part: Rows, found: AttentionConstants, kernel: str = kernel) -> Array:
+            return predict_attention(part, accelerator, found, kernel)
+
         start = kernels.attention.get(kernel) or next(iter(kernels.attention.values()))
         yield _Case("attention", kernel, rows, start, attention, fit_attention)
     if timings.memory is not None:
