@@ -5,7 +5,6 @@ import json
 import pytest
 
 import costmodel as cm
-from costmodel.bill.formula import evaluate
 from costmodel.cli import main
 from costmodel.estimates import priced_job
 from costmodel.reporting import training_runs
@@ -48,47 +47,6 @@ def test_a_layout_that_may_well_not_fit_is_warned_of_with_the_flag(monkeypatch, 
         planned = price()
         planned.est.is_planned = True
         assert any("the planner's layout is only" in text for text in training_runs.run_remarks(planned))
-
-
-def test_days_are_steps_times_the_bill():
-    run = price()
-    assert run.days * 86400 == pytest.approx(run.steps * float(run.bill.step_time_s()), rel=1e-12)
-    by_hand = (
-        run.step_time_s
-        * float(run.losses.total.value)
-        / (1 - run.planned_fraction)
-        / (1 - run.shortage_fraction)
-    )
-    assert float(run.bill.step_time_s()) == pytest.approx(by_hand, rel=1e-12)
-    lost = sum(run.lost_gpu_hours().values())
-    assert lost == pytest.approx(run.gpu_hours * (1 - run.effective_training_time_ratio), rel=1e-9)
-    assert run.spare_gpu_hours > 0
-    assert run.dollars == pytest.approx(run.gpu_hours * 2.95)
-
-
-def test_compressed_gradients_take_more_steps():
-    """To the loss that the same tokens reach with whole gradients; in a plan as in a run."""
-    changes = {"zero_stage": 0, "switches": {"gradient_compression": "top-k"}}
-    more, less = (
-        price(**changes),
-        price(**{**changes, "switches": {**changes["switches"], "compression_steps": 1}}),
-    )
-    assert more.steps == pytest.approx(1.075 * less.steps)
-    assert more.days == pytest.approx(1.075 * less.days, rel=0.01)
-    job = {name: value for name, value in JOB.items() if name != "layout"}
-    planned = cm.plan(
-        **{**job, **changes, "gpus": 64, "tp": 8, "tokens": 1e12, "framework": "any"}, num_candidates=1
-    )
-    assert planned.to_frame().days[0] == pytest.approx(float(planned.best.days(1e12)))
-
-
-def test_formulas_of_the_loss_lines_give_their_values():
-    for line in price().bill.time_lines:
-        if line.axis == "resilience":
-            terms = {name: float(value) for name, value in line.terms.items()}
-            assert float(evaluate(line.formula, terms)) == pytest.approx(
-                float(line.exposed_each_s), rel=1e-12
-            ), line.name
 
 
 def test_command(capsys):

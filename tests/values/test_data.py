@@ -501,6 +501,11 @@ def test_gradients_in_sixteen_bits_on_the_wire():
             "dp.dense.compress": moved_us(2 * 6 * N),  # cast there and back
         }
     )
+    # What is in 16 bits already gains nothing.
+    narrow, same = ({"grad_reduce_dtype": "bf16", **more} for more in ({}, {"gradient_compression": "fp16"}))
+    assert each_us(price(zero_stage=0, switches=same, **TWO)) == each_us(
+        price(zero_stage=0, switches=narrow, **TWO)
+    )
 
 
 def test_quantised_gradients():

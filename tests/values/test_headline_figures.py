@@ -100,3 +100,6 @@ def test_gradients_that_learn_less_a_step_take_as_many_more_gpu_hours():
     hours = 1075 * float(est.step_time_s) * 16 / 3600
     assert float(est.gpu_hours(tokens)) == pytest.approx(hours, rel=1e-9)
     assert float(est.days(tokens)) == pytest.approx(hours / 16 / 24, rel=1e-9)
+    for method, given, steps in (("powersgd", 0, 1.0), ("top-k", 1, 1.0), ("powersgd", 1.2, 1.2)):
+        switches = {"gradient_compression": method, "compression_steps": given}
+        assert cm.estimate(**JOB, zero_stage=0, switches=switches).job.steps_factor == steps

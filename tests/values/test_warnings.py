@@ -164,6 +164,9 @@ def test_compressed_gradients():
     ]
     more = {"gradient_compression": "int4", "compression_steps": 1.02}
     assert "; 2.0% more are counted in days" in told("gradient_compression", **job, switches=more)[1][0]
+    fast = {"model": "gpt2-xl", "cluster": "dgx-h100-ndr", "gpus": 8, "layout": "tp1", "zero_stage": 0}
+    slower = told("gradient_compression", **fast, switches={"gradient_compression": "top-k"})[1]
+    assert slower[0].startswith("gradient_compression top-k saves no time: a step takes ")
 
 
 def test_layers_that_do_not_divide():

@@ -65,6 +65,10 @@ def test_a_run_of_failures_stops_and_spares():
     assert found.interruptions == near(0.1 / DAY * calendar * left)
     assert found.planned_stops == near(10 * calendar / DAY)
     assert found.gpu_hours == near(8 * calendar / 3600)
+    assert calendar == near(found.steps * found.step_time_s * float(found.losses.total.value) / left)
+    assert sum(found.lost_gpu_hours().values()) == near(
+        found.gpu_hours * (1 - found.effective_training_time_ratio)
+    )
     assert found.spare_gpu_hours == near(4 * calendar / 3600)
     assert found.dollars == near(2 * 12 * calendar / 3600)
 
