@@ -134,7 +134,7 @@ def fabric(
         raise DataError(str(log.problems[0]))
     runs = [sweep_run(sweep, machine) for sweep in log.sweeps]
     fit = fit_cluster(runs, machine, max_error=max_error)
-    points = fit.points[[*_POINTS]].rename(columns=_POINTS).to_dict("records")
+    points: list[Any] = fit.points[[*_POINTS]].rename(columns=_POINTS).to_dict("records")
     tiers = [
         {
             "tier": machine.tiers[index].name,

@@ -183,11 +183,10 @@ def score(runs: Iterable[FabricRun], price: Callable[[FabricRun], Array]) -> pd.
         fitted = price(run)
         signed = fitted / run.time_s - 1.0
         plain = np.abs(plain_ring(run) / run.time_s - 1.0) if len(run.time_s) > 2 else np.nan
-        points = {"size": run.size_bytes, "measured": run.time_s, "fitted": fitted, "signed": signed}
-        points |= {"error": np.abs(signed), "plain": plain}
-        named = {"run": run.name, "collective": run.primitive, "ranks": int(run.group.ranks)}
-        named |= {"nodes": int(run.nodes), "network": run.network or run.inner}
-        frames.append(pd.DataFrame({**named, **points}))
+        row: dict[str, Any] = {"run": run.name, "collective": run.primitive, "ranks": int(run.group.ranks)}
+        row |= {"nodes": int(run.nodes), "network": run.network or run.inner, "size": run.size_bytes}
+        row |= {"measured": run.time_s, "fitted": fitted, "signed": signed}
+        frames.append(pd.DataFrame({**row, "error": np.abs(signed), "plain": plain}))
     return pd.concat(frames, ignore_index=True)
 
 
