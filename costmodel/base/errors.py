@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from math import log10
 from reprlib import Repr
+from typing import Any
 
 
 class CostModelError(ValueError):
@@ -48,6 +49,9 @@ class NoLayoutError(LayoutError):
 
 class NothingFitsError(NoLayoutError):
     """No layout fits the memory there is: an answer, as is a job that does not fit."""
+
+    leanest: Any = None
+    """The estimate of the layout of least memory, where a plan has one."""
 
 
 class DataError(CostModelError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.base.errors import LayoutError, NoLayoutError
+from costmodel.base.errors import LayoutError, NoLayoutError, NothingFitsError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import plural
 from costmodel.describe.jobs.fields import DEGREES, FIELD, KNOBS, LAYOUT_FIELDS
@@ -17,12 +17,11 @@ from costmodel.describe.jobs.layout import make_layout, parse_layout
 from costmodel.describe.jobs.layout_text import difference_text, layout_text, value_text
 from costmodel.describe.jobs.reading import keywords, read, read_codes
 from costmodel.describe.odds import RISK
-from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.warnings import accumulation
 from costmodel.interop.assertions.facts import facts
 from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.physics.pipeline.chunks import chunks_text
-from costmodel.planning.best import Columns
 from costmodel.planning.found import SearchResult
 from costmodel.planning.no_layout import (
     dividing_batch,
@@ -31,12 +30,11 @@ from costmodel.planning.no_layout import (
     has_slices,
     job_with,
     lacking_factor,
-    leanest_of,
     needed,
     reason_of,
 )
 from costmodel.planning.preference import TIE_SHARE
-from costmodel.planning.search import Question, layout_of, space_of
+from costmodel.planning.search import Question, space_of
 from costmodel.step.price import chunks_of
 from costmodel.step.unlike_nodes import has_whole_replicas
 
@@ -353,29 +351,25 @@ def why_not(plan: SearchResult, layout: str | Mapping[str, Any], job: int = 0) -
     if dp is not None and product * dp != gpus:
         return f"impossible: tp·cp·pp·dp = {product * dp:.0f}, but there are {gpus:.0f} GPUs"
     narrowed = replace(question, jobs=(job_of_row,), knob_values=knob_values, tp_in_domain=False)
-    limitless = replace(narrowed, max_memory_bytes=np.inf, headroom=0.0)
     roomy = replace(job_of_row.cluster.accelerator, memory_bytes=np.inf)
+    limitless = (replace(job_of_row, cluster=replace(job_of_row.cluster, accelerator=roomy)),)
     try:
         plan.search(
-            replace(
-                limitless, jobs=(replace(job_of_row, cluster=replace(job_of_row.cluster, accelerator=roomy)),)
-            ),
-            num_candidates=1,
+            replace(narrowed, max_memory_bytes=np.inf, headroom=0.0, jobs=limitless), num_candidates=1
         )
     except NoLayoutError:
         return f"impossible: {_broken_rule(question, knob_values, job_of_row)}"
     try:
         found = plan.search(narrowed)
-    except NoLayoutError:
-        return _too_large(question, job_of_row, leanest_of(limitless))
+    except NothingFitsError as error:
+        return _too_large(question, error.leanest)
     if layout_text(found.best.job.layout) == layout_text(plan.best.job.layout):
         return _it_is(plan)
     return _slower(plan, found.best, found.pick_score, question, plan.rank_of(found.pick_score))
 
 
-def _too_large(question: Question, job: Job, leanest: Columns) -> str:
+def _too_large(question: Question, est: Estimate) -> str:
     """Say that the leanest form of a layout exceeds GPU or host, or fits less surely than was asked for."""
-    est = estimate_job(replace(job, layout=layout_of(leanest, 0)))
     need_bytes, device = float(est.memory_bytes_per_gpu), est.memory_capacity_bytes
     needs = f"its leanest form ({layout_text(est.job.layout)}) needs {needed(est)}"
     if not est.fits:

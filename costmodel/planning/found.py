@@ -185,9 +185,9 @@ class SearchResult:
                 question, num_candidates, progress, own.score if own is not None and own.runs else np.inf
             )
             tuned.price_spaces()
+            tuned.tune()
             if tuned.tally.candidates is None:
                 raise cls._no_layout_error(request, tuned)
-            tuned.tune()
             tuned.rejected["does_not_fit"] = tuned.tally.num_priced - tuned.tally.num_fit
             return cls(request, tuned, own)
 
@@ -197,12 +197,14 @@ class SearchResult:
         question = request.question
         if tuned.tally.leanest is None:
             return NoLayoutError(nothing_divides(question, tuned.rejected))
-        least, row = tuned.tally.leanest
-        row = {**row, "job": np.asarray([float(tuned.variants[int(row["job"][0])].origin)])}
+        one, layout = tuned.variants[int(tuned.tally.leanest["job"][0])], layout_of(tuned.tally.leanest, 0)
+        leanest = estimate_job(replace(one.job, layout=layout))
         # The inner search needs its pick only.
-        return NothingFitsError(
-            nothing_fits(question, least, row, lambda other: cls.search(other).best, request.assumed)
+        error = NothingFitsError(
+            nothing_fits(question, one, leanest, lambda other: cls.search(other).best, request.assumed)
         )
+        error.leanest = leanest
+        return error
 
     def _rank_by_quantile(self, share: float) -> None:
         """Order kept layouts by the step time that each does not exceed with a probability of `share`.

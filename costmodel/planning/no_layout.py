@@ -23,9 +23,9 @@ from costmodel.describe.jobs.layout_text import layout_text, value_text
 from costmodel.describe.jobs.merge import usual_batch
 from costmodel.describe.optimizers import optimizer
 from costmodel.describe.recipe import switch_text
-from costmodel.estimates.estimate import Estimate, estimate_job
+from costmodel.estimates.estimate import Estimate
 from costmodel.planning.best import Columns
-from costmodel.planning.search import Question, Tally, layout_of, priced_parts, space_of
+from costmodel.planning.search import JobVariant, Question, Tally, priced_parts, space_of
 from costmodel.planning.space import REASONS, Slab
 
 _MOST_GPU_DOUBLINGS = 6
@@ -50,31 +50,30 @@ Answered = Callable[[Question], Estimate]
 
 
 def nothing_fits(
-    question: Question, least: float, row: Columns, answered: Answered, assumed: Collection[str]
+    question: Question, of: JobVariant, leanest: Estimate, answered: Answered, assumed: Collection[str]
 ) -> str:
     """Say by how much the leanest layout is too large, and what would make room, at the step time that a plan finds then.
 
-    `assumed` are fields that nobody named: a batch among them follows the number of GPUs, as does a file's of each GPU.
+    `of` is the variant that the leanest is of. `assumed` are fields that nobody named: a batch among them follows the number
+    of GPUs, as does a file's of each GPU.
     """
-    job = question.jobs[int(row["job"][0])]
+    job, least = question.jobs[of.origin], float(leanest.memory_bytes_per_gpu)
     limit, device = question.limit_bytes(job), job.cluster.accelerator.memory_bytes
-    layout = layout_of(row, 0)
-    if not np.isfinite(least):
+    if leanest.host_memory_bytes > leanest.host_memory_capacity_bytes:
         return (
             f"plan: no layout fits: what goes to the host never fits its {format_bytes(job.cluster.host.memory_bytes)}; "
             "offload_optimizer=false, a smaller offload_activations or more GPUs would need less of it"
         )
-    est = estimate_job(replace(job, layout=layout))
     # The leanest has the smallest micro-batch, which goes without saying where a line is short.
-    leanest = layout_text(layout).replace("micro-batch 1, ", "")
-    start = f"plan: no layout fits: the leanest ({leanest}) needs {needed(est, limit)}"
+    form = ", ".join(map(str, (layout_text(leanest.job.layout).replace("micro-batch 1, ", ""), *of.choices)))
+    start = f"plan: no layout fits: the leanest ({form}) needs {needed(leanest, limit)}"
     if least <= device:
         if _keeper(question, job) == "max_memory":
             return f"{start}, which max_memory allows; max_memory = {format_bytes(least)} would do"
         free = max(0.0, 1.0 - least / device)
         if _keeper(question, job) == "headroom":
             return f"{start}, which headroom allows; headroom = {free:.1%} would do"
-        risk = 1.0 - float(est.fits_probability)
+        risk = 1.0 - float(leanest.fits_probability)
         would = f"risk = {ceil(100.0 * risk)}%" if risk < 0.995 else f"headroom = {free:.1%}"
         return f"{start}, which risk allows, and fits with {1.0 - risk:.0%}; {would} would do"
     if limit < device:
@@ -287,15 +286,6 @@ def feasible(question: Question) -> Columns | None:
     for part in priced_parts(question):
         tally.add(question, part, 1)
     return None if tally.candidates is None else tally.candidates.top
-
-
-def leanest_of(question: Question) -> Columns:
-    """Return the layout of least memory, whether it fits or not."""
-    tally = Tally()
-    for part in priced_parts(question):
-        tally.add(replace(question, max_memory_bytes=0.0), part, 1)
-    assert tally.leanest is not None
-    return tally.leanest[1]
 
 
 def nothing_divides(question: Question, rejected: Counter[str]) -> str:

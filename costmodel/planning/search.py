@@ -224,7 +224,7 @@ class Tally:
     """Score of the user's own layout; `num_better` counts the layouts that fit and beat it."""
     num_better: int = 0
     fastest_s: dict[int, float] = field(default_factory=dict)
-    leanest: tuple[float, Columns] | None = None
+    leanest: Columns | None = None
     by_value: dict[str, dict[float, float]] = field(default_factory=dict)
     best_score: dict[int, float] = field(default_factory=dict)
     """Best score of each job."""
@@ -329,9 +329,8 @@ class Tally:
         if self.candidates is not None:
             return
         at = int(np.argmin(np.where(part.slab.possible, part.memory_bytes, np.inf)))
-        least = float(part.memory_bytes.flat[at])
-        if self.leanest is None or least < self.leanest[0]:
-            self.leanest = (least, rows_of(part, np.asarray([at]), np.zeros(1)))
+        if self.leanest is None or part.memory_bytes.flat[at] < self.leanest["memory_bytes"][0]:
+            self.leanest = rows_of(part, np.asarray([at]), np.zeros(1))
 
 
 def _best_placements(part: PricedSlab, score: Array, before: Columns | None) -> Columns:

@@ -82,3 +82,11 @@ def test_published_layouts_are_within_a_few_per_cent_of_the_best(asked, layout, 
     # The recipe's own list of modules keeps so much that the best without a ladder is slower.
     plain = cm.plan(**asked, switches={"selective_modules": ("core_attn",)}).fastest
     assert float(best.step_time_s) < 0.98 * float(plain.step_time_s)
+
+
+def test_rungs_are_tried_where_no_layout_fits_without():
+    """NVIDIA's layout of DeepSeek-V3 on GB200 (Megatron-Bridge 26.06) keeps too much unless it recomputes more than attention."""
+    asked = {**DEEPSEEK, "micro_batch": 1, "tp": 1, "cp": 1, "pp": 4, "vp": 4, "ep": 64}
+    assert cm.plan(**asked).best.fits_probability >= 0.9
+    with pytest.raises(cm.NoLayoutError, match=r"the leanest .* needs 171 GiB"):
+        cm.plan(**asked, choose=False)
