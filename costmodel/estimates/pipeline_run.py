@@ -142,23 +142,25 @@ def order_factor(priced: Priced) -> float:
 def simulated_pipeline_s(priced: Priced) -> float | None:
     """Return the simulated time of one layout's pipeline; None where the simulation would be slow. [s]
 
-    Of a long step five micro-batches a stage, at least `_MIN_SIMULATED`, are simulated if the order of tasks is fixed; the
-    rest is extrapolated from the last `2 p`, as groups of an interleaved schedule may alternate.
+    Of a long step five micro-batches a stage, at least `_MIN_SIMULATED`, are simulated if the order of tasks is fixed, and
+    `_MAX_FILLED_MICRO_BATCHES` of all stages if it is that of unit times; the rest is extrapolated from the last `2 p`, as
+    groups of an interleaved schedule may alternate.
     """
     layout, waits = priced.placed.layout, not priced.placed.synchronized
     p, m = int(layout.pp), int(priced.placed.micro_batches)
     name = schedules.schedule_at(layout.schedule).name
     enough = p * max(5, ceil(_MIN_SIMULATED / p))
     orders = schedules.task_orders(name, p, min(m, enough), int(layout.vp))
-    fills = bool(orders.fill_limit or orders.in_unit_time)
-    if fills and p * m > _MAX_FILLED_MICRO_BATCHES:
-        return None
+    if orders.fill_limit or orders.in_unit_time:
+        enough = _MAX_FILLED_MICRO_BATCHES // p
+        if m > enough and not (orders.in_unit_time and enough >= 4 * p):
+            return None
 
     def simulated_s(micro_batches: int) -> float:
         timeline = _simulated(priced, micro_batches).timeline
         return timeline.step_s() if waits else timeline.makespan_s()
 
-    if m <= enough or fills:
+    if m <= enough:
         return simulated_s(m)
     run_s = simulated_s(enough)
     return run_s + (m - enough) / (2 * p) * (run_s - simulated_s(enough - 2 * p))
