@@ -383,7 +383,7 @@ def _communication(
         mlps = parts.get("mlp", 0) if not moe else model.num_layers - moe + moe * (split.dp <= 1.0)
         summed = group_tokens * hidden / passes
         cost = collective_time("all_reduce", summed, mesh.tp, tiers)
-        # Engines have their own kernel within the innermost domain and call NCCL beyond it.
+        # Engines have their own kernel within a node, or an NVLink domain of several, and call NCCL beyond it.
         made = cost.made.then(
             "library_s",
             _OWN_ALL_REDUCE,
@@ -391,7 +391,8 @@ def _communication(
             members=mesh.tp.ranks,
             summed_bytes=summed,
             bytes_per_s=tiers[0].achieved_bandwidth_bytes_per_s,
-            inside=np.asarray(mesh.tp.members[0]) >= mesh.tp.ranks,
+            inside=(np.asarray(mesh.tp.members[0]) >= mesh.tp.ranks)
+            & (mesh.tp.ranks <= max(served.engine.all_reduce_gpus, served.cluster.gpus_per_node)),
         )
         source = "engines' own all-reduce over peer memory (vLLM custom_all_reduce, TensorRT-LLM AllReduce), or NCCL's"
         count = (parts.get("attention", 0) + mlps) * passes

@@ -50,6 +50,8 @@ class Engine(NamedTuple):
     sequence_s: float
     kernel_s: float  # Start and drain of one kernel inside a CUDA graph. [s]
     all_reduce_s: float  # Latency of the engine's own all-reduce inside an NVLink domain. [s]
+    # GPUs of an NVLink domain that it may span, where that is more than a node. [-]
+    all_reduce_gpus: float
     # Latency of sending tokens to their experts, or back, with the wait for the last group. [s]
     exchange_s: float
     prefill_factor: float  # Time of a prefill over that of its products, attention and messages. [-]

@@ -83,8 +83,11 @@ def training_step(job: RLJob, model: Model | None = None) -> Estimate:
         given |= {"model": model}
         if not model.num_experts:
             given = {name: value for name, value in given.items() if name not in ("ep", "etp")}
-    tp, cp, pp, micro_batch = (int(given.get(name, 1)) for name in ("tp", "cp", "pp", "micro_batch"))
-    ranks = max(job.train_gpus // (tp * cp * pp), 1) * micro_batch
+    tp, cp, pp, vp, micro_batch = (
+        int(given.get(name) or 1) for name in ("tp", "cp", "pp", "vp", "micro_batch")
+    )
+    # Interleaved stages take micro-batches in groups of as many as there are stages.
+    ranks = max(job.train_gpus // (tp * cp * pp), 1) * micro_batch * (pp if vp > 1 else 1)
     return estimate(**given, **training_batch(job, ranks, 2 * cp * tp))
 
 
@@ -173,6 +176,9 @@ def generation_phase(job: RLJob, spans: Spans) -> Phase:
                 source=f"mean over the decode steps of the rollout; {line.source}",
             )
         )
+    if job.environment_s:
+        source = "as given; other answers decode meanwhile, and the longest ends later by it"
+        lines.append(_step_line("environment", "environment_s", source, environment_s=job.environment_s))
     return Phase("generate", "generation", _named("generate", lines))
 
 

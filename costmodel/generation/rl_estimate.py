@@ -266,10 +266,10 @@ def step_period(job: RLJob, generation_s: float, training_s: float, spans: Spans
     for _ in range(3):
         batch = np.geomspace(low, high, 65)
         each = decode_step(job.served, job.split, batch, context).step_time_s()
-        latency_s = beside * longest * each
+        latency_s = beside * (longest * each + job.environment_s)
         # Below one step of lag no answer is under way for longer than its own length, whatever the step.
         period = np.maximum(latency_s / max(job.lag, 1.0), max(training_s, throughput_s))
-        meets = batch >= tokens * each / np.minimum(period, longest * each)
+        meets = batch >= tokens * each / np.minimum(period, longest * each + job.environment_s)
         at = int(np.argmax(meets)) if np.any(meets) else len(batch) - 1
         low, high = batch[max(at - 1, 0)], batch[at]
     return quantity(

@@ -64,6 +64,8 @@ class RLJob:
     teacher: Model | None
     reward_model: Model | None
     reward_s: float
+    environment_s: float
+    """That an answer waits for its environment, over all its turns. [s]"""
     generation_gpus: int
     """GPUs that only generate, 0 where all train and generate in turn. [-]"""
     lag: float
@@ -199,6 +201,7 @@ def rl_job_of(fields: Mapping[str, Any], *, who: str) -> RLJob:
         teacher=_loaded(one("teacher")),
         reward_model=_loaded(one("reward_model")),
         reward_s=one("reward_s") or 0.0,
+        environment_s=one("environment_s") or 0.0,
         generation_gpus=generation_gpus,
         lag=lag,
         max_running=one("max_running"),

@@ -17,6 +17,7 @@ from costmodel.generation.deployment import (
     Engine,
     Speculation,
     Split,
+    deployment,
     number_format,
     prediction_layer,
 )
@@ -30,7 +31,7 @@ MODELS = {
     "hybrid": {**SMALL, "attention_pattern": "xfxf", "mixers": {"x": MAMBA}},
     "experts": MOE,
 }
-FREE = Engine("any", "any", 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, False, 0.0, "nothing")
+FREE = Engine("any", "any", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, False, 0.0, "nothing")
 MIB = 2.0**20
 # Of the round machine: 50 TFLOP/s in 16 bits, twice that in 8, and 1 TB/s.
 FLOPS, BYTES = 50e12, 1e12
@@ -161,6 +162,19 @@ def test_sums_over_tensor_ranks_and_their_size():
     together = seconds(decode_step(served("experts", engine=engine), Split(tp=4, ep=4), 16, 100))
     assert together["decode.tp.all_reduce"] == pytest.approx(8 * (3e-6 + 1.5 * 16 * 2048 / 100e9))
     assert not [name for name in together if ".ep." in name]
+
+
+def test_an_engines_own_all_reduce_ends_with_the_node_or_its_domain():
+    """16 GPUs of an NVLink domain of nodes of four: vLLM's kernel is of one node, TensorRT-LLM's of the domain."""
+    own = {}
+    for tp in (4, 16):
+        for gpus in (0, 72):
+            here = deployment("llama3-70b", "gb200-nvl72-ndr", engine="vllm")
+            here = replace(here, engine=here.engine._replace(all_reduce_gpus=gpus, all_reduce_s=1e-6))
+            lines = seconds(decode_step(here, Split(tp=tp), 4, 100))
+            own[tp, gpus] = lines["decode.tp.all_reduce"] / 160
+    assert own[4, 0] == own[4, 72] == pytest.approx(1e-6 + 1.5 * 4 * 16384 / 740e9, rel=0.02)
+    assert own[16, 72] < 3e-6 < 15e-6 < own[16, 0]
 
 
 def test_a_pipeline_passes_micro_batches():

@@ -224,6 +224,10 @@ def test_packing_fills_sequences_and_padding_does_not():
     # Eight ranks of five sequences at a time.
     assert float(cm.estimate_rl(**SMALL, micro_batch=5).training.job.global_batch) % 40 == 0
     assert not any("padded" in said for said in packed.warnings)
+    # Interleaved, micro-batches come in twos over pp2: 128 answers take 40 sequences of eight ranks, or 48.
+    few = {**SMALL, "optimizer_steps": 16}
+    even, interleaved = cm.estimate_rl(**few), cm.estimate_rl(**few, vp=2)
+    assert [float(one.training.job.global_batch) for one in (even, interleaved)] == [40, 48]
     # Several answers of 1,130 tokens attend within themselves; one that fills its sequence is not packed.
     full = cm.estimate_rl(**{**SMALL, "response_len": 4000})
     assert [training_batch(one.job, 8, 2).get("packed_len") for one in (packed, full)] == [1130, None]
@@ -396,6 +400,16 @@ def test_a_rollout_of_replicas():
         )
     )
     assert float(apart) == pytest.approx(float(alone), abs=0.0)
+
+
+def test_an_environment_delays_the_longest_answer():
+    """Halves that take turns wait for it once a step; with a lag the answer is later, its decoding no longer."""
+    plain, slow = cm.estimate_rl(**SMALL), cm.estimate_rl(**SMALL, environment_s=60)
+    assert slow.step_time_s == pytest.approx(plain.step_time_s + 60)
+    late = cm.estimate_rl(**APART, environment_s=6000)
+    assert late.step_time_s == late.answer_latency_s > 6000
+    # So late that a handful of answers decode at once: a token takes less than at full batches.
+    assert late.answer_latency_s - 6000 < cm.estimate_rl(**APART).answer_latency_s
 
 
 def test_more_of_everything_costs_more():

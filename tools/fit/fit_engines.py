@@ -147,7 +147,7 @@ def _points(row: dict[str, str]) -> Iterable[Point]:
     # TensorRT-LLM keeps the cache in 8 bits where weights are.
     cache_bytes = 1.0 if row["engine"] == "trtllm" and stored != "bf16" else 2.0
     served = Deployment(
-        model, cluster, number_format(stored), engine_of("any", "any"), cache_bytes=cache_bytes
+        model, cluster, number_format(stored), engine_of(row["engine"], "any"), cache_bytes=cache_bytes
     )
     scale = LENGTHS_DRAWN.get(row["family"], 1.0)
     engine = row["engine"]
@@ -238,7 +238,8 @@ def parts_of(points: Sequence[Point]) -> Parts:
 
 
 def _seconds(point: Point, constants: dict[str, float]) -> float:
-    engine = Engine("any", "any", **constants, overlaps=False, spread=0.0, basis="")
+    spans = point.served.engine.all_reduce_gpus
+    engine = Engine("any", "any", **constants, all_reduce_gpus=spans, overlaps=False, spread=0.0, basis="")
     served = replace(point.served, engine=engine)
     bill = decode_step(
         served, point.split, point.batch, point.context, prompt=point.prompt, response=point.response
@@ -372,7 +373,9 @@ def write(
     )
     with ENGINES_TABLE.open("w", encoding="utf-8", newline="") as target:
         out = csv.writer(target, lineterminator="\n")
-        out.writerow(["engine", *FITTED, "overlaps", "spread", "points", "sources", "basis"])
+        out.writerow(
+            ["engine", *FITTED, "all_reduce_gpus", "overlaps", "spread", "points", "sources", "basis"]
+        )
         for engine, generation, cell, here, spread, basis in rows:
             numbers = [f"{cell[name]:.3g}" for name in FITTED]
             sources = sorted({points[i].source for i in here})
@@ -381,6 +384,7 @@ def write(
                 [
                     f"{engine} {generation}",
                     *numbers,
+                    "inf" if engine == "trtllm" else "0",
                     overlaps,
                     f"{spread:.2f}",
                     len(here),
