@@ -41,8 +41,7 @@ class Renderers(NamedTuple):
 
     grids: str  # Returns the tables of an answer, given their options
     remarks: str = ""  # Returns the remarks below them; empty for no remarks
-    figures: Mapping[str, str] = MappingProxyType({})
-    """Functions that return each figure as a chart, by the figure's name."""
+    figures: Mapping[str, str] = MappingProxyType({})  # Functions that return a chart, by its name
     summary: str = ""  # Returns the `Summary` of an answer with long tables; empty for none
 
 

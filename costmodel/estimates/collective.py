@@ -78,8 +78,7 @@ class Price(NamedTuple):
     size_bytes: Array
     latency_s: Array
     transfer_s: Array
-    wire_bytes: Array
-    """What nccl-tests counts on the bus. [B]"""
+    wire_bytes: Array  # What nccl-tests counts on the bus. [B]
     chosen: NDArray[np.bool_]  # Whether the library takes this algorithm at this size
     crossover_bytes: float  # Size at which latency and transfer are equal, the n* of this algorithm. [B]
     needs: str = ""  # Hardware without which the textbook algorithm cannot run
@@ -372,12 +371,10 @@ class CollectiveCosts(Answer):
     prices: tuple[Price, ...]  # By algorithm, the library's ways first; arrays over sizes
     choices: tuple[Choice, ...]  # Which algorithm the library takes from which size on
     placed: Placed
-    where: str
-    """What the fabric is called."""
+    where: str  # What the fabric is called
     one_size: bool  # Whether a single size was asked for
     routing: Routing
-    device_word: str = DEVICE
-    """What the ranks are called."""
+    device_word: str = DEVICE  # What the ranks are called
 
     @property
     def time_s(self) -> Array:

@@ -40,8 +40,7 @@ class MeshRow(NamedTuple):
     factor: int
     groups: int
     link: str
-    bandwidth_bytes_per_s: float
-    """Line rate of the link per GPU and direction, over its oversubscription. [B/s]"""
+    bandwidth_bytes_per_s: float  # Per GPU and direction, over the link's oversubscription
     members: tuple[int, ...]  # Members of one group inside one domain of each tier, innermost first
     comm: str
 

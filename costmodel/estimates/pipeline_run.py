@@ -64,8 +64,7 @@ class PipelineRun:
     timeline: Timeline
     orders: Orders
     micro_batches: int
-    simulated: int
-    """Number of micro-batches in the timeline."""
+    simulated: int  # Number of micro-batches in the timeline
     message_s: float  # One message between ranks. [s]
     after_s: float  # Time of the step outside the pipeline: gradients, parameters, optimizer, overhead. [s]
 

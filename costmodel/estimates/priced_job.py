@@ -35,8 +35,7 @@ class ErrorBand(NamedTuple):
     low: float
     high: float
     runs: int
-    sources: int
-    """Families of sources that published them."""
+    sources: int  # Families of sources that published them
     of: str = ""
 
 

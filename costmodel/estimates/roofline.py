@@ -28,13 +28,11 @@ class OperatorRow(NamedTuple):
     name: str  # Of its line, without ``compute.``
     flops: float
     moved_bytes: float
-    intensity: float
-    """FLOPs per byte of HBM. [FLOP/B]"""
+    intensity: float  # FLOPs per byte of HBM. [FLOP/B]
     peak_flops_per_s: float  # Of the data sheet at its precision
     roof_flops_per_s: float  # What that and the memory's bandwidth allow at its intensity
     seconds: float
-    share: float
-    """Of the step, all executions. [-]"""
+    share: float  # Of the step, all executions. [-]
     bound: str  # What its time goes to most: compute, memory or launch (of the kernel)
 
     @property
@@ -95,8 +93,7 @@ class AxisRow(NamedTuple):
 
     axis: str
     tier: str
-    sent_bytes: float
-    """By one GPU. [B]"""
+    sent_bytes: float  # By one GPU. [B]
     intensity: float  # Model FLOPs of a GPU per byte sent. [FLOP/B]
     ridge: float
     """FLOPs per byte from which on the tier allows the peak, over all links that the group takes there. [FLOP/B]"""

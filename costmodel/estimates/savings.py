@@ -47,14 +47,11 @@ class Saving(NamedTuple):
     """A change that frees memory or shortens the step, and what it does to the job."""
 
     change: Change
-    memory_bytes: float
-    """Memory of the worst stage after the change. [B]"""
+    memory_bytes: float  # Memory of the worst stage after the change. [B]
     freed_bytes: float
     step_time_s: float
-    slowdown: float
-    """Step time after the change over the one before, less 1. [-]"""
-    fits_probability: float
-    """How surely it fits GPU and host after the change, by the odds that a plan asks. [-]"""
+    slowdown: float  # Step time after the change over the one before, less 1. [-]
+    fits_probability: float  # That GPU and host have room after it, by the odds that a plan asks. [-]
 
     @property
     def fits(self) -> bool:

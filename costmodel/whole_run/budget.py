@@ -62,8 +62,7 @@ class Purchase:
     tokens: float
     loss: float
     train_usd: float
-    serve_usd: float | None
-    """None where so large a model was not priced."""
+    serve_usd: float | None  # None where so large a model was not priced
     source: str
 
     @property
@@ -78,8 +77,7 @@ class Serving(NamedTuple):
     gpus: int
     batch: float
     step_s: float
-    usd_per_token: float
-    """Of a generated token, with its share of the prompt where there is one. [USD]"""
+    usd_per_token: float  # Of a generated token, with its share of the prompt where there is one. [USD]
 
 
 _FIGURES = ("price_usd_per_gpu_hour", "dollars", "gpu_hours", "training_flops", "mfu", "effective_time")
@@ -104,8 +102,7 @@ class Budget(Answer):
     served_tokens: float
     context: int
     choices: tuple[Purchase, ...]
-    step_over_expected: Array
-    """Seconds of a step over those that the MFU says, a value a sample of the uncertain factors. [-]"""
+    step_over_expected: Array  # Seconds of a step over those that the MFU says, a value a sample. [-]
     answers: int  # Problems to answer over the model's life. [-]
     solved: tuple[Solved, ...]  # What samples solve of them, and what it costs
     assumed: list[str] = field(default_factory=list)  # Fields of what was bought that nobody named

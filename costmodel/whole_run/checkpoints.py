@@ -27,8 +27,7 @@ class Checkpoint:
     """A checkpoint of the whole job. Bytes and seconds."""
 
     size_bytes: float
-    write_s: float
-    """On the file system, all nodes together."""
+    write_s: float  # On the file system, all nodes together
     pause_s: float  # While training waits
     persist_s: float  # From the end of the pause until a failure cannot hurt it
     load_s: float  # To read it again after a failure

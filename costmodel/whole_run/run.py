@@ -114,14 +114,12 @@ class TrainingRun(Answer):
     pue: float
     samples: int
     seed: int
-    carbon_intensity: float = US_GRID_KG_PER_KWH
-    """CO2 equivalent of a kWh of the grid. [kg/kWh]"""
+    carbon_intensity: float = US_GRID_KG_PER_KWH  # CO2 equivalent of a kWh of the grid. [kg/kWh]
     pays_spares: bool = True  # Whether dollars hold the spare nodes: where their number was given
     price_range_usd_per_gpu_hour: tuple[float, float] | None = None
     """Lowest and highest list price, none where they are not known or the user gave the price. [USD/h]"""
     budget_usd: float | None = None  # What may be spent, where the tokens are given too. [USD]
-    limit_days: float | None = None
-    """Calendar days in which it must be done, where the tokens and the GPUs are given too. [d]"""
+    limit_days: float | None = None  # Calendar days, where tokens and GPUs are given too. [d]
     notes: tuple[str, ...] = ()  # What is otherwise than the failure rates have it, in sentences
 
     gpus = Figure("gpus", "GPUs that train. [-]", gpus="est.job.layout.gpus")

@@ -34,8 +34,7 @@ class Difficulty(NamedTuple):
     """Distribution over problems of the rate at which a sample solves them."""
 
     rate: ArrayLike  # Mean share of the samples that solve a problem. [-]
-    concentration: ArrayLike = np.inf
-    """a + b of the Beta distribution of rates; infinite where all problems have the mean rate. [-]"""
+    concentration: ArrayLike = np.inf  # a + b of the Beta distribution; infinite where all are alike
 
     def solved(self, k: ArrayLike) -> Array:
         """Return the share of problems that one of k samples solves. [-]"""
@@ -146,15 +145,12 @@ class Solved:
 
     rule: str
     num_params: float
-    tokens: float | None
-    """Training tokens; None for an existing model. [-]"""
+    tokens: float | None  # Training tokens; None for an existing model. [-]
     samples_per_prompt: float
-    solved: float
-    """Share of the problems that one of the samples solves. [-]"""
+    solved: float  # Share of the problems that one of the samples solves. [-]
     train_usd: float
     serve_usd: float
-    usd_per_solved: float
-    """Training and samples, over the problems that are solved. [USD]"""
+    usd_per_solved: float  # Training and samples, over the problems that are solved. [USD]
 
 
 def solved_by(

@@ -38,20 +38,16 @@ class MatmulConstants(NamedTuple):
     tile_m: float = 128.0
     tile_n: float = 128.0
     """Output tile of one SM; rows and columns are rounded up to it. [elements]"""
-    wave_fraction: float = 0.0
-    """Share of the idle part of the last wave that is really lost (0: none, 1: all). [-]"""
-    split_k: float = 0.0
-    """Depth from which kernels split it to fill the last wave; 0 where they do not care. [elements]"""
+    wave_fraction: float = 0.0  # Share of the idle part of the last wave that is lost. [-]
+    split_k: float = 0.0  # Depth from which kernels split it to fill the last wave; 0: never
     small_tile_fraction: float = 0.0
     """Share of the large tile's rate reached with 64 x 64 tiles, which fill small products better; 0 where the choice
     of tiles leaves no trace. [-]"""
     epilogue_fraction: float = 0.0  # Share of the output's memory time that nothing hides. [-]
     ramp_k: float = 0.0  # Depth that filling and draining one tile costs. [elements]
     sustained_loss: float = 0.0  # Share of the peak lost to the power limit in long kernels. [-]
-    sustained_flops: float = 1e12
-    """Size of a kernel at which a benchmark that repeats it loses half of that. [FLOP]"""
-    cast_bytes_per_element: float = 0.0
-    """HBM bytes that quantising one element of the first operand is worth. [B]"""
+    sustained_flops: float = 1e12  # Size at which a benchmark that repeats it loses half of that
+    cast_bytes_per_element: float = 0.0  # HBM bytes of quantising an element of the first operand
     cast_fixed_s: float = 0.0  # Fixed time of the quantising kernels. [s]
     fixed_per_group_s: float = 0.0  # Time that each product of a grouped kernel adds, whatever its size. [s]
     shared_rows: float = 0.0
@@ -64,14 +60,12 @@ class AttentionPassConstants(NamedTuple):
 
     num_sms: float
     fixed_s: float
-    memory_fraction: float
-    """As in `MatmulConstants`."""
+    memory_fraction: float  # As in `MatmulConstants`
     head_dims: tuple[float, ...]
     peak_fractions: tuple[float, ...]
     """Head dimensions measured and the share of the dense peak at each, for long sequences without a mask; between
     them linear in the logarithm of the dimension. [-]"""
-    causal_fraction: float = 1.0
-    """Extra factor on that share for a causal kernel, beyond its diagonal blocks. [-]"""
+    causal_fraction: float = 1.0  # Factor on that share for a causal kernel, beyond its diagonal. [-]
     ramp_seq: float = 0.0  # Average keys per query at which half of the asymptote is reached. [tokens]
     tile_rows: float = 128.0  # Queries (backward: keys) that one SM works on at a time. [tokens]
     wave_fraction: float = 0.0

@@ -82,13 +82,11 @@ class Algorithm(NamedTuple):
 
     primitive: str
     name: str
-    over: str
-    """``ranks`` of a flat tier, or ``nodes``."""
+    over: str  # ``ranks`` of a flat tier, or ``nodes``
     latency: str
     transfer: str
     """The part without and the part with bytes, as expressions. [s]"""
-    stages: str
-    """Hops of a pipeline of chunks, whose whole message takes `transfer`; empty where messages are not cut."""
+    stages: str  # Hops of a pipeline of chunks; empty where messages are not cut
     valid: str  # Condition on the group for which it holds; empty for all groups
     needs: str  # Hardware without which it cannot run; empty if none
     source: str  # Reference of this module

@@ -79,8 +79,7 @@ class Dispatcher:
     """Bytes that it holds on every GPU for messages inside and between nodes: formulas over `ranks`, `sms`,
     `hidden_size`, `tokens` (of a rank and micro-batch), `experts` and `domain` (ranks of the group in a node)."""
     buffer_source: str
-    description: str
-    """What it sends, for the table of the mesh."""
+    description: str  # What it sends, for the table of the mesh
     source: str
 
 

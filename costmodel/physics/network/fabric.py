@@ -27,13 +27,11 @@ class Fabric(NamedTuple):
     """
 
     rate_factor: float = 1.0  # Asymptotic rate of a ring over the link's achieved bandwidth. [-]
-    copy_bandwidth_bytes_per_s: float = 0.0
-    """Rate at which a rank copies its own shard beside the wire, 0 = free. [B/s]"""
+    copy_bandwidth_bytes_per_s: float = 0.0  # Rate at which a rank copies its own shard, 0 = free
     pipeline_s: float = 0.0
     pipeline_step_s: float = 0.0
     """Fill time of the chunk pipeline: fixed, and per ring step. [s]"""
-    simple_step_s: float = 0.0
-    """What each ring step takes longer under the bandwidth protocol, when this link is the outermost. [s]"""
+    simple_step_s: float = 0.0  # What a ring step takes longer under the bandwidth protocol, outermost link
     ll_bandwidth_bytes_per_s: float = 0.0
     """Rate cap of the low-latency protocol over this link, for all GPUs of a node together; 0 = no switch of protocol
     is seen. [B/s]"""
@@ -77,23 +75,19 @@ class Tier:
     efficiency: float = 1.0  # Share of it that large ring messages achieve. [-]
     latency_s: float = 0.0  # Start-up time of one ring step. [s]
     base_latency_s: float = 0.0  # Fixed cost of a collective. [s]
-    oversubscription: float = 1.0
-    """Divides the bandwidth of traffic that leaves the level below, 1 = none. [-]"""
+    oversubscription: float = 1.0  # Divides the bandwidth of traffic from below, 1 = none. [-]
     in_network_reduction: bool = False  # Whether the switch adds up (NVLS, SHARP)
-    reduction_bandwidth_bytes_per_s: float = 0.0
-    """What one GPU can send into such a reduction, 0 if there is none. [B/s]"""
+    reduction_bandwidth_bytes_per_s: float = 0.0  # What one GPU sends into it, 0 if there is none
     through_host: bool = False
     """Whether messages are copied through the host's memory (TCP sockets) and so take its link to the GPU too."""
     spread: float = 0.0
     """Standard deviation of the times that the domains which it joins take for one step, over their mean:
     every step waits for the slowest of them. [-]"""
-    topology: str = "switch"
-    """How the GPUs of a domain are wired: a name of `costmodel.physics.network.topologies`."""
+    topology: str = "switch"  # How the GPUs of a domain are wired: a name of `topologies`
     shape: tuple[int, ...] = ()
     """Chips along each dimension of a torus: of the largest slice in a profile, of the one in use in a job;
     empty where there are no dimensions. [-]"""
-    wrap_multiple: int = 1
-    """The ends of a dimension of a torus are joined where its length is a multiple of this. [-]"""
+    wrap_multiple: int = 1  # Ends of a dimension are joined where its length is a multiple. [-]
     wraps_whole: bool = field(default=False, repr=False)
     """Whether ends are joined only where the lengths of all dimensions are such multiples (switches between
     cubes)."""

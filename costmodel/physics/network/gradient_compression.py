@@ -38,11 +38,9 @@ class Compression:
 
     name: str  # Value of the recipe's `gradient_compression`
     exchange: Exchange
-    sent: str
-    """Bytes of a dense element on the wire."""
+    sent: str  # Bytes of a dense element on the wire
     traffic: str  # Bytes that compressing and restoring a gradient read and write, once
-    kernels_per_matrix: float
-    """Kernels where the method works matrix by matrix; 0 where it works on flat buckets."""
+    kernels_per_matrix: float  # 0 where the method works on flat buckets
     residual: bool  # Whether what was not sent is kept for the next step
     counts: bool  # Whether ranks keep different numbers of elements, which they tell each other first
     steps: float  # Steps to the same loss over those without compression, as far as that is known. [-]

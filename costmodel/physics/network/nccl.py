@@ -74,8 +74,7 @@ class Way(NamedTuple):
 
     algorithm: str  # One of `NCCL_ALGORITHMS`
     primitives: tuple[str, ...]
-    route: Route
-    """The traffic that its formula starts from."""
+    route: Route  # The traffic that its formula starts from
     formula: str
     """Steps ``latency_s`` and ``transfer_s``, and their sum, over steps and terms of the route, ``size_bytes`` and
     ``wire_bytes``."""

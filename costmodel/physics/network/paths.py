@@ -47,8 +47,7 @@ class Level(NamedTuple):
     """Whether all, none or some of the groups end inside one of its domains, or go on over the same ports (all)."""
     inner: bool  # Whether it is the innermost tier of the fabric
     wiring: Topology
-    axes: tuple[int, ...] = ()
-    """On a torus, how many sides longer than one chip the groups that cross it have; else empty."""
+    axes: tuple[int, ...] = ()  # On a torus, how many sides longer than one chip groups have
 
     def where_crossed(self, value: str, otherwise: str = "0") -> str:
         """Return an expression for groups that cross the tier, and another for the rest if there are any."""
@@ -116,12 +115,10 @@ class Path(NamedTuple):
     """What a group meets on its way; arrays over groups, not over sizes."""
 
     ranks: Array
-    tier: Array
-    """Index of the outermost tier crossed, -1 in a group of one. [-]"""
+    tier: Array  # Index of the outermost tier crossed, -1 in a group of one. [-]
     alone: NDArray[np.bool_]  # Whether a group has one member
     steps: Steps
-    terms: Mapping[str, ArrayLike]
-    """The numbers that the steps, and the ways that follow, start from."""
+    terms: Mapping[str, ArrayLike]  # The numbers that the steps, and the ways that follow, start from
     values: Mapping[str, Array]  # Those of the steps
 
 

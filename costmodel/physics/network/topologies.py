@@ -39,8 +39,7 @@ class Topology(NamedTuple):
     shaped: bool  # Whether links run along dimensions, so that a domain has a shape
     innermost: bool  # Whether it can only be the innermost tier
     source: str
-    note: str
-    """Where the shares come from, and why."""
+    note: str  # Where the shares come from, and why
 
 
 TOPOLOGIES: Mapping[str, Topology] = read_records(Path(__file__).with_name("topologies.csv"), Topology)

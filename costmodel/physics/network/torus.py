@@ -44,8 +44,7 @@ class Box(NamedTuple):
     """The chips of a group inside one slice, a number a dimension of the torus."""
 
     sides: tuple[Array, ...]  # Members along each dimension. [-]
-    spans: tuple[Array, ...]
-    """Chips along each dimension from the first member to the last, and the gap behind it. [-]"""
+    spans: tuple[Array, ...]  # Chips from the first member to the last, and the gap behind. [-]
 
 
 def split_box(box: Box, shard: Array) -> tuple[Box, Box]:

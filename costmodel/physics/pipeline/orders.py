@@ -24,10 +24,8 @@ class Orders:
     """What every rank does; long, and so told apart by identity."""
 
     ranks: tuple[Tasks, ...]  # The order of each rank. Where weight gradients fill gaps they are not listed
-    paths: tuple[tuple[tuple[int, int], ...], ...]
-    """The ways of micro-batches through the pipeline; micro-batch i takes path i % len(paths)."""
-    tasks_per_stage: int
-    """Forward tasks of one micro-batch on one rank: the stage's time is split into so many."""
+    paths: tuple[tuple[tuple[int, int], ...], ...]  # Ways of micro-batches; i takes path i % len(paths)
+    tasks_per_stage: int  # Forward tasks of a micro-batch on a rank, which share the stage's time
     fill_limit: float = 0.0
     """Where W fills gaps: how many forward tasks' activations a rank may hold before a W must make room; 0 where the
     order itself says when W runs."""

@@ -35,8 +35,7 @@ class StagePlan:
     layers: tuple[Array, ...]  # Layers on the stage, one array per layer kind, MTP layers included
     has_embedding: Array
     has_head: Array
-    mtp: Array
-    """MTP layers among `layers`."""
+    mtp: Array  # MTP layers among `layers`
 
     def blocks(self, mtp_layers: int) -> tuple[Array, ...]:
         """Return how often a stage runs each block: layers by kind, embedding, head, and MTP projection if any. [-]"""
@@ -53,13 +52,11 @@ class Split:
     head: ArrayLike = 0.0  # Layers that the head is counted as on the last stage, by layout
     mtp_layers: int = 0
     """MTP layers: additional layers of the last kind, on the head's stage unless `chunks` place them."""
-    chunks: tuple[Chunk, ...] = ()
-    """Contents of each chunk, in the order of the model; empty where a rule splits the layers."""
+    chunks: tuple[Chunk, ...] = ()  # Contents in the order of the model; empty where a rule splits
     others: ArrayLike = 0.0
     """Number of the pipeline's last ranks that run on the second kind of nodes, by layout; a fraction is a rank on both kinds."""
     pace: ArrayLike = 1.0  # Time of a layer on those nodes over that on the cluster's first kind, by layout
-    by_speed: bool = False
-    """Whether layers are distributed by the speed of ranks, to minimise the time of the slowest."""
+    by_speed: bool = False  # Whether layers are distributed by the speed of ranks
 
     def by_layout(self) -> tuple[ArrayLike, ...]:
         """Return the numbers of a `_Rule`."""
@@ -269,8 +266,7 @@ class WaitCycles(NamedTuple):
     pair_turns: Array  # 1 where the last rank, at which the V turns, is among them
     threes: tuple[Array, ...]  # Layers of three neighbours: the last three, the three before them, …
     three_turns: Array
-    turn: tuple[Array, ...]
-    """Layers by kind in the last chunks of the first three ranks, MTP layers included."""
+    turn: tuple[Array, ...]  # Layers by kind in the last chunks of the first three ranks, with MTP layers
 
 
 def plan_wait_cycles(
@@ -424,8 +420,7 @@ class ChunkWaits(NamedTuple):
     hops: Array  # Hops between the two ranks, cyclic
     next_group: Array
     """1 where the other chunk is of the next group of p micro-batches, so that the last group of a step has no wait."""
-    first: tuple[Array, ...]
-    """Contents of the first chunk, in the same rows, averaged over all ranks but the last."""
+    first: tuple[Array, ...]  # Contents of the first chunk, in the same rows, mean of all ranks but the last
 
 
 def plan_chunk_waits(
