@@ -120,16 +120,13 @@ _OF_EXPERTS = ("etp", "ep", "edp")  # Axes over the ranks of one pipeline stage,
 def rank_groups(rows: Sequence[MeshRow]) -> dict[str, NDArray[np.int64]]:
     """Return the ranks of each group, a row a group, by axis.
 
-    Ranks are numbered along the axes, innermost first [1]; a group holds those that differ in its own axis alone.
+    Ranks are numbered along the axes, innermost first (Megatron-LM, ``megatron/core/parallel_state.py``:
+    ``RankGenerator``); a group holds those that differ in its own axis alone.
 
     >>> row = MeshRow("tp", 2, 3, "nvlink", 0.0, (), "")
     >>> rows = [row, row._replace(dim="dp", factor=3), row._replace(dim="pp", factor=1)]
     >>> {axis: groups.tolist() for axis, groups in rank_groups(rows).items() if axis != "pp"}
     {'tp': [[0, 1], [2, 3], [4, 5]], 'dp': [[0, 2, 4], [1, 3, 5]]}
-
-    References
-    ----------
-    .. [1] Megatron-LM, ``megatron/core/parallel_state.py``: ``RankGenerator``.
     """
     factors = {row.dim: row.factor for row in rows}
 
@@ -183,12 +180,7 @@ class MeshTable(Answer):
     def of_ranks(self, rank: int | None = None) -> RankTable:
         """Return the coordinates of a global rank, or of all, and the ranks of its groups, as Megatron numbers them.
 
-        The experts' axes lie over the ranks of one pipeline stage, in their order.
-
-        Raises
-        ------
-        LayoutError
-            If there is no such rank.
+        The experts' axes lie over the ranks of one pipeline stage, in their order. A `LayoutError` if there is no such rank.
         """
         every = np.arange(self.rows[0].factor * self.rows[0].groups)
         if rank is not None and not 0 <= rank < every.size:

@@ -219,11 +219,7 @@ def fold_of(priced: Priced) -> int:
 
 
 def stages_in_order(priced: Priced) -> StagePlan:
-    """Return what each stage of a single layout holds, in the order of the model.
-
-    A rank of a two-way schedule holds stages r and p-1-r, one of a V-shaped schedule r and 2p-1-r, one that
-    interleaves r, p + r, 2p + r and so on.
-    """
+    """Return what each stage of a single layout holds, in the order of the model."""
     placed, fold, p = priced.placed, fold_of(priced), float(priced.placed.layout.pp)
     if fold:
         split = placed.split

@@ -207,8 +207,7 @@ class PricedJob:
     def fits_probability(self) -> Array:
         """How surely it fits GPU and host, by the odds that published runs give predicted memory. [-]
 
-        The one figure that every view shows. Samples of the factors have a share of their own (`Samples.fits_share`),
-        which differs by a few per cent: they know the parts of the memory, the odds only its sum.
+        `Samples.fits_share` differs by a few per cent: samples know the parts of the memory, the odds only its sum.
         """
         chances = odds().fits_with(self.job.recipe.name)
         return np.asarray(
@@ -242,10 +241,7 @@ class PricedJob:
         return {name: broadcast_sum(parts) for name, parts in groups.items()}
 
     def hidden_by_axis(self) -> dict[str, Array]:
-        """Return the share of communication that runs beside compute: of each axis that sends, and of all as ``all``. [-]
-
-        Of the seconds of its messages those that no step waits for; an axis that sends nothing is left out.
-        """
+        """Return the share of communication that runs beside compute: of each axis that sends, and of all as ``all``. [-]"""
         groups = defaultdict[str, list[TimeLine]](list)
         for line in self.bill.time_lines:
             if line.category == "communication":

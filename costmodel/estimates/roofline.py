@@ -204,10 +204,7 @@ class Roofline(Answer):
 
     @property
     def critical_batch(self) -> float | None:
-        """Global batch at which data parallelism reaches its tier's ridge point, none without. [sequences]
-
-        Valid as far as dp sends once a step; ZeRO-3 sends with every micro-batch, and more of these do not help it.
-        """
+        """Global batch at which data parallelism reaches its tier's ridge point, none without; ZeRO-3 has none. [sequences]"""
         row = next((row for row in self.axes if row.axis == "dp"), None)
         if row is None or self.est.job.layout.zero_stage >= 3:
             return None

@@ -37,10 +37,7 @@ _CHOSEN_FOR = ("auto", "torch")  # Choices that mean another one
 def hardware_changes(job: Job, factor: float) -> list[Change]:
     """Return every rate and every latency of a job's hardware and host, each times a factor.
 
-    Notes
-    -----
-    Two constants of formulas are not among them, because no profile states them: the fixed time of a
-    DeepEP exchange and the network level of an NVLS tree.
+    Not the fixed time of a DeepEP exchange and the network level of an NVLS tree, which no profile states.
     """
     accelerator, found = job.cluster.accelerator, []
 

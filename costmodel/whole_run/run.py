@@ -235,10 +235,7 @@ class TrainingRun(Answer):
 
     @property
     def missing_fraction(self) -> float:
-        """Share of the work that nodes in repair would have done, where the job goes on without them. [-].
-
-        A broken node takes its replica along where the job shrinks; its peers do its part where it is rerouted.
-        """
+        """Share of the work that nodes in repair would have done, where the job goes on without them or their replicas. [-]."""
         if self.reliability.on_failure not in ("shrink", "reroute"):
             return 0.0
         shrinks = self.reliability.on_failure == "shrink"
@@ -326,13 +323,7 @@ class TrainingRun(Answer):
         return self.paid_gpu_hours * low, self.paid_gpu_hours * high
 
     def within(self) -> dict[str, Within]:
-        """Say of the budget and the days that were given beside the tokens what is left, and how surely they are kept.
-
-        Raises
-        ------
-        CostModelError
-            If there is a budget and no price.
-        """
+        """Say of the budget and the days that were given beside the tokens what is left, and how surely they are kept."""
         if self.budget_usd is not None and self.dollars is None:
             raise CostModelError(f"budget: {self.price_note}")
         limits: dict[str, tuple[float | None, float | None]] = {
@@ -356,10 +347,7 @@ class TrainingRun(Answer):
         }
 
     def by_cause(self) -> list[CauseCost]:
-        """Return what each cause of interruptions takes, most first; their sum is what `lost_gpu_hours` has of them.
-
-        Causes share the work done again, restarts and loading by their numbers, and detection by their own times.
-        """
+        """Return what each cause takes, most first: by their numbers, and of detection by their own times."""
         given, lost = self.reliability, self.lost_gpu_hours()
         total = sum(cause.count for cause in given.causes.values())
         alike = sum(lost.get(name, 0.0) for name in ("rework", "restart", "checkpoint_load"))
@@ -432,13 +420,7 @@ class TrainingRun(Answer):
         return place_of(self.calendar_s, self.sampled.calendar_s)
 
     def finishing_dates(self, start: date | str) -> dict[str, date]:
-        """Return the day on which the run is done, if it starts on a day: p10, p50 and p90.
-
-        Raises
-        ------
-        CostModelError
-            If `start` is no date such as ``2026-12-01``, or the run outlasts the calendar.
-        """
+        """Return the day on which the run is done, if it starts on a day such as ``2026-12-01``: p10, p50 and p90."""
         first = first_day(start)
         try:
             days = (timedelta(days=float(np.ceil(day))) for day in self.spread()["days"])

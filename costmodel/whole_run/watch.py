@@ -211,13 +211,7 @@ class Watcher:
         self._follower = LogFollower(log)
 
     def look(self) -> Watch | None:
-        """Read what is new; none while no step was printed yet.
-
-        Raises
-        ------
-        CostModelError
-            If what is new is no text, or the log is of another job.
-        """
+        """Read what is new; none while no step was printed yet."""
         self._follower.poll()
         if not self._follower.collector.has_steps:
             return None

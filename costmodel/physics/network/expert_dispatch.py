@@ -150,27 +150,11 @@ def moe_exchange_time(
 ) -> GroupCost:
     """Time to send each rank's tokens to their experts, or to bring the results back.
 
-    Routing is uniform over experts. The kernels take SMs from the computation beside them, which is for the caller to count.
-
-    Parameters
-    ----------
-    num_tokens, bytes_per_token, top_k : array_like
-        Tokens of one rank, bytes of one with scales, and routed experts per token. [-, B, -]
-    group, tiers : Group, sequence of Tier
-        The expert-parallel group; levels of the fabric, innermost first.
-    node_limit : array_like
-        Innermost domains that routing may use for one token (DeepSeek-V3: 4), 0 = all. [-]
-    deduplicate : bool
-        One copy per domain, passed on inside; else one per expert (low-latency kernels).
-    imbalance, concurrent : array_like
-        Tokens of the busiest rank over the mean; groups that share each port. [-]
-    network_rate : float
-        Rate between the innermost domains over that of the tier's profile (`Dispatcher.network_rate`). [-]
-
-    Returns
-    -------
-    cost : GroupCost
-        ``wire_bytes`` on the slowest tier; exactly zero in a group of one.
+    Tokens are those of one rank, their bytes with scales [B], `top_k` the routed experts of each; routing is uniform over
+    experts and may use `node_limit` innermost domains for one token (0: all). One copy a domain, passed on inside, or without
+    `deduplicate` one an expert (low-latency kernels). `imbalance` is the busiest rank's tokens over the mean, `concurrent`
+    groups share each port, `network_rate` is as in `Dispatcher`. [-] ``wire_bytes`` are on the slowest tier. The SMs that
+    the kernels take from the computation beside them are for the caller to count.
     """
     nodes = np.asarray(node_limit, dtype=np.float64)
     limited, slowed = bool((nodes > 0.0).any()), network_rate != 1.0

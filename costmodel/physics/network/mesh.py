@@ -50,8 +50,7 @@ class Mesh(NamedTuple):
 def usable_domain_size(num_gpus: ArrayLike, tier_size: float) -> Array:
     """Return how many GPUs of each domain of `tier_size` a job of `num_gpus` uses: its largest divisor that fits. [-]
 
-    A job of 256 GPUs on racks of 72 takes 64 in each of four racks, since schedulers hand out
-    equal parts and no group of a power of two may straddle a rack.
+    Schedulers hand out equal parts: a job of 256 GPUs on racks of 72 takes 64 in each of four.
     """
     gpus = np.asarray(num_gpus, dtype=np.float64)
     used = np.empty_like(gpus)

@@ -153,29 +153,13 @@ def collective_time(
     concurrent: ArrayLike = 1.0,
     without: tuple[str, ...] = (),
 ) -> GroupCost:
-    """Time of one collective of `group` over a fabric, by the fastest algorithm; see the module.
+    """Time of one collective of `group` over a fabric, by the fastest algorithm, or the one forced; see the module.
 
-    Parameters
-    ----------
-    primitive : str
-        One of `PRIMITIVES`.
-    size_bytes : array_like
-        The full logical tensor, :math:`S`: reduced buffer, gathered output, scattered input, all
-        that one rank sends in an all-to-all, the message of a send. [B]
-    group, tiers : Group, sequence of Tier
-        Ranks and members per tier, broadcast against `size_bytes`; levels of the fabric, innermost first.
-    algorithm : str
-        ``auto``, or ``ring``, ``ll``, ``tree``, ``nvls`` … to force one.
-    concurrent : array_like
-        Groups that share every port and link of this one; divides all bandwidths. [-]
-    without : tuple of str
-        Algorithms that the library does not have or leaves by a variable (NCCL_ALGO, NCCL_PAT_ENABLE=0).
-
-    Returns
-    -------
-    cost : GroupCost
-        Exactly zero in a group of one. A send is priced across the outermost tier that the group spans. Sizes below a
-        few bytes, chunk alignment and the number of channels are not seen.
+    `size_bytes` is the full logical tensor, :math:`S`: reduced buffer, gathered output, scattered input, all that one rank
+    sends in an all-to-all, the message of a send, across the outermost tier that the group spans. [B] `tiers` are the levels
+    of the fabric, innermost first; `concurrent` groups share every port and link [-]; `without` are algorithms that the
+    library does not have or leaves by a variable (NCCL_ALGO, NCCL_PAT_ENABLE=0). Exactly zero in a group of one. Sizes
+    below a few bytes, chunk alignment and the number of channels are not seen.
     """
     path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent, without)
     if algorithm != "auto":

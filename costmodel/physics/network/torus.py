@@ -81,9 +81,7 @@ def side_terms(box: Box, shape: tuple[int, ...], wraps: tuple[bool, ...]) -> tup
 def torus_steps(axes: tuple[int, ...]) -> Steps:
     """Return the steps of a box with so many sides longer than one chip; several numbers mean ``where``.
 
-    They give seconds for one byte of the whole tensor and the hops of a gather with sides in turn
-    (``turn_s_per_byte``, ``turn_hops``) or at once (``once_s_per_byte``, ``once_hops``), and of an
-    all-to-all (``spread_s_per_byte``, ``spread_hops``).
+    Seconds a byte of the whole tensor and hops, of a gather with sides in turn or at once and of an all-to-all (``spread_…``).
     """
     every = range(1, max(axes) + 1)
     steps: list[tuple[str, str]] = []

@@ -68,8 +68,8 @@ _LAYOUT = re.compile(r"_(nn|nt|tn)(?:_|\b)|_(NN|NT|TN)[NT](?:_|\b)")
 def layout_of(kernel: str) -> str:
     """Return which operands of a product are transposed, "" where its name does not say.
 
-    In the column-major terms of BLAS a linear layer's forward product is TN, the gradient of its input NN, that of
-    its weight NT (NVIDIA/TransformerEngine, transformer_engine/pytorch/module/linear.py).
+    A linear layer's forward product is TN, the gradient of its input NN, that of its weight NT (NVIDIA/TransformerEngine,
+    transformer_engine/pytorch/module/linear.py).
     """
     found = _LAYOUT.search(kernel)
     return (found.group(1) or found.group(2)).lower() if found else ""

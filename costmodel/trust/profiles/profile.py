@@ -93,13 +93,7 @@ class TraceProfile(Answer):
     learnt: SiteOfTrace | None = None  # What it says of the model's factors, with a job
 
     def files(self, path: str | Path) -> dict[Path, str]:
-        """Return the site file of what was measured, with its text, as ``--site`` takes it.
-
-        Raises
-        ------
-        DataError
-            If there is no job beside the trace, or it says nothing of any factor.
-        """
+        """Return the site file of what was measured, with its text, as ``--site`` takes it."""
         if self.learnt is None or self.learnt.site is None:
             raise DataError(
                 "profile: nothing to write: a site file needs a job, and kernels that its bill has too"
