@@ -53,17 +53,21 @@ class Routing(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A group on the tiers of a cluster, and the tier that the textbook formulas take."""
+    """A group on the tiers of a cluster."""
 
     group: Group
     tiers: tuple[Tier, ...]
-    flat_tier: int
     concurrent: float
 
     @property
     def ranks(self) -> int:
         """Members of the group."""
         return int(self.group.ranks)
+
+    @property
+    def outermost(self) -> Tier:
+        """The tier that the textbook formulas take: the outermost one that is crossed."""
+        return self.tiers[max(int(slowest_tier(self.group)), 0)]
 
     def has_library(self, name: str) -> bool:
         """Whether a library runs such a collective here: of two ranks or more, on links that are known."""
@@ -122,15 +126,13 @@ def place(
     ranks: int,
     *,
     members_per_node: int | None = None,
-    tier: str | None = None,
     concurrent: float = 1.0,
 ) -> Placed:
     """Put a group on a cluster.
 
     `members_per_node` members are inside one innermost domain: fewer than fit there are spread evenly, as the data-parallel
     group of a tensor-parallel node is; as many as fit by default. On a torus that domain is the slices of a job of the
-    group's size. The textbook formulas take the latency and rate of `tier`, by default the outermost one that is crossed.
-    `concurrent` groups share every port and link. [-]
+    group's size. `concurrent` groups share every port and link. [-]
     """
     ranks, members_inside, stride = read("ranks", ranks), members_per_node, 1
     if members_inside is not None:
@@ -168,15 +170,7 @@ def place(
     if is_torus:
         sides = tuple(np.asarray(float(length)) for length in tiers[0].shape)
         group = group._replace(box=Box(sides, sides))
-    return Placed(group, tiers, _flat_tier(cluster, group, tier), concurrent)
-
-
-def _flat_tier(cluster: Cluster, group: Group, tier: str | None) -> int:
-    """Return the index of the tier that the textbook formulas take."""
-    names = [one.name for one in cluster.tiers]
-    if tier is not None and tier not in names:
-        raise LayoutError(f"tier: unknown {shown(tier)} in {cluster.name}; {choices_hint(tier, names)}")
-    return names.index(tier) if tier is not None else max(int(slowest_tier(group)), 0)
+    return Placed(group, tiers, concurrent)
 
 
 def bus_bytes(name: str, size_bytes: Array, ranks: float) -> Array:
@@ -225,7 +219,7 @@ def _costs(
         for way, cost in ways.items():
             yield family, way, "", cost
     # The literature's on one flat tier, and on two levels where there are two.
-    tier, ranks = placed.tiers[placed.flat_tier], np.asarray(float(placed.ranks))
+    tier, ranks = placed.outermost, np.asarray(float(placed.ranks))
     rate = tier.achieved_bandwidth_bytes_per_s / placed.concurrent
     for algorithm, one in ALGORITHMS[name].items():
         if one.applies(ranks).all():
@@ -234,7 +228,7 @@ def _costs(
     inside = float(placed.group.members[0])
     if not 1.0 < inside < placed.ranks:
         return
-    inner, outer = placed.tiers[0], placed.tiers[max(int(slowest_tier(placed.group)), placed.flat_tier)]
+    inner = placed.tiers[0]
     for algorithm in TWO_LEVEL.get(name, ()):
         levels = two_level_time(
             name,
@@ -244,8 +238,8 @@ def _costs(
             placed.ranks / inside,
             intra_latency_s=inner.latency_s,
             intra_bandwidth_bytes_per_s=inner.achieved_bandwidth_bytes_per_s / placed.concurrent,
-            inter_latency_s=outer.latency_s,
-            inter_bandwidth_bytes_per_s=outer.achieved_bandwidth_bytes_per_s / placed.concurrent,
+            inter_latency_s=tier.latency_s,
+            inter_bandwidth_bytes_per_s=rate,
         )
         yield "textbook", algorithm, "", levels
 
@@ -442,7 +436,6 @@ def collective(
     ranks: int,
     cluster: str | Cluster | None = None,
     members_per_node: int | None = None,
-    tier: str | None = None,
     concurrent: float = 1.0,
     latency_s: float | None = None,
     bandwidth_bytes_per_s: float | None = None,
@@ -466,8 +459,6 @@ def collective(
         Whose fabric; the default cluster unless a flat fabric is given.
     members_per_node : int, optional
         Members inside one innermost domain, spread evenly; as many as fit by default. [-]
-    tier : str, optional
-        Tier of the textbook formulas; the outermost one crossed by default.
     concurrent : float
         Groups that share every port and link. [-]
     latency_s, bandwidth_bytes_per_s : float, optional
@@ -500,19 +491,19 @@ def collective(
     if (latency_s is None) != (bandwidth_bytes_per_s is None):
         raise LayoutError("latency_s: expected --alpha and --bandwidth together, or a cluster")
     if latency_s is not None and bandwidth_bytes_per_s is not None:
-        if cluster is not None or tier is not None or members_per_node is not None:
-            raise LayoutError("alpha: a flat fabric takes no cluster, tier or members_per_node")
+        if cluster is not None or members_per_node is not None:
+            raise LayoutError("alpha: a flat fabric takes no cluster or members_per_node")
         # One tier that is a latency and a rate, nothing fitted.
         n = np.asarray(float(read("ranks", ranks)))
         tier_of_all = Tier(
             name="flat", size=int(n), bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s
         )
-        placed = Placed(Group(n, (n,)), (tier_of_all,), 0, concurrent)
+        placed = Placed(Group(n, (n,)), (tier_of_all,), concurrent)
         where, device = f"{format_seconds(latency_s)} and {format_si(bandwidth_bytes_per_s, 'B/s')}", DEVICE
     else:
         named = DEFAULT_CLUSTER if cluster is None else cluster
         machine = named if isinstance(named, Cluster) else load_cluster(named)
-        placed = place(machine, ranks, members_per_node=members_per_node, tier=tier, concurrent=concurrent)
+        placed = place(machine, ranks, members_per_node=members_per_node, concurrent=concurrent)
         where, device = f"{machine.name} ({machine.accelerator.name})", machine.accelerator.called
     routing = Routing(read("top_k", top_k), read("node_limit", node_limit), read("imbalance", imbalance))
     prices = price_collective(kind, sizes, placed, routing)

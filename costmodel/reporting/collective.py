@@ -75,13 +75,12 @@ def _range_grid(found: CollectiveCosts) -> Grid:
 
 def _fabric_grid(placed: Placed) -> Grid:
     """Return the tiers with the alpha, the rate and the n* = alpha B of each."""
-    used = placed.tiers[placed.flat_tier] if placed.flat_tier is not None else None
     rows = [
         {
             "tier": tier,
             "rate": (rate := float(tier.achieved_bandwidth_bytes_per_s / placed.concurrent)),
             "crossover": tier.latency_s * rate,
-            "used": "textbook" if tier is used else "",
+            "used": "textbook" if tier is placed.outermost else "",
         }
         for tier in placed.tiers
     ]

@@ -34,11 +34,11 @@ from costmodel.physics.run.goodput import (
     best_interval_s,
     daly_interval_s,
     losses,
+    mean_power_w,
     shortage_fraction,
     spares_needed,
     young_interval_s,
 )
-from costmodel.physics.run.power import mean_power_w
 from costmodel.physics.run.sampling import SampledRuns, sample_runs
 from costmodel.step.unlike_nodes import busy_shares
 from costmodel.whole_run.checkpoints import Checkpoint, NoHostMemory, describe_checkpoint

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.physics.run import goodput
-from costmodel.physics.run.power import mean_power_w
+from costmodel.physics.run.goodput import mean_power_w
 from costmodel.physics.run.stragglers import RankTimes, jitter_excess, lasting_excess
 
 

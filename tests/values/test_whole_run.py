@@ -12,7 +12,7 @@ from costmodel.describe.hardware.cluster import Storage
 from costmodel.describe.models.model_files import load_model
 from costmodel.describe.reliability import Reliability
 from costmodel.estimates.estimate import estimate_job
-from costmodel.physics.run.power import mean_power_w
+from costmodel.physics.run.goodput import mean_power_w
 from costmodel.physics.run.scaling_laws import kaplan_optimal
 from costmodel.whole_run.budget import budget, serving
 from costmodel.whole_run.checkpoints import describe_checkpoint

@@ -76,20 +76,6 @@ class Timeline:
         """Time from one step to the next where ranks start the next step on their own [s]."""
         return float(self.span_s().max())
 
-    def in_flight(self, pending_weight_fraction: float = 1.0) -> Array:
-        """Peak activations held by each rank, in micro-batches on a whole stage [-].
-
-        From the start of F to the end of the backward; between I and W only the given fraction.
-        """
-        changes: list[list[tuple[float, float]]] = [[] for _ in self.orders.ranks]
-        share = _kept(pending_weight_fraction)
-        for task in self.tasks:
-            # What ends at the time something starts has freed its memory.
-            time = task.start_s if task.kind == "F" else task.end_s
-            changes[task.rank].append((round(time, 9), share[task.kind]))
-        peaks = [np.cumsum([c for _, c in sorted(per_rank)]).max(initial=0.0) for per_rank in changes]
-        return np.asarray(peaks) / self.orders.tasks_per_stage
-
 
 def simulate(
     orders: Orders,
