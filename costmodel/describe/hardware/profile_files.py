@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +96,6 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     same = {stem for name, stem in called.items() if solid(name) == solid(wanted)}
     if len(same) == 1:
         return known[same.pop()]
-    if missing := without_profile(text):
-        raise ProfileError(f"{kind}: {missing}")
     if kind == "cluster":
         if (meant := _cluster_of_accelerator(wanted, known, folders)) is not None:
             return meant
@@ -108,7 +105,7 @@ def find_profile(kind: str, name: str | Path, folders: Iterable[Path]) -> Path:
     names = {*called}
     if kind == "cluster":  # an accelerator means its reference machine
         names |= {_SHORT.findall(name)[0] for name, _ in profile_files("accelerator", folders)}
-    near = get_close_matches(wanted[:100], names, n=3, cutoff=0.5)
+    near = get_close_matches("-".join(parts(wanted))[:100], names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
     raise ProfileError(f"unknown {kind} {shown(text)}: {hint}(known: {listed_names(sorted(known))})")
 
@@ -380,21 +377,3 @@ def holds(name: str, wanted: str) -> bool:
     return bool(words) and any(
         among[start : start + len(words)] == words for start in range(len(among) - len(words) + 1)
     )
-
-
-def without_profile(wanted: str) -> str:
-    """Return why a device that people ask for has no profile, and what is nearest; empty where it is not known."""
-    for record in _without_profile():
-        if any(holds(wanted, name) for name in record["names"]):
-            near = record.get("near", ())
-            nearest = f"; nearest: {', '.join(near)}" if near else ""
-            return f"{shown(wanted)} has no profile: {record['why']}{nearest}"
-    return ""
-
-
-@cache
-def _without_profile() -> list[dict[str, Any]]:
-    """Return what is known of devices without a profile."""
-    path = files("costmodel") / "describe" / "data" / "without_profile.yaml"
-    found: list[dict[str, Any]] = read_mapping(path, example="devices: []")["devices"]
-    return found
