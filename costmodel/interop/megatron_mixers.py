@@ -89,19 +89,12 @@ def _pattern_of(model: Model, letter: str, sizes: Mamba2) -> str:
     return "".join(letters[half] for half in halves)
 
 
-def says_hybrid(flags: Flags) -> bool:
-    """Return whether flags say which layers are state spaces, by a pattern or by shares."""
-    return any(flags.has(name) for name in ("hybrid_pattern", "hybrid_attention", "hybrid_mlp"))
-
-
 def hybrid_pattern(flags: Flags) -> str:
     """Return the layers of a state-space model in Megatron's letters, empty where it is none.
 
-    Parts behind a slash are prediction layers, bars cut stages. Without a pattern two shares say it.
+    Parts behind a slash are prediction layers, bars cut stages.
     """
     pattern = str(flags["hybrid_pattern"]).split("/")[0].replace("|", "")
-    if not pattern and (flags.has("hybrid_attention") or flags.has("hybrid_mlp")):
-        pattern = _spread(flags.require("num_layers"), flags["hybrid_attention"], flags["hybrid_mlp"])
     if strange := sorted(set(pattern) - set(_LETTERS)):
         raise FrameworkConfigError(
             f"--hybrid-layer-pattern: {strange[0]!r} is no layer; expected {' '.join(_LETTERS)}"
@@ -152,33 +145,6 @@ def _linear_layers(given: str, layers: int) -> list[int]:
     if given.strip().isdigit() and int(given) > 0:
         return [int((layer + 1) % int(given) != 0) for layer in range(layers)]
     return layer_pattern(given, layers, flag="--linear-attention-freq")
-
-
-def _spread(layers: int, attention: float, mlp: float) -> str:
-    """Return the pattern that shares of attention and of MLPs mean: each sort as evenly as it goes.
-
-    Attention stands between runs of like length, MLPs replace state spaces from the right, as
-    ``mamba_hybrid_layer_allocation.py`` places them: after every so many others comes one of them.
-    """
-    attended = round(layers * attention)
-    pattern = _every(["M"] * layers, (layers - attended) / (attended + 1), "*")
-    dense = round(layers * mlp)
-    if not dense:
-        return "".join(pattern)
-    return "".join(_every(pattern, (layers - attended - dense) / dense, "-"))
-
-
-def _every(pattern: list[str], run: float, letter: str) -> list[str]:
-    """Put a letter on the state space behind every run of them, runs of a whole length on average `run`."""
-    found, left = list(pattern), run
-    for place, other in enumerate(pattern):
-        if other != "M":
-            continue
-        if left < 0.5:
-            found[place], left = letter, left + run
-        else:
-            left -= 1
-    return found
 
 
 def layer_pattern(given: str, num_layers: int, *, flag: str = "--moe-layer-freq") -> list[int]:

@@ -15,7 +15,6 @@ from costmodel.interop.megatron_mixers import (
     layer_pattern,
     linear_variant,
     mixer_arguments,
-    says_hybrid,
     take_mixers,
 )
 
@@ -167,7 +166,7 @@ def other_mixer(flags: Flags) -> str:
         return (
             f"{flags.key('custom_model')}: the layers are in that code; give --model NAME or its config.json"
         )
-    if linear_variant(flags) in ("gated_delta_net", "dsa") or says_hybrid(flags):
+    if linear_variant(flags) in ("gated_delta_net", "dsa") or flags.has("hybrid_pattern"):
         return ""
     found = [flag for flag in _WORDS["other_mixers"].split() if flag in flags.raw]
     spec = " ".join(flags["spec"]).lower()

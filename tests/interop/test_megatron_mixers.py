@@ -8,8 +8,6 @@ from costmodel.base.errors import CostModelError
 from costmodel.describe.models.mixers import GatedDelta, Indexed, Mamba2
 from costmodel.describe.models.model import make_model
 from costmodel.interop.emit import emit
-from costmodel.interop.keys import Flags
-from costmodel.interop.megatron_mixers import hybrid_pattern
 
 BASE = "--hidden-size 256 --num-attention-heads 4 --vocab-size 1024 --make-vocab-size-divisible-by 1 "
 BASE += "--seq-length 512 --global-batch-size 8 --nnodes 1 --nproc-per-node 8 --disable-bias-linear "
@@ -30,21 +28,6 @@ def test_a_pattern_of_blocks():
     assert (model.ffn_size, model.expert_ffn_size, model.num_experts, model.top_k) == (512, 96, 4, 2)
     # Without their number the heads are those of twice the width.
     assert model_of("--hybrid-override-pattern MM --num-layers 2").mixers["m"].heads == 2 * 256 // 64
-
-
-@pytest.mark.parametrize(
-    ("layers", "attention", "mlp", "pattern"),
-    [
-        # By hand: 8 layers with 2 attentions leave 6 state spaces in 3 runs of 2.
-        (8, 0.25, 0.0, "MM*MM*MM"),
-        # 4 MLPs of 8 layers: one behind every state space.
-        (8, 0.0, 0.5, "M-M-M-M-"),
-        (9, 0.11, 0.44, "M-M-*M-M-"),
-    ],
-)
-def test_shares_of_attention_and_mlps(layers, attention, mlp, pattern):
-    text = f"--num-layers {layers} --hybrid-attention-ratio {attention} --hybrid-mlp-ratio {mlp}"
-    assert hybrid_pattern(Flags(text)) == pattern
 
 
 @pytest.mark.parametrize(
