@@ -550,7 +550,6 @@ def read_hyperpod(file: TextFile, given: Mapping[str, Any]) -> Imported:
     return draft.answer()
 
 
-_ON = (True, "true", "True")
 _SCRIPT = re.compile(r"^# in the training script: ([\w ]+?) = (\d+)$", re.M)
 
 
@@ -568,15 +567,6 @@ def read_accelerate(file: TextFile, given: Mapping[str, Any]) -> Imported:
         return draft.answer()
     if kind == "FSDP":
         _take_sharding(raw.get("fsdp_config") or {}, draft)
-    elif kind == "MEGATRON_LM":
-        draft.put(
-            tp=config["megatron_tp"],
-            pp=config["megatron_pp"],
-            recipe="megatron-core",
-            recompute="selective" if config["megatron_recomputes"] in _ON else "none",
-            zero_stage=int(config["megatron_sharded"] in _ON),
-        )
-        draft.put(sequence_parallel=config["megatron_sequence"] in _ON and draft["tp"] > 1)
     elif kind in ("MULTI_GPU", "NO", ""):
         draft.put(recipe=_FSDP_RECIPE, zero_stage=0)
     else:

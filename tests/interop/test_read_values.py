@@ -92,10 +92,10 @@ LLAMA = {
     "vocab_size": 100,
     "rms_norm_eps": 1e-5,
 }
-BITNET = {
-    "model_type": "bitnet",
+HRM = {
+    "model_type": "hrm_text",
     "hidden_size": 4,
-    "num_hidden_layers": 2,
+    "num_layers_per_stack": 1,
     "num_attention_heads": 2,
     "intermediate_size": 6,
     "vocab_size": 10,
@@ -116,19 +116,19 @@ def test_a_model_is_a_job_that_lacks_what_it_does_not_say(tmp_path):
 def test_a_model_without_a_price_has_its_size_and_says_why(tmp_path):
     found = read(
         tmp_path,
-        {**BITNET, "speak": "up", "num_nextn_predict_layers": 1},
+        {**HRM, "speak": "up", "num_nextn_predict_layers": 1},
         "config.json",
         gpus=8,
         vocab_size=9,
     )
     assert found.job == {"gpus": 8}
-    # Two tables of 4 * 10; a layer's four projections 64, MLP 72, norms 4 + 6 inside of it and two of 4; a last norm.
-    assert found.shape["num_params"] == 2 * 40 + 2 * (64 + 72 + 10 + 8) + 4
-    assert "bitnet" in found.unpriced
+    # Two tables of 4 * 10; in each of two stacks a layer of four projections 64, a gate 16, an MLP 72; a norm.
+    assert found.shape["num_params"] == 2 * 40 + 2 * (64 + 16 + 72) + 4
+    assert "hrm_text" in found.unpriced
     assert found.ignored == ()
     assert found.warnings == ("num_nextn_predict_layers: these layers are not counted",)
     with pytest.raises(CostModelError, match="model_type"):
-        read(tmp_path, {**BITNET, "model_type": "nobody's"}, "config.json")
+        read(tmp_path, {**HRM, "model_type": "nobody's"}, "config.json")
 
 
 @pytest.mark.parametrize(
