@@ -1,7 +1,7 @@
 """Tables on a terminal of any width: no number is cut, and no column is missing.
 
-A table whose columns fit keeps its form; texts in it are wrapped. Where they do not fit, each row is a record of
-its own, the columns under one another.
+A table whose columns fit keeps its form; texts in it are wrapped. Where they do not fit, it goes on below with the
+other columns; where not even two fit, each row is a record of its own, the columns under one another.
 """
 
 from __future__ import annotations
@@ -134,12 +134,14 @@ def _print(console: Console, grid: Grid) -> None:
     if gap is None and titled and (same := _same_in_all(grid)):
         message = ", ".join(f"{grid.columns[index].title} {grid.rows[0][index]}" for index in same)
         console.print(_text(f"In every row: {message}."))
-        grid = _without(grid, same)
-        gap = _gap(grid, console.width)
-    if gap is not None:
-        table = _table(grid, gap, titled, console.width)
+        grid = _of(grid, [index for index in range(len(grid.columns)) if index not in same])
+    if parts := _parts(grid, console.width) if titled or gap else []:
         width = _PIPED if console.width == PIPE_WIDTH and _gap(grid, _PIPED) is not None else console.width
-        console.print(table, width=width)
+        for index, part in enumerate(parts):
+            if index:
+                console.print()
+            table = _table(part, _gap(part, console.width) or _GAPS[1], titled, console.width)
+            console.print(table, width=width)
         note_width = max(min(console.measure(table).maximum, width), _NOTE_WIDTH)
     else:
         for index, row in enumerate(grid.rows):
@@ -165,9 +167,21 @@ def _same_in_all(grid: Grid) -> list[int]:
     return same if len(same) < len(grid.columns) else same[1:]
 
 
-def _without(grid: Grid, gone: Sequence[int]) -> Grid:
-    """Return the table without some columns."""
-    kept = [index for index in range(len(grid.columns)) if index not in gone]
+def _parts(grid: Grid, limit: int) -> list[Grid]:
+    """Return a table in as few parts as fit, each with the first column; none where a column does not fit beside it."""
+    parts: list[list[int]] = []
+    for index in range(1, len(grid.columns)):
+        if parts and _gap(_of(grid, [0, *parts[-1], index]), limit) is not None:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    found = [_of(grid, [0, *part]) for part in parts or [[]]]
+    is_record = len(found) > 1 and len(grid.rows) < 2
+    return [] if is_record or any(_gap(part, limit) is None for part in found) else found
+
+
+def _of(grid: Grid, kept: Sequence[int]) -> Grid:
+    """Return the table of some columns."""
     return grid._replace(
         columns=[grid.columns[index] for index in kept],
         rows=[[row[index] for index in kept] for row in grid.rows],
@@ -200,8 +214,13 @@ def _gap(grid: Grid, limit: int) -> int | None:
 
 def _readable(grid: Grid, index: int) -> int:
     """Return the cells with which a column can be read: all of what is never wrapped."""
-    longest = max(cell_len(cell) for cell in (grid.columns[index].title, *(row[index] for row in grid.rows)))
-    return longest if _whole(grid, index) else min(longest, _READABLE)
+    cells = (grid.columns[index].title, *(row[index] for row in grid.rows))
+    longest = max(map(cell_len, cells))
+    if _whole(grid, index):
+        return longest
+    # Names in the first column are folded behind dots alone.
+    names = [cell_len(part) for cell in cells for part in re.findall(r"^ *\S*?\.|[^\s.]+\.?", cell)]
+    return min(longest, max(_READABLE, *names, 0) if index == 0 else _READABLE)
 
 
 def _folded_at_dots(cell: str, cells: int) -> str:
@@ -256,7 +275,9 @@ def _table(grid: Grid, gap: int, titled: bool, limit: int) -> Table:
             justify="right" if column.number else "left",
             no_wrap=_whole(grid, index),
             overflow="fold",
-            width=None if _whole(grid, index) or not any(widest) else max(widest[index], needed[index]),
+            width=None
+            if _whole(grid, index) or not any(widest)
+            else max(min(widest[index], needed[index] + spare), needed[index]),
         )
     for index, row in enumerate(rows):
         table.add_row(*map(_text, row), style="bold" if index in grid.strong else None)

@@ -67,18 +67,21 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def test_a_table_that_fits_keeps_its_form_and_one_that_does_not_is_records():
+def test_a_table_that_does_not_fit_goes_on_below_and_one_row_is_a_record():
     grid = Grid(
         "T", columns("Name", "Bytes >", "What"), [["a", "1,234", "some words here"], ["b", "5", "more"]]
     )
     assert drawn([grid], [], width=60).count("\n") == 5
-    wide = Grid(
-        "T",
-        columns("Name", *(f"N{i} >" for i in range(12))),
-        [["a", *(["1,234,567"] * 12)], ["b", *"123456789012"]],
-    )
-    shown = plain(drawn([wide], [], width=40))
-    assert shown.splitlines()[1:4] == ["Name a", "  N0    1,234,567", "  N1    1,234,567"]
+    rows = [["a", *(["1,234,567"] * 4)], ["b", *"1234"]]
+    wide = Grid("T", columns("Name", *(f"N{i} >" for i in range(4))), rows)
+    lines = [line.split() for line in plain(drawn([wide], [], width=30)).splitlines()]
+    assert [lines[at] for at in (1, 3, 4)] == [
+        ["Name", "N0", "N1"],
+        ["a", "1,234,567", "1,234,567"],
+        ["b", "1", "2"],
+    ]
+    assert [lines[at] for at in (6, 9)] == [["Name", "N2", "N3"], ["b", "3", "4"]]
+    assert plain(drawn([wide._replace(rows=rows[:1])], [], width=30)).splitlines()[1] == "Name a"
 
 
 def test_a_table_of_texts_in_a_pipe_is_wrapped_and_one_of_numbers_is_not():
