@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -28,6 +29,7 @@ _TOGETHER = (
 """Flags that say one thing: where one of them changes, all that a script has of them go."""
 _ANCHORS = ("--tensor-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--num-layers")
 """Flags behind which others are written, the first that a script has."""
+_WIDTH = 120  # Of a line that is not broken into several
 _VALUE = r"""(?:(?:[ \t]+|=)(?!-{1,2}[A-Za-z])(?:"[^"\n]*"|'[^'\n]*'|\$\{[^}\n]*\}|[^\s\\"')]+))?"""
 
 
@@ -38,12 +40,16 @@ def script_changes(file: JobFile, before: str, after: str) -> str:
     is read again: it has to be the job of `after` in all in which they differ, and its own in the rest.
     """
     source, old = read_text(file.path), _flags(before)
-    # Quotes inside a text that a shell splits into words are no quotes.
-    texts = (_changed(source.text, old, _flags(written)) for written in (after, after.replace("'", "")))
-    right = [text for text in texts if text and _is_right(file, source._replace(text=text), before, after)]
+    # Quotes inside a text that a shell splits into words are no quotes, and a line ends in none that it leaves alone.
+    texts = (
+        _changed(source.text, old, _flags(written), width)
+        for width in (_WIDTH, math.inf)
+        for written in (after, after.replace("'", ""))
+    )
+    right = next((text for text in texts if text and _is_right(file, text, before, after)), "")
     if not right:
         return ""
-    ours, theirs = (one.splitlines(keepends=True) for one in (source.text, right[0]))
+    ours, theirs = (one.splitlines(keepends=True) for one in (source.text, _on_nodes(file, right, after)))
     name = PurePath(file.path).name  # patch takes no absolute path, and none with ..
     lines = difflib.unified_diff(ours, theirs, name, name)
     return "".join(
@@ -59,7 +65,25 @@ def _flags(written: str) -> dict[str, str]:
     return {flag: value for flag, _, value in (line.partition(" ") for line in lines)}
 
 
-def _changed(text: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+def _on_nodes(file: JobFile, text: str, after: str) -> str:
+    """Return a script whose number of nodes is that of a configuration, where the job is then on its GPUs."""
+    wanted = re.search(r"--nnodes (\d+) --nproc-per-node (\d+)", after)
+    if wanted is None:
+        return text
+    own = re.search(r"--nnodes[ =]+[\"']?\$\{?(\w+)", text)
+    name = rf"\b{own[1]}=(?:\$\{{\w+:-)?" if own else "--nnodes[ =]+"
+    changed = re.sub(rf"({name}|^#SBATCH +(?:--nodes[ =]|-N ?))\d+", rf"\g<1>{wanted[1]}", text, flags=re.M)
+    reading = {name: value for name, value in file.reading.items() if name != "gpus"}
+    try:
+        found = job_file(read_text(file.path)._replace(text=changed), **reading).keywords.get("gpus")
+    except CostModelError:
+        return text
+    return changed if found == int(wanted[1]) * int(wanted[2]) else text
+
+
+def _changed(
+    text: str, before: Mapping[str, str], after: Mapping[str, str], width: float = math.inf
+) -> str | None:
     """Return a script with the flags of `after` that `before` has not so; none where it has no place for them."""
     put = {flag: value for flag, value in after.items() if before.get(flag) != value}
     gone = before.keys() - after.keys()
@@ -80,7 +104,7 @@ def _changed(text: str, before: Mapping[str, str], after: Mapping[str, str]) -> 
             if match := _find(flag, kept):
                 kept = f"{kept[: match.start()]}{flag} {put[flag]}".rstrip(" ") + kept[match.end() :]
         if missing and (match := _find(anchor, kept)):
-            kept = _with_more(kept, match, missing)
+            kept = _with_more(kept, match, missing, width)
         found.append(kept)
     return "".join(found)
 
@@ -99,18 +123,26 @@ def _without(line: str, flags: Collection[str]) -> str:
     return "" if kept != line and kept.strip() == "\\" else kept
 
 
-def _with_more(line: str, match: re.Match[str], flags: Iterable[str]) -> str:
-    """Write flags behind the one that was found: on lines of their own where the line goes on in the next."""
+def _with_more(line: str, match: re.Match[str], flags: Sequence[str], width: float) -> str:
+    """Write flags behind the one that was found: on lines of their own where the line goes on in the next, or gets long."""
     if line.rstrip().endswith("\\") and not line[match.end() :].strip(" \t\\\n"):
         indent = line[: len(line) - len(line.lstrip())]
         return line + "".join(f"{indent}{flag} \\\n" for flag in flags)
-    return " ".join([line[: match.end()], *flags]) + line[match.end() :]
+    longer = " ".join([line[: match.end()], *flags]) + line[match.end() :]
+    if len(longer) <= width:
+        return longer
+    rest = line[match.end() :].lstrip(" \t")
+    *most, last = flags
+    last = [last, rest] if rest.startswith(("-", "$")) else [last + rest]
+    indent = line[: len(line) - len(line.lstrip())]
+    return f" \\\n{indent}    ".join([line[: match.end()], *most, *last])
 
 
-def _is_right(file: JobFile, changed: TextFile, before: str, after: str) -> bool:
+def _is_right(file: JobFile, changed: str, before: str, after: str) -> bool:
     """Tell whether a changed script is the job of a configuration in all in which that differs from another."""
     try:
-        own, theirs = _job(file, read_text(file.path)), _job(file, changed)
+        source = read_text(file.path)
+        own, theirs = _job(file, source), _job(file, source._replace(text=changed))
         left, right = (_job(file, TextFile(text, "launch.sh")) for text in (before, after))
     except CostModelError:
         return False

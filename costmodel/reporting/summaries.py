@@ -46,7 +46,10 @@ def of_text(need: float, have: float) -> str:
 
 def machine_text(est: Estimate) -> str:
     """Return model and machine of a job; a machine is named by its accelerators, its cluster stands below."""
-    return f"{est.job.model.name} on {float(est.job.layout.gpus):,.0f} {device_name(est.job.cluster.accelerator)}"
+    cluster, gpus = est.job.cluster, float(est.job.layout.gpus)
+    others = cluster.mixed.nodes * cluster.gpus_per_node if cluster.mixed else 0
+    more = f" and {others:,.0f} {device_name(cluster.mixed.accelerator)}" if cluster.mixed else ""
+    return f"{est.job.model.name} on {gpus - others:,.0f} {device_name(cluster.accelerator)}{more}"
 
 
 def answer_text(est: Estimate) -> str:
@@ -130,5 +133,6 @@ def estimate_summary(est: Estimate) -> Summary | None:
     titles = columns("Largest lines of time", "Exposed >", "Share >", "Of memory", "Size >")
     return Summary(
         [Grid(answer_text(est), columns("", ""), rows), Grid("", titles, lines)],
-        first_warning(est.warnings),
+        # A flag that a warning names holds the rest of the layout only where that is named too.
+        first_warning([f"at the planned layout {one}" if est.is_planned else one for one in est.warnings]),
     )

@@ -164,12 +164,12 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
     model = [line for line in capsys.readouterr().out.split(" \\\n    ") if not line.startswith("--micro")]
     shape = " ".join(one for one in model if one.split()[0] in SHAPE)
     script.write_text(
-        f"#!/bin/bash\ntorchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py {shape} {today} --bf16\n"
+        f"#!/bin/bash\nNODES=1\ntorchrun --nnodes ${{NODES}} --nproc-per-node 8 pretrain_gpt.py {shape} {today} --bf16\n"
     )
     saved = tmp_path / "saved"
-    assert main(["plan", str(script), "8xH100", "--save", str(saved)]) == 0
+    assert main(["plan", str(script), "16xH100", "--save", str(saved)]) == 0
     assert "No `job.yaml`: " in capsys.readouterr().err
-    plan = cm.plan(str(script), "8xH100")
+    plan = cm.plan(str(script), "16xH100")
     folders = sorted(saved.iterdir(), key=lambda folder: int(folder.name.partition("-")[0]))
     assert [int(folder.name.partition("-")[0]) for folder in folders] == [
         plan.ranks[one.row] for _, one in plan.trials()
@@ -182,7 +182,7 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
             "changes.diff",
             "README.md",
         }
-        layout = cm.estimate(folder / "launch.sh", "8xH100").job.layout
+        layout = cm.estimate(folder / "launch.sh", "16xH100").job.layout
         assert (layout.tp, layout.pp, layout.micro_batch) == (
             est.job.layout.tp,
             est.job.layout.pp,
@@ -194,11 +194,14 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
         subprocess.run(re.search("`(patch .*)` here", readme)[1], shell=True, cwd=folder, check=True)
         script.rename(patched)
         script.write_text(before)
+        assert "\nNODES=2\n" in patched.read_text()
+        assert cm.estimate(patched, cluster="h100").job.layout.gpus == 16
+        assert all(len(line) < 120 for line in patched.read_text().splitlines() if line.startswith("    --"))
         # Megatron pads the vocabulary of a script to a multiple of its own degree.
-        assert cm.estimate(patched, "8xH100").step_time_s == pytest.approx(est.step_time_s, rel=1e-3)
+        assert cm.estimate(patched, "16xH100").step_time_s == pytest.approx(est.step_time_s, rel=1e-3)
         assert "describes is no preset" in readme
         assert "* data: --data-path" in readme
-        assert "* 1 node of up to 8 GPUs" in readme
+        assert "* 2 nodes of up to 8 GPUs" in readme
         assert "No `job.yaml`: " in readme
         ends = (format_seconds(est.step_time_s * end, 3) for end in (est.error_band.low, est.error_band.high))
         assert "({} to {})".format(*ends) in readme

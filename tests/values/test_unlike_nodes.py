@@ -15,6 +15,7 @@ from costmodel.estimates.pipeline_run import billed_pipeline_s, durations, simul
 from costmodel.estimates.record import source_record
 from costmodel.interop.emit import emit
 from costmodel.physics.pipeline.chunks import Chunk, chunks_text
+from costmodel.reporting.summaries import machine_text
 from costmodel.step.placed_job import head_in_layers
 from costmodel.step.price import chunks_of, price
 from costmodel.whole_run.run import run_of, step_power_w
@@ -239,7 +240,13 @@ def test_nodes_of_two_kinds_cost_the_mean_of_their_prices():
     own, other = (load_cluster(name).price_usd_per_gpu_hour for name in ("h100", "h200"))
     est = cm.estimate(**job, cluster="h100", hw={"mixed": "2:h200"})
     assert est.job.cluster.price_usd_per_gpu_hour == pytest.approx((6 * own + 2 * other) / 8)
-    assert "2 nodes of h200" in price_note(est.job.cluster)
+    ranges = [load_cluster(name).price_range_usd_per_gpu_hour for name in ("h100", "h200")]
+    assert est.job.cluster.price_range_usd_per_gpu_hour == pytest.approx(
+        [(6 * a + 2 * b) / 8 for a, b in zip(*ranges, strict=True)]
+    )
+    note = f"2 nodes of h200-sxm-141gb at ${other:.2f} add ${(other - own) / 4:.2f}; lists from $"
+    assert note in price_note(est.job.cluster)
+    assert machine_text(est) == "llama3-8b on 48 H100 and 16 H200"
     assert "take" in est.warnings[0]
     given = cm.estimate(**job, cluster="h100", hw={"mixed": "2:h200"}, price_usd_per_gpu_hour=1.0)
     assert given.job.cluster.price_usd_per_gpu_hour == 1.0

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from costmodel.base.errors import ProfileError, UnitError, choices_hint, shown
 from costmodel.base.numbers import distinct
 from costmodel.base.units import parse_number, read_quantity
-from costmodel.describe.hardware.cluster import NO_PRICES, Accelerator, Cluster, OtherNodes, Tier
+from costmodel.describe.hardware.cluster import NO_PRICES, Accelerator, Cluster, OtherNodes, Prices, Tier
 from costmodel.describe.hardware.hardware import load_accelerator, load_cluster
 from costmodel.describe.hardware.kernels import KernelConstants
 from costmodel.physics.network.fabric import Fabric
@@ -128,7 +128,7 @@ def _mixed(cluster: Cluster, text: str) -> Cluster:
         for name in ("memory_bytes", "memory_vendor_bytes")
     }
     listed = bool(cluster.price_date)
-    prices = (cluster.price_usd_per_gpu_hour, _list_price(name.strip(), other)) if listed else NO_PRICES
+    prices = (_list_prices(cluster), _list_prices(_cluster_of(name.strip(), other))) if listed else NO_PRICES
     return replace(
         cluster,
         accelerator=replace(own, **least),
@@ -137,19 +137,25 @@ def _mixed(cluster: Cluster, text: str) -> Cluster:
             other,
             bool(divided),
             other.memory_bytes - own.memory_bytes,
-            prices_usd_per_gpu_hour=prices,
+            prices=prices,
         ),
         changed=_recorded(cluster, "mixed", text),
     )
 
 
-def _list_price(name: str, accelerator: Accelerator) -> float | None:
-    """Return the list price of the cluster that an accelerator's name means, if it means one. [USD/h]"""
+def _cluster_of(name: str, accelerator: Accelerator) -> Cluster | None:
+    """Return the cluster that an accelerator's name means, if it means one."""
     try:
         cluster = load_cluster(name)
     except ProfileError:
         return None
-    return cluster.price_usd_per_gpu_hour if cluster.accelerator.name == accelerator.name else None
+    return cluster if cluster.accelerator.name == accelerator.name else None
+
+
+def _list_prices(cluster: Cluster | None) -> Prices:
+    if cluster is None or cluster.price_usd_per_gpu_hour is None:
+        return ()
+    return (cluster.price_usd_per_gpu_hour, *(cluster.price_range_usd_per_gpu_hour or ()))
 
 
 def require_placed(cluster: Cluster, gpus: ArrayLike) -> None:

@@ -180,7 +180,10 @@ class Host(NamedTuple):
     """GPUs that share one link to it (two A100 behind a PCIe switch with one port to the CPU). [-]"""
 
 
-NO_PRICES = (None, None)
+Prices = tuple[
+    float, ...
+]  # What a GPU-hour costs, and from where to where lists went if that is known. [USD/h]
+NO_PRICES: tuple[Prices, Prices] = ((), ())
 
 
 class OtherNodes(NamedTuple):
@@ -191,8 +194,8 @@ class OtherNodes(NamedTuple):
     batch_by_speed: bool  # Whether replicas on them get another part of the batch, so that no replica waits
     more_memory_bytes: float  # Memory of its GPUs less that of the cluster's own. [B]
     layers_by_speed: bool = True  # Whether balanced stages on them get other layers, so that no stage waits
-    prices_usd_per_gpu_hour: tuple[float | None, float | None] = NO_PRICES
-    """List prices of the cluster's own nodes and of these, None where there is none or one was given. [USD/h]"""
+    prices: tuple[Prices, Prices] = NO_PRICES
+    """Of the lists for the cluster's own nodes and for these, empty where there is none or one was given."""
 
 
 @dataclass(frozen=True, kw_only=True)

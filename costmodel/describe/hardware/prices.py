@@ -32,7 +32,7 @@ def with_price(
         usd = prices.get(cluster.name)
     if usd is None:
         return cluster
-    mixed = None if cluster.mixed is None else cluster.mixed._replace(prices_usd_per_gpu_hour=NO_PRICES)
+    mixed = None if cluster.mixed is None else cluster.mixed._replace(prices=NO_PRICES)
     return replace(
         cluster, price_usd_per_gpu_hour=usd, price_date="", price_range_usd_per_gpu_hour=None, mixed=mixed
     )
@@ -42,20 +42,24 @@ def with_mixed_price(cluster: Cluster, gpus: ArrayLike) -> Cluster:
     """Return a cluster with nodes of two kinds at the mean of their list prices, by a job's GPUs; a given price stays."""
     if cluster.mixed is None or not cluster.price_date:
         return cluster
-    own, other = cluster.mixed.prices_usd_per_gpu_hour
-    counts, usd = distinct(gpus), None
-    if own is not None and other is not None and len(counts) == 1:
+    own, other = cluster.mixed.prices
+    counts = distinct(gpus)
+    usd, low, high = None, None, None
+    if own and other and len(counts) == 1:
         share = cluster.mixed.nodes * cluster.gpus_per_node / counts[0]
-        usd = own + share * (other - own)
-    return replace(cluster, price_usd_per_gpu_hour=usd, price_range_usd_per_gpu_hour=None)
+        usd, low, high, *_ = *(a + share * (b - a) for a, b in zip(own, other, strict=False)), None, None
+    ends = None if low is None or high is None else (low, high)
+    return replace(cluster, price_usd_per_gpu_hour=usd, price_range_usd_per_gpu_hour=ends)
 
 
 def mixed_note(cluster: Cluster) -> str:
-    """Say what of a list price is that of other nodes."""
-    if cluster.mixed is None or not cluster.price_date:
+    """Say what other nodes cost, and how much more a mean GPU-hour does with them."""
+    if cluster.mixed is None or cluster.price_usd_per_gpu_hour is None or not all(cluster.mixed.prices):
         return ""
-    mixed = cluster.mixed
-    return f"{plural(mixed.nodes, 'node')} of {mixed.accelerator.name} at ${mixed.prices_usd_per_gpu_hour[1]:,.2f}"
+    (own, *_), (other, *_) = cluster.mixed.prices
+    name = f"{plural(cluster.mixed.nodes, 'node')} of {cluster.mixed.accelerator.name}"
+    more = cluster.price_usd_per_gpu_hour - own
+    return f"{name} at ${other:,.2f} {'add' if more >= 0 else 'take'} ${abs(more):,.2f}"
 
 
 def priced_name(named: str) -> str:
@@ -85,10 +89,9 @@ def price_note(cluster: Cluster) -> str:
         return f"cluster {cluster.name} has no price; give --price USD"
     if not cluster.price_date:
         return "given"
-    note = f"profile {cluster.name}, {cluster.price_date}"
-    if cluster.mixed is not None:
-        return f"{note}; {mixed_note(cluster)}"
+    note, mixed = f"profile {cluster.name}, {cluster.price_date}", mixed_note(cluster)
     if cluster.price_range_usd_per_gpu_hour is None:
-        return note
+        return f"{note}; {mixed}" if mixed else note
     low, high = cluster.price_range_usd_per_gpu_hour
-    return f"{note}, median on demand; lists from ${low:,.2f} to ${high:,.2f}"
+    lists = f"lists from ${low:,.2f} to ${high:,.2f}"
+    return "; ".join(filter(None, [f"{note}, median on demand", mixed, lists]))
