@@ -25,8 +25,9 @@ from costmodel.base.errors import one_line
 from costmodel.base.grid import Grid, columns, html_table
 from costmodel.base.units import format_bytes, format_figure, format_seconds
 from costmodel.base.words import with_device_name
-from costmodel.describe.jobs.fields import FIELD
+from costmodel.describe.jobs.fields import FIELD, KNOBS
 from costmodel.describe.jobs.job import expand_layout
+from costmodel.describe.jobs.layout_text import plain_value
 from costmodel.describe.jobs.short_form import job_file_text, short_form
 from costmodel.estimates.samples import QUANTILES
 from costmodel.reporting import tables
@@ -68,14 +69,20 @@ def _wrapped(grids: Sequence[Grid]) -> str:
 
 
 def view(state: State) -> Record:
-    """Return what a state shows: ``head``, ``body``, a ``figure`` with its ``label``, the job's ``point`` among layouts."""
-    shown: Record = {"head": "", "body": "", "figure": None, "label": "", "point": None}
+    """Return what a state shows: ``head``, ``body``, a ``figure`` with its ``label``, the job's ``point`` among layouts.
+
+    ``planned`` is the layout by field where the planner chose it.
+    """
+    shown: Record = {"head": "", "body": "", "figure": None, "label": "", "point": None, "planned": None}
     if state.view == "compare":
         return shown | {"head": "<h1>Job B against job A</h1>", "body": _compared(*state.jobs)}
     if state.view == "run":
         return shown | _whole_run(state.job, state.run)
     est = cm.estimate(**job_keywords(state.job))
     shown["head"] = head(est) + _piece("sentences", est.assumptions, "said")
+    knobs = (*KNOBS, "dp") if est.is_planned else ()
+    planned = {name: plain_value(name, getattr(est.job.layout, name)) for name in knobs}
+    shown["planned"] = {name: str(value).lower() for name, value in planned.items()}
     if state.view == "overview":
         point = {"x": float(est.memory_bytes_per_gpu) / 2**30, "y": float(est.step_time_s)}
         return shown | _overview(est) | {"point": point}

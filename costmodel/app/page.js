@@ -64,6 +64,15 @@
     for (const part of ["head", "warnings", "body", "figure"]) byId(part).classList.toggle("old", Boolean(problem));
   }
 
+  // Fields that nobody filled show the planner's values where it chose the layout, else what is usual.
+  function showPlanned(planned) {
+    for (const input of inputs) {
+      const [shown, what] = input.tagName === "SELECT" ? [input.options[0], "text"] : [input, "placeholder"];
+      input.dataset.usual ??= shown[what];
+      shown[what] = planned[input.name] ?? input.dataset.usual;
+    }
+  }
+
   async function answer() {
     clearTimeout(waiting);
     const mine = (asked += 1);
@@ -76,6 +85,7 @@
     byId("command").textContent = found.command;
     say(found.error, found.field);
     if (found.error) return;
+    if (found.planned) showPlanned(found.planned);
     byId("head").innerHTML = found.head;
     byId("body").innerHTML = found.body;
     draw("figure", found.figure, found.label);

@@ -141,6 +141,19 @@ def test_the_first_view_is_drawn_and_finds_layouts_by_itself(visit):
     answered(page, "llama3-70b on 16")
 
 
+def test_an_open_layout_shows_what_the_planner_chose(visit):
+    job = {"model": "llama3-8b", "gpus": "8", "global_batch": "64", "seq_len": "8192"}
+    page = visit(job)
+    answered(page, "llama3-8b on 8")
+    layout = cm.estimate(**job).job.layout
+    for name in ("tp", "cp", "pp", "micro batch"):
+        value = f"{float(getattr(layout, name.replace(' ', '_'))):g}"
+        expect(field(page, name)).to_have_attribute("placeholder", value)
+    field(page, "tp").fill("8")
+    answered(page, "llama3-8b on 8")
+    expect(field(page, "cp")).to_have_attribute("placeholder", "1")
+
+
 def test_nothing_is_wider_than_the_window_or_too_pale(visit):
     for width, scheme in ((400, "light"), (1400, "dark")):
         page = visit({**JOB, **OTHER, "tokens": "1T"}, width, scheme)

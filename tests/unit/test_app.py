@@ -93,6 +93,15 @@ def test_days_of_the_headline_are_without_failures_and_one_range_is_said():
     assert "What the uncertain factors alone make of it: " in sure["body"]
 
 
+def test_open_fields_are_those_of_the_planners_layout_where_it_chose_one():
+    job = {"model": "llama3-8b", "gpus": "8", "global_batch": "64", "seq_len": "8192"}
+    planned = view(State(jobs=(Texts(job), Texts())))["planned"]
+    best = cm.estimate(**job).job.layout
+    assert int(planned["dp"]) == best.dp
+    assert cm.estimate(**{**job, **planned}).job.layout == best
+    assert view(State(jobs=(Texts({**job, "tp": "2"}), Texts())))["planned"] == {}
+
+
 def test_the_command_of_a_whole_run_has_what_is_said_beside_the_job(capsys):
     beside = {"reliability": "rsc-1", "spare_nodes": "2", "repair_s": "6h"}
     job = Texts({**JOB, "tokens": "1T", "price_usd_per_gpu_hour": "1.5"})
