@@ -133,9 +133,9 @@ def _with_more(line: str, match: re.Match[str], flags: Sequence[str], width: flo
         return longer
     rest = line[match.end() :].lstrip(" \t")
     *most, last = flags
-    last = [last, rest] if rest.startswith(("-", "$")) else [last + rest]
+    ends = [last, rest] if rest.startswith(("-", "$")) else [last + rest]
     indent = line[: len(line) - len(line.lstrip())]
-    return f" \\\n{indent}    ".join([line[: match.end()], *most, *last])
+    return f" \\\n{indent}    ".join([line[: match.end()], *most, *ends])
 
 
 def _is_right(file: JobFile, changed: str, before: str, after: str) -> bool:

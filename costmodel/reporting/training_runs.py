@@ -290,7 +290,7 @@ def watch_remarks(seen: Watch) -> list[str]:
         of_expected = f"{step} a step ({seen.off:+.1%} of what is expected)"
         return [f"step {seen.last_step:,}: {_STATES[seen.state]}, {of_expected}"]
     faster = seen.state == "faster"
-    beyond = abs(seen.step_time_s / (seen.band.low_s if faster else seen.band.high_s) - 1.0)
+    beyond = abs(seen.step_time_s / (seen.band.low if faster else seen.band.high) - 1.0)
     clock = (
         f" ({datetime.fromtimestamp(seen.since_s, UTC):%Y-%m-%d %H:%M:%S})"
         if np.isfinite(seen.since_s)
@@ -298,7 +298,7 @@ def watch_remarks(seen: Watch) -> list[str]:
     )
     text = (
         "step {last_step:,}: {step_time_s:s4} a step since step {since_step:,}{clock}, {beyond:.1%} {side} the band "
-        "({band.low_s:s4} to {band.high_s:s4}) and {off:+.1%} off the {band.middle_s:s4} expected; {cost}"
+        "({band.low:s4} to {band.high:s4}) and {off:+.1%} off the {est.step_time_s:s4} expected; {cost}"
     )
     side = "below" if faster else "above"
     return [say(text, seen, clock=clock, beyond=beyond, side=side, cost=_watch_cost(seen))]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from costmodel.describe.jobs.fields import JOB_FIELDS, RUN_FIELDS, shows
 from costmodel.describe.jobs.reading import keywords
 from costmodel.estimates.estimate import Estimate, estimate
 from costmodel.estimates.record import SCHEMA_VERSION
+from costmodel.estimates.samples import Interval
 from costmodel.interop.step_log.collect import LogFollower
 from costmodel.trust.step_times import StepTimes, longest_run, measured_steps, step_times
 from costmodel.whole_run.run import DAY_S, TrainingRun, run_of
@@ -34,21 +35,6 @@ RECENT_LINES = 20  # Lines that the present step is the median of, while all is 
 _ALIKE = 0.1  # How far lines of one level lie apart; less than what a jump that is worth telling takes. [-]
 
 
-class Band(NamedTuple):
-    """Where steps are expected: the estimate, and the ends of its range. [s]"""
-
-    low_s: float
-    middle_s: float
-    high_s: float
-
-
-def band_of(est: Estimate) -> Band:
-    """Return where the steps of a job of one layout are expected."""
-    est.require_single("watch")
-    within, middle_s = est.range_s, float(est.step_time_s)
-    return Band(min(within.low, middle_s), middle_s, max(within.high, middle_s))
-
-
 @dataclass(frozen=True, repr=False)
 class Watch(Answer):
     """One look at a running training: its job, what its log says so far, and where its steps are expected.
@@ -58,7 +44,7 @@ class Watch(Answer):
 
     est: Estimate
     times: StepTimes
-    band: Band
+    band: Interval  # The range of the estimate. [s]
     run: TrainingRun | None
 
     @cached_property
@@ -66,8 +52,8 @@ class Watch(Answer):
         """Return the state, and how many of the last running lines made it."""
         seconds = self.times.times_s[self.times.running]
         outside: dict[State, Any] = {
-            "slower": seconds > self.band.high_s,
-            "faster": seconds < self.band.low_s,
+            "slower": seconds > self.band.high,
+            "faster": seconds < self.band.low,
         }
         for state, flags in outside.items():
             lines = longest_run(flags[::-1])
@@ -114,7 +100,7 @@ class Watch(Answer):
     off = Figure(
         "step_time_s / middle_s - 1",
         "A step now over what is expected, less one. [-]",
-        middle_s="band.middle_s",
+        middle_s="est.step_time_s",
     )
 
     @property
@@ -134,7 +120,7 @@ class Watch(Answer):
         """Calendar days that the rest takes beyond what is expected, failures counted as they go. [d]"""
         if self.run is None:
             return None
-        longer_s = (self.steps_left or 0.0) * (self.step_time_s - self.band.middle_s)
+        longer_s = (self.steps_left or 0.0) * (self.step_time_s - float(self.est.step_time_s))
         return longer_s / self.run.effective_training_time_ratio / DAY_S
 
     @property
@@ -159,8 +145,8 @@ class Watch(Answer):
             "state": self.state,
             "step": self.last_step,
             "step_time_s": self.step_time_s,
-            "expected_step_time_s": self.band.middle_s,
-            "band_s": [self.band.low_s, self.band.high_s],
+            "expected_step_time_s": float(self.est.step_time_s),
+            "band_s": [self.band.low, self.band.high],
             "off": self.off,
             "since_step": self.since_step,
             "since_s": self.since_s if np.isfinite(self.since_s) else None,
@@ -179,7 +165,7 @@ class Watch(Answer):
 def _watched(times: StepTimes, est: Estimate, run_options: Mapping[str, Any]) -> Watch:
     """Hold the steps of a log against an estimate, whose tokens say how long the run is where the log does not."""
     tokens = float(est.tokens_per_step) * times.log.last_step or est.job.tokens
-    return Watch(est, times, band_of(est), run_of(est, tokens, **run_options) if tokens else None)
+    return Watch(est, times, est.range_s, run_of(est, tokens, **run_options) if tokens else None)
 
 
 @shows((*JOB_FIELDS, *RUN_FIELDS))
@@ -199,6 +185,7 @@ def watch(log: str | Path | Iterable[str | Path], **fields: Any) -> Watch:
         If the job or the log cannot be read, or the log is of another job.
     """
     est, options = _job_and_options(fields)
+    est.require_single("watch")
     return _watched(step_times(log, est), est, options)
 
 
@@ -207,7 +194,7 @@ class Watcher:
 
     def __init__(self, log: str | Path, **fields: Any) -> None:
         self._est, self._options = _job_and_options(fields)
-        band_of(self._est)
+        self._est.require_single("watch")
         self._follower = LogFollower(log)
 
     def look(self) -> Watch | None:

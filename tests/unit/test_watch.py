@@ -8,7 +8,8 @@ import pytest
 
 import costmodel as cm
 from costmodel.cli import main
-from costmodel.whole_run.watch import LEAST_LINES, RECENT_LINES, Band, Watch, Watcher
+from costmodel.estimates.samples import Interval
+from costmodel.whole_run.watch import LEAST_LINES, RECENT_LINES, Watch, Watcher
 
 JOB = {
     "model": "llama3-8b",
@@ -83,8 +84,14 @@ def test_states_and_since_when(tmp_path, factors, state, since):
 )
 def test_where_lines_lie_at_the_ends_of_the_band(seconds, said):
     times = SimpleNamespace(times_s=np.array(seconds), running=np.ones(len(seconds), dtype=bool))
-    seen = Watch(None, times, Band(0.9, 1.0, 1.2), None)
+    seen = Watch(None, times, Interval(0.9, 1.2), None)
     assert seen._lines == said
+
+
+def test_the_band_is_the_range_of_the_estimate(tmp_path):
+    seen = look(tmp_path, log_of([1.0] * 30))
+    assert seen.to_dict()["band_s"] == [*seen.est.range_s]
+    assert seen.to_dict()["expected_step_time_s"] == seen.est.step_time_s
 
 
 def test_a_step_after_a_checkpoint_is_expected_to_be_slow(tmp_path):
