@@ -40,6 +40,10 @@ def test_five_logs_make_a_profile_that_an_estimate_takes(tmp_path, capsys):
     record = json.loads(capsys.readouterr().out)
     assert record["sound"]
     assert {tier["tier"]: tier["points"] for tier in record["tiers"]} == {"nvlink": 42, "leaf": 71}
+    for point in record["points"]:
+        off = point["fitted_time_s"] / point["measured_time_s"] - 1
+        assert point["relative_error"] == pytest.approx(off, abs=1e-12)
+    assert {(point["ranks"], point["nodes"]) for point in record["points"]} >= {(8, 1)}
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "ours-leaf.yaml",
         "ours-nvlink.yaml",

@@ -13,6 +13,7 @@ from costmodel.describe.hardware.kernels import AttentionPassBlock, MatmulBlock
 from costmodel.physics.kernels.roofline import AttentionPassConstants, MatmulConstants, matmul_time
 from costmodel.trust.calibration.kernel_csv import read_timings, table_of
 from costmodel.trust.calibration.kernel_fits import (
+    _cases,
     constants_block,
     fit_attention,
     fit_held_out,
@@ -47,7 +48,7 @@ def matmul_csv(slower=1.0):
     return "\n".join(lines) + "\n"
 
 
-def attention_csv():
+def attention_csv(kernel="flash3"):
     lines = ["op,kernel,batch,seq_len,heads,head_dim,causal,time_us"]
     for seq in (512, 1024, 4096, 8192, 16384):
         for dim, causal, backward in (
@@ -56,9 +57,11 @@ def attention_csv():
             (128, False, False),
             (64, False, True),
         ):
-            time_s = attention_s(H200, "flash3", seq, dim, causal, backward)
+            time_s = attention_s(H200, kernel, seq, dim, causal, backward)
             op = "attention_bwd" if backward else "attention_fwd"
-            lines.append(f"{op},flash3,{16384 // seq},{seq},{2048 // dim},{dim},{causal},{time_s * 1e6:.3f}")
+            lines.append(
+                f"{op},{kernel},{16384 // seq},{seq},{2048 // dim},{dim},{causal},{time_s * 1e6:.3f}"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -140,6 +143,13 @@ def test_what_a_mask_costs_needs_rows_without_one(tmp_path):
     for one in ("forward", "backward"):
         assert getattr(found, one).causal_fraction == getattr(start, one).causal_fraction
     assert predict_attention(rows, H200, found) == pytest.approx(rows.time_s, rel=0.03)
+
+
+def test_attention_in_eight_bits_is_priced_at_its_own_peak(tmp_path):
+    (tmp_path / "a.csv").write_text(attention_csv("cudnn-fp8"))
+    timings = read_timings([tmp_path / "a.csv"], H200.peak_flops_per_s)
+    (case,) = _cases(timings, H200, H200.kernels)
+    assert case.price(case.rows, case.start) == pytest.approx(case.rows.time_s, rel=1e-4)
 
 
 def test_constants_of_products_are_read_as_they_were_written():

@@ -52,7 +52,7 @@ def attention_s(accelerator, kernel, seq, dim, causal, backward):
             causal=causal,
             backward=backward,
             constants=accelerator.kernels.attention[kernel],
-            peak_flops_per_s=accelerator.peak_flops_per_s["bf16"],
+            peak_flops_per_s=accelerator.peak_flops_per_s["fp8" if kernel == "cudnn-fp8" else "bf16"],
             memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
         ).value
     )
