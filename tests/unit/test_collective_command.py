@@ -9,6 +9,7 @@ from costmodel.base.errors import LayoutError
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import load_cluster
 from costmodel.estimates.collective import SEARCHED_SIZES, _crossover, choices, place, price_collective
+from costmodel.physics.network.collectives import two_level_time
 
 CLUSTER = load_cluster("h100-ndr")
 
@@ -114,3 +115,23 @@ def test_crossovers_by_hand():
     assert np.isnan(_crossover(one * 0, per_byte))
     # Bytes lead from the first size on, though start-ups begin later.
     assert _crossover(np.where(SEARCHED_SIZES > 1e6, 1e-9, 0.0), per_byte) == SEARCHED_SIZES[0]
+
+
+def test_two_levels_are_the_nodes_of_the_group_and_the_tier_that_it_crosses():
+    """Eight groups of eight: NVLink inside, the leaf between, whose rate two groups at a time share."""
+    placed = place(CLUSTER, 64, concurrent=2.0)
+    inner, outer = placed.tiers[0], placed.tiers[1]
+    (found,) = [one for one in price_collective("all_reduce", [1e9], placed) if one.algorithm == "two-level"]
+    by_hand = two_level_time(
+        "all_reduce",
+        "two-level",
+        1e9,
+        8,
+        8,
+        intra_latency_s=inner.latency_s,
+        intra_bandwidth_bytes_per_s=inner.achieved_bandwidth_bytes_per_s / 2,
+        inter_latency_s=outer.latency_s,
+        inter_bandwidth_bytes_per_s=outer.achieved_bandwidth_bytes_per_s / 2,
+    )
+    assert found.time_s == pytest.approx([float(by_hand.time_s)])
+    assert found.latency_s == pytest.approx([float(by_hand.latency_s)])
