@@ -30,11 +30,7 @@ _ENDLESS = "expected values that do not hold themselves, or each other over and 
 
 
 def read_mapping(
-    path: Path | Traversable,
-    *,
-    example: str,
-    error: type[CostModelError] = CostModelError,
-    name: str = "",
+    path: Path | Traversable, *, example: str, error: type[CostModelError] = CostModelError, name: str = ""
 ) -> dict[str, Any]:
     """Return the keys and values that a YAML file holds; refusals call it `name`, or its path, and show a line like `example`."""
     called = name or str(path)

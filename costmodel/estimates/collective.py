@@ -122,11 +122,7 @@ def canonical(name: str) -> str:
 
 
 def place(
-    cluster: Cluster,
-    ranks: int,
-    *,
-    members_per_node: int | None = None,
-    concurrent: float = 1.0,
+    cluster: Cluster, ranks: int, *, members_per_node: int | None = None, concurrent: float = 1.0
 ) -> Placed:
     """Put a group on a cluster.
 

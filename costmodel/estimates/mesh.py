@@ -77,10 +77,7 @@ def _data_axes(layout: Layout, dp: Group, grad: Group) -> list[tuple[str, Group,
     shard = float(layout.shard_group)
     if shard > 0 and float(layout.zero_stage) > 0 and shard < float(grad.ranks):
         inner, replicas = split_group(grad, shard)
-        return [
-            ("shard", inner, _gradient_comm(layout)),
-            ("replica", replicas, "all-reduce of gradients"),
-        ]
+        return [("shard", inner, _gradient_comm(layout)), ("replica", replicas, "all-reduce of gradients")]
     return [("dp", dp, _gradient_comm(layout))]
 
 

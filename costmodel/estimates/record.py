@@ -71,12 +71,7 @@ def _printed_record(est: PricedJob) -> dict[str, Any] | None:
     prints, value = est.job.recipe.prints, est.mfu_printed
     if prints is None or value is None:
         return None
-    return {
-        "recipe": est.job.recipe.name,
-        "counts": prints.mfu,
-        "value": value,
-        "source": prints.source,
-    }
+    return {"recipe": est.job.recipe.name, "counts": prints.mfu, "value": value, "source": prints.source}
 
 
 def input_record(job: Job) -> dict[str, Any]:

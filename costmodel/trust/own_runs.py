@@ -14,14 +14,7 @@ from costmodel.base.files import is_there
 from costmodel.base.units import read_quantity
 from costmodel.base.yaml_files import read_mapping
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, canonical, names
-from costmodel.describe.jobs.merge import (
-    MEMORY,
-    TIME,
-    measured_of,
-    merge_jobs,
-    read_job,
-    read_measured,
-)
+from costmodel.describe.jobs.merge import MEMORY, TIME, measured_of, merge_jobs, read_job, read_measured
 from costmodel.describe.jobs.reading import read
 from costmodel.estimates.estimate import Estimate, estimate, estimate_job
 from costmodel.trust.published_runs import REQUIRED_COLUMNS, job_of_row, read_table, seen_by_kind

@@ -62,12 +62,7 @@ class Posterior(NamedTuple):
 
 
 def posterior(
-    model: Model,
-    measured: Array,
-    priors: Priors,
-    scale: Array,
-    tail: float,
-    probes: Sequence[Array] = (),
+    model: Model, measured: Array, priors: Priors, scale: Array, tail: float, probes: Sequence[Array] = ()
 ) -> Posterior:
     """Update priors by measurements."""
     begin = [priors.center]

@@ -21,13 +21,7 @@ from costmodel.base.errors import CostModelError, shown
 from costmodel.base.words import plural
 from costmodel.describe.hardware.hardware import load_accelerator
 from costmodel.estimates.estimate import estimate_job
-from costmodel.trust.published_runs import (
-    Row,
-    job_of_row,
-    read_rows,
-    seen_by_kind,
-    shipped_runs,
-)
+from costmodel.trust.published_runs import Row, job_of_row, read_rows, seen_by_kind, shipped_runs
 from costmodel.trust.shares import fitted_runs, left_out_errors, source_family
 
 GROUPINGS = ("class", "family", "source", "accelerator", "axis")

@@ -29,10 +29,7 @@ MESSAGES = {
     ("all_reduce", "ring"): ((7 + 7, 7 + 7, 7), (4 + 4, 4 + 4, 4)),
     # Of five: fold, two rounds among four, unfold.
     ("all_reduce", "recursive-doubling"): ((3, 3 * 8, 3 * 8), (1 + 2 + 1, 4 * 5, 3 * 5)),
-    ("all_reduce", "halving-doubling"): (
-        (3 + 3, 7 + 7, 7),
-        (1 + 2 + 2 + 1, 5 + 2 * 3.75 + 5, 5 + 3.75),
-    ),
+    ("all_reduce", "halving-doubling"): ((3 + 3, 7 + 7, 7), (1 + 2 + 2 + 1, 5 + 2 * 3.75 + 5, 5 + 3.75)),
     ("all_reduce", "double-tree"): ((2 * 3 + 1, 2 * 8, 8), (2 * 3 + 1, 2 * 5, 5)),
     ("all_reduce", "one-shot"): ((1, 7 * 8, 7 * 8), (1, 4 * 5, 4 * 5)),
     ("all_reduce", "two-shot"): ((1 + 1, 7 + 7, 7), (1 + 1, 4 + 4, 4)),

@@ -13,19 +13,7 @@ from costmodel.physics.pipeline.schedule_table import SCHEDULES, Schedule
 from costmodel.physics.pipeline.schedules import task_orders
 from costmodel.physics.pipeline.stages import Fold
 
-GRID = [
-    (2, 4),
-    (2, 9),
-    (3, 6),
-    (3, 11),
-    (4, 8),
-    (4, 16),
-    (5, 15),
-    (6, 12),
-    (7, 21),
-    (8, 32),
-    (12, 24),
-]
+GRID = [(2, 4), (2, 9), (3, 6), (3, 11), (4, 8), (4, 16), (5, 15), (6, 12), (7, 21), (8, 32), (12, 24)]
 # Times of F, I and W of one micro-batch on one stage: equal; a transformer of the zero-bubble
 # paper's Table 6 (6.2B); a cheap W, as with long sequences.
 TIMES = [(1.0, 1.0, 1.0), (29.718, 29.444, 19.927), (1.0, 1.25, 0.7)]

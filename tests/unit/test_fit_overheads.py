@@ -13,13 +13,7 @@ from costmodel.describe.odds import odds
 from costmodel.describe.recipe import is_fitted, list_recipes, share_keys, usual_overhead
 from costmodel.describe.switch_table import SWITCHES
 from costmodel.estimates.priced_job import error_bands
-from costmodel.trust.shares import (
-    MIN_RUNS,
-    errors_of,
-    fit_shares,
-    fitted_runs,
-    left_out_errors,
-)
+from costmodel.trust.shares import MIN_RUNS, errors_of, fit_shares, fitted_runs, left_out_errors
 
 H100, A100, TPU, MI300X = "h100-sxm-80gb", "a100-sxm-80gb", "tpu-v5p", "mi300x"
 

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from costmodel.physics.run.goodput import (
-    best_interval_s,
-    losses,
-    shortage_fraction,
-    spares_needed,
-)
+from costmodel.physics.run.goodput import best_interval_s, losses, shortage_fraction, spares_needed
 from costmodel.physics.run.sampling import _sum_of_waits, sample_runs
 
 CASES = [

@@ -269,7 +269,7 @@ def test_a_collective_of_four_ranks(torch):
         log = text.splitlines()
         first = next(line.split() for line in log if not line.startswith("#"))
         assert first == [
-            *("4096", "1024", "float", redop, root, "20.0000", "0.2048", f"{0.2048 * bus:.4f}", "N/A"),
+            *("4096", "1024", "float", redop, root, "20.0000", "0.2048", f"{0.2048 * bus:.4f}", "N/A")
         ]
         assert ticks == [(1, 2), (2, 2)]
         assert torch.calls.count(call) == 3 + 5 * 10

@@ -231,11 +231,7 @@ BAD = (
     ("layout,step_time", "tp3,2s", "line 2: "),
     ("layout,step_time", "tp2", "line 2: has 1 cells, expected 2"),
     ("layout,step_time", "tp2,", "no row has a measured step time"),
-    (
-        "layout,step_time,memory_kind",
-        "tp2,2s,max_alocated",
-        "line 2: memory_kind: 'max_alocated' is unknown",
-    ),
+    ("layout,step_time,memory_kind", "tp2,2s,max_alocated", "line 2: memory_kind: 'max_alocated' is unknown"),
     ("layout,step_time,job", "tp2,2s,none.yaml", "line 2: "),
 )
 

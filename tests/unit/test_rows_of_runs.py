@@ -9,12 +9,7 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import CostModelError, DataError
 from costmodel.describe.recipe import list_recipes
-from costmodel.trust.published_runs import (
-    REQUIRED_COLUMNS,
-    job_of_row,
-    read_rows,
-    shipped_runs,
-)
+from costmodel.trust.published_runs import REQUIRED_COLUMNS, job_of_row, read_rows, shipped_runs
 from costmodel.trust.validation import validate
 
 ROW = {

@@ -12,13 +12,7 @@ from costmodel.describe.jobs.layout import parse_layout
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.planning.space import REASONS
 from costmodel.step.price import price
-from costmodel.what_if.slider_grid import (
-    MOST_POINTS,
-    SLIDERS,
-    _doublings,
-    slider_grid,
-    slider_values,
-)
+from costmodel.what_if.slider_grid import MOST_POINTS, SLIDERS, _doublings, slider_grid, slider_values
 
 
 def by_degrees(job):

@@ -455,11 +455,7 @@ def test_nine_tenths_of_the_layers_are_a_whole_step():
 
 def test_products_on_two_streams_are_said_to_slow_each_other(tmp_path):
     """Half of the products run beside an addition: their 60 us are 30 us in which nothing else computes."""
-    events = [
-        kernel(ATTENTION, 0, 10),
-        kernel(GEMM.format("tn"), 10, 60),
-        kernel(ADD, 20, 30, stream=9),
-    ]
+    events = [kernel(ATTENTION, 0, 10), kernel(GEMM.format("tn"), 10, 60), kernel(ADD, 20, 30, stream=9)]
     groups = profile(write_trace(tmp_path / "t.json", events), cm.estimate(**SMALL)).against_bill.groups
     why = {one.group: one.why for one in groups}
     assert why["matmul"].endswith("; 50% of it ran beside other kernels that compute, which slows both")

@@ -104,11 +104,7 @@ def test_a_step_after_a_checkpoint_is_expected_to_be_slow(tmp_path):
 
 def test_what_it_costs(tmp_path):
     seen = look(
-        tmp_path,
-        log_of([1.0] * 100 + [1.5] * 100, of=10_200),
-        price=2.0,
-        reliability="none",
-        spare_nodes=2,
+        tmp_path, log_of([1.0] * 100 + [1.5] * 100, of=10_200), price=2.0, reliability="none", spare_nodes=2
     )
 
     assert (seen.since_step, seen.last_step, seen.steps_left) == (101, 200, 10_000)

@@ -4,18 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from round_jobs import (
-    MIB,
-    MOE,
-    SMALL,
-    cluster_file,
-    each_us,
-    line,
-    near,
-    price,
-    ring_us,
-    sent_bytes,
-)
+from round_jobs import MIB, MOE, SMALL, cluster_file, each_us, line, near, price, ring_us, sent_bytes
 
 from costmodel.physics.network.expert_dispatch import DISPATCH_LATENCY_S, moe_exchange_time
 from costmodel.physics.network.mesh import Group, build_mesh, lies_in_boxes, slowest_tier, split_group

@@ -171,12 +171,7 @@ def test_messages_that_stop_a_rank(schedule, pp, vp, paid, waited):
 def test_messages(schedule, pp, vp, m, messages, paid):
     layout = f"pp{pp}" + (f" vp{vp}" if vp > 1 else "")
     est = price(
-        EIGHT_LAYERS,
-        gpus=pp,
-        layout=layout,
-        schedule=schedule,
-        global_batch=m,
-        switches={"pp_overlap": True},
+        EIGHT_LAYERS, gpus=pp, layout=layout, schedule=schedule, global_batch=m, switches={"pp_overlap": True}
     )
     own, others = line(est, "pp.send_recv"), line(est, "pp.send_recv_of_others")
     assert float(own.count) == messages

@@ -81,11 +81,7 @@ def test_lines_of_what_is_lost():
         for line in found.bill.time_lines
         if line.axis == "resilience"
     }
-    total, planned, short = (
-        float(found.losses.total.value),
-        found.planned_fraction,
-        found.shortage_fraction,
-    )
+    total, planned, short = (float(found.losses.total.value), found.planned_fraction, found.shortage_fraction)
     down = float(found.losses.downtime.value)
     assert lines["checkpoint_pause"] == near(found.checkpoint.pause_s / 3600)
     assert lines["detection"] == near(down * 100 / found.downtime_s)

@@ -178,12 +178,7 @@ def collective_time(
 
 
 def collective_candidates(
-    primitive: str,
-    size_bytes: ArrayLike,
-    group: Group,
-    tiers: Sequence[Tier],
-    *,
-    concurrent: ArrayLike = 1.0,
+    primitive: str, size_bytes: ArrayLike, group: Group, tiers: Sequence[Tier], *, concurrent: ArrayLike = 1.0
 ) -> dict[str, GroupCost]:
     """Return every way in which `collective_time` could do a collective of one group of several ranks, by name."""
     path, wire, candidates = _candidates(primitive, size_bytes, group, tiers, concurrent, ())

@@ -111,13 +111,7 @@ def accelerator_text(
 
 
 def _text(
-    kind: str,
-    name: str,
-    title: str,
-    parent: str,
-    measured: str,
-    comments: Mapping[str, str],
-    **content: Any,
+    kind: str, name: str, title: str, parent: str, measured: str, comments: Mapping[str, str], **content: Any
 ) -> str:
     """Return a profile that inherits all else from its parent."""
     head = {

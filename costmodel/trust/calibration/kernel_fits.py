@@ -90,10 +90,7 @@ def predict_matmul(rows: Rows, accelerator: Accelerator, dtype: str, constants: 
 
 
 def predict_attention(
-    rows: Rows,
-    accelerator: Accelerator,
-    constants: AttentionConstants,
-    kernel: str = "cudnn",
+    rows: Rows, accelerator: Accelerator, constants: AttentionConstants, kernel: str = "cudnn"
 ) -> Array:
     """Price measured attention kernels."""
     low = kernel == FP8_ATTENTION
