@@ -136,9 +136,8 @@ def validate(
     source: str | Path | Iterable[Row] | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
-    scored_only: bool = True,
 ) -> Validation:
-    """Price every run of a table.
+    """Price every run of a table but those whose `use` is ``none``.
 
     Parameters
     ----------
@@ -146,8 +145,6 @@ def validate(
         A CSV in the columns of `tests/published/runs.csv`, or its rows; the shipped runs if none is given.
     progress : callable, optional
         Called with rows priced and rows in all.
-    scored_only : bool
-        Leave out rows whose `use` is ``none``.
 
     Raises
     ------
@@ -158,9 +155,8 @@ def validate(
     rows = read_rows(source) if isinstance(source, str | Path) else list(source)
     runs = []
     for done, row in enumerate(rows, start=1):
-        if scored_only and (row.get("use") or "time") == "none":
-            continue
-        runs.append(price_row(row))
+        if row.get("use") != "none":
+            runs.append(price_row(row))
         if progress is not None:
             progress(done, len(rows))
     return Validation(pd.DataFrame(runs, columns=list(RUN_COLUMNS)))

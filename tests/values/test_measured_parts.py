@@ -14,7 +14,7 @@ from costmodel.describe.jobs.merge import MEMORY_KINDS
 from costmodel.physics.network.fabric import Fabric
 from costmodel.physics.network.mesh import Group
 from costmodel.trust.calibration import fabric_fit
-from costmodel.trust.calibration.fitting import fit_pulled, thirds
+from costmodel.trust.calibration.fitting import fit_pulled
 from costmodel.trust.calibration.kernel_csv import read_timings
 from costmodel.trust.published_runs import seen_by_kind
 from costmodel.trust.shares import source_family
@@ -211,12 +211,6 @@ def test_a_pull_weighs_like_rows():
     assert off.variance_explained == pytest.approx([500 / 525, 0.0], abs=1e-3)
     begun = fit_pulled(lambda x: x, np.array([1.0]), np.array([2.0]), pull=0.0, begin=np.array([1.9]))
     assert begun.values == pytest.approx([2.0], rel=1e-3)
-
-
-def test_thirds_are_the_same_every_time():
-    parts = thirds(10, 3)
-    assert sorted(parts.tolist()) == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert parts.tolist() == thirds(10, 3).tolist() != thirds(10, 4).tolist()
 
 
 def run(primitive, ranks=16.0, members=8.0, sizes=(1e6, 1e9), times=(1e-3, 2e-3)):

@@ -65,8 +65,3 @@ def fit_pulled(
     variance = float(np.sum(r * r / np.sqrt(1.0 + r * r))) / max(len(measured) - len(x0), 1)
     explained = 1.0 - np.clip(np.diag(covariance) * np.diag(prior), 0.0, 1.0)
     return PulledFit(np.exp(found.x), np.sqrt(np.diag(covariance) * variance), explained, float(found.cost))
-
-
-def thirds(rows: int, seed: int) -> NDArray[np.int64]:
-    """Deal `rows` into three parts at random, the same way every time."""
-    return np.asarray(np.random.default_rng(seed).permutation(rows) % 3)
