@@ -387,7 +387,7 @@ class SearchResult:
         # The pick's job with its recipe's own switches if that was searched, else with the pick's switches.
         job = self.job_of_row(self.pick)
         job = job if job in self.tally.fastest_s else int(self.candidates.top["job"][self.pick])
-        fitting_s = self.tally.best_score.get(job, np.inf) / self.question.weight(self.jobs[job])
+        fitting_s = self.tally.best_score.get(job, self.pick_score) / self.question.weight(self.jobs[job])
         return 1.0 - min(float(self.tally.fastest_s[job]) / fitting_s, 1.0)
 
     def rank_of(self, score: float) -> int:
