@@ -14,15 +14,20 @@ import yaml
 from pages import DOCS, settle
 
 import costmodel as cm
+from costmodel.base.screen import drawn
 from costmodel.bill.formula import evaluate_steps
 
 CONCEPTS = DOCS / "concepts"
+_COLUMNS = 130
+"""Of a line of the tables."""
 
 
 def page(concept: dict[str, Any]) -> str:
     """Return the page of a concept."""
     job, line = concept["job"], concept["line"]
     est = cm.estimate(**job)
+    opened = est.explain(line)
+    printed = drawn(opened.grids(), opened.remarks(), width=_COLUMNS, styled=False)
     flags = " ".join(
         f'--{key.replace("_", "-")} "{value}"' if " " in str(value) else f"--{key.replace('_', '-')} {value}"
         for key, value in job.items()
@@ -35,7 +40,7 @@ def page(concept: dict[str, Any]) -> str:
         "## The formula",
         "As the program computes it, and prints it, for one job:",
         f"```sh\ncostmodel explain {flags} --line {line}\n```",
-        f"```text\n{est.explain(line)!r}\n```",
+        f"```text\n{printed.rstrip()}\n```",
     ]
     if "by_hand" in concept:
         parts += ["## By hand", by_hand(est, line, **concept["by_hand"])]
