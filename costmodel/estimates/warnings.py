@@ -125,9 +125,8 @@ def _best_saving(est: PricedJob, capacity: float) -> str:
     savings = memory_savings(est.job)
     if not savings:
         return "no single change of layout or recipe frees memory"
-    most = savings[0]
+    most, fitting = savings[0], [saving for saving in savings if saving.fits]
     sentence = f"{most.change} frees most ({_costs(est, most)}"
-    fitting = [saving for saving in savings if saving.fits]
     sentence += ", fits)" if most.fits else f", {_verdict(most, capacity)})"
     if not fitting:
         likeliest = max(savings, key=lambda saving: saving.fits_probability)
@@ -187,16 +186,14 @@ def _faster(est: PricedJob) -> Iterator[str]:
     for saving in time_savings(est.job):
         if -saving.slowdown < WORTH_SAYING:
             continue
-        sentence = (
-            f"{saving.change} saves {-saving.slowdown:.1%} ({format_seconds(saving.step_time_s, 3)} a step, "
-        )
-        sentence += f"{format_bytes(saving.memory_bytes)}"
-        if saving.memory_bytes > est.memory_capacity_bytes:
-            sentence += ", does not fit"
-        sentence += ")"
+        over = ", does not fit" if saving.memory_bytes > est.memory_capacity_bytes else ""
+        head = ""
         if saving.change.name.startswith("--pipeline-layout"):
-            sentence += f": the stage with the head sets the pace; {saving.chunks} deals it fewer layers"
-        yield sentence
+            head = f": the stage with the head sets the pace; {saving.chunks} gives it fewer layers"
+        yield (
+            f"{saving.change} saves {-saving.slowdown:.1%} ({format_seconds(saving.step_time_s, 3)} a step, "
+            f"{format_bytes(saving.memory_bytes)}{over}){head}"
+        )
 
 
 def _communication(est: PricedJob) -> Iterator[str]:
