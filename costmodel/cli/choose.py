@@ -36,19 +36,9 @@ if TYPE_CHECKING:
     fields=(*PLAN_FIELDS, *LENGTH_FIELDS),
     several=True,
     endings=(".yaml", ".yml", ".sh", ".toml", ".py"),
+    uses="start plot",
 )
-def plan(
-    given: Mapping[str, Any],
-    target: Target,
-    why_not: list[str] | None,
-    top: int | None,
-    emit: str,
-    save: str,
-    start: str,
-    days: str,
-    plot: str,
-    check: bool,
-) -> None:
+def plan(given: Mapping[str, Any], target: Target, options: Any) -> None:
     """Find the best layout: every one that divides is priced; the best, the front and the reasons are shown.
 
     Knobs that are not given take every sensible value. Wrong input and constraints that nothing
@@ -63,20 +53,22 @@ def plan(
     job = merged_job(given, several=True) if given.get("job") else {}
     if is_rl(job):
         refusal = "a plan of reinforcement learning has none; it has --emit job"
-        taken = ("emit",) if emit == opt.JOB else ()
+        taken = ("emit",) if options.emit == opt.JOB else ()
         refuse_flags(given, refusal, taken, details=target.details, tokens=given.get("tokens"))
-        return _plan_rl(cm.plan_rl(**job), given, target, emit)
-    draw = planned_figure("Plan", plot, target)
-    folder = checked_folder(save, target.force) if save else None
-    keywords = _keywords(given, emit)
+        return _plan_rl(cm.plan_rl(**job), given, target, options.emit)
+    draw = planned_figure("Plan", options.plot, target)
+    folder = checked_folder(options.save, target.force) if options.save else None
+    keywords = _keywords(given, options.emit)
     below = keywords["job"].keywords
-    if start:
+    if options.start:
         try:
-            date.fromisoformat(start)
+            date.fromisoformat(options.start)
         except ValueError:
-            raise CostModelError(f"start: expected a date such as 2026-12-01, got {shown(start)}") from None
-    within = read("days", days) if days else None
-    for what, text in (("start", start), ("days", days)):
+            raise CostModelError(
+                f"start: expected a date such as 2026-12-01, got {shown(options.start)}"
+            ) from None
+    within = read("days", options.days) if options.days else None
+    for what, text in (("start", options.start), ("days", options.days)):
         if text and not any(
             named.get(name) for named in (keywords, below) for name in ("tokens", "dataset_samples")
         ):
@@ -84,15 +76,17 @@ def plan(
     keep_freed_memory()
     with waiting("pricing layouts", quiet=target.quiet) as progress:
         found = cm.plan(**keywords, progress=progress)
-    answers = [(text, found.why_not(text, job=found.job_of_row(found.pick))) for text in why_not or []]
+    answers = [
+        (text, found.why_not(text, job=found.job_of_row(found.pick))) for text in options.why_not or []
+    ]
     answered = [
-        *(found.finished(start) if start else []),
+        *(found.finished(options.start) if options.start else []),
         *(found.in_time(within) if within is not None else []),
         *(f"Why not {text}: {answer}" for text, answer in answers),
     ]
     remarks = [*found.remarks(), "Reproduce:", f"  {found.commands(1)[0]}", *answered]
-    if emit:
-        target.put(found.job_file() if emit == opt.JOB else cm.emit(found.best, emit))
+    if options.emit:
+        target.put(found.job_file() if options.emit == opt.JOB else cm.emit(found.best, options.emit))
         noted = found.question.file.remarks if found.question.file else ()
         target.note("\n".join(remark for remark in remarks if remark not in noted))
         return
@@ -106,22 +100,27 @@ def plan(
         for name, text in written.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             target.write(folder / name, text)
-    count = top or 10
+    count = options.top or 10
     gains = cache(found.gains)
     result = Result(
-        grids=lambda: found.grids(count=count, gains=gains(), start=start),
+        grids=lambda: found.grids(count=count, gains=gains(), start=options.start),
         record=lambda: found.to_dict(count=count, gains=gains(), answers=answers),
         table=found.columns,
         remarks=remarks,
     )
-    dates = [word for flag, text in (("--start", start), ("--days", days)) if text for word in (flag, text)]
+    dates = [
+        word
+        for flag, text in (("--start", options.start), ("--days", options.days))
+        if text
+        for word in (flag, text)
+    ]
     following = (found.commands(1)[0], command_with("plan", given, PLAN_FIELDS, *dates, "--details"))
     result = shortened(
         result,
         found,
         *following,
         before=answered,
-        count=top,
+        count=options.top,
     )
     target.show(result)
     draw(found)
@@ -160,17 +159,10 @@ def _keywords(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
       bandwidth_scale: [1, 2]
       global_batch: 512
       seq_len: 8192
-    """
+    """,
+    uses="samples seed",
 )
-def sweep(
-    target: Target,
-    file: str,
-    workers: int,
-    resume: str,
-    samples: int,
-    seed: int,
-    retries: int,
-) -> None:
+def sweep(target: Target, options: Any) -> None:
     """Plan every point of a grid of models, clusters, scales, batches and link speeds.
 
     A point without a feasible layout is a row that says why. The rows are the same whatever the
@@ -182,18 +174,20 @@ def sweep(
 
     import costmodel as cm
 
-    points = cm.points_of(cm.read_grid(file), who=file)
+    points = cm.points_of(cm.read_grid(options.file), who=options.file)
     executor = (
-        partial(ProcessPoolExecutor, min(workers, len(points))) if min(workers, len(points)) > 1 else None
+        partial(ProcessPoolExecutor, min(options.workers, len(points)))
+        if min(options.workers, len(points)) > 1
+        else None
     )
     with waiting("planning points", quiet=target.quiet) as progress:
         done = cm.sweep(
             points,
             executor=executor,
-            resume=resume or None,
-            samples=samples,
-            seed=seed,
-            retries=retries,
+            resume=options.resume or None,
+            samples=options.samples,
+            seed=options.seed,
+            retries=options.retries,
             progress=progress,
         )
     if not done.refused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import Any
 
 from costmodel.base.errors import CostModelError, LayoutError, UnitError
 from costmodel.base.units import read_quantity
@@ -19,43 +19,30 @@ MAX_SIZES = 2000
     costmodel collective all-gather --sizes 8B:16GiB --ranks 16 --members-per-node 1 --out sweep.csv
     costmodel collective all-reduce --size 1MB --ranks 8 --alpha 1us --bandwidth 450GB/s
     costmodel collective moe-dispatch --size 28MiB --ranks 32 --top-k 8 --node-limit 4 -c h800-cx7
-    """
+    """,
+    uses="cluster profiles plot",
 )
-def collective(
-    target: Target,
-    name: str,
-    ranks: int,
-    size: str,
-    sizes: str,
-    cluster: str | None,
-    members: int | None,
-    concurrent: float,
-    alpha: str,
-    bandwidth: str,
-    top_k: int,
-    node_limit: int,
-    imbalance: float,
-    profiles: list[Path] | None,
-    plot: str,
-) -> None:
+def collective(target: Target, options: Any) -> None:
     """Price one collective by every algorithm: NCCL's ways on the fabric, and the textbook's on one tier."""
     import costmodel as cm
 
-    draw = planned_figure("CollectiveCosts", plot, target)
-    if bool(size) == bool(sizes):
+    draw = planned_figure("CollectiveCosts", options.plot, target)
+    if bool(options.size) == bool(options.sizes):
         raise LayoutError("size: expected either --size, such as 1GB, or --sizes, such as 8B:16GB")
     found = cm.collective(
-        name,
-        parse_size(size) if size else parse_sizes(sizes),
-        ranks=ranks,
-        cluster=cm.load_cluster(cluster, profile_path=profiles) if cluster else None,
-        members_per_node=members,
-        concurrent=concurrent,
-        latency_s=read_quantity("alpha", alpha, "s") if alpha else None,
-        bandwidth_bytes_per_s=read_quantity("bandwidth", bandwidth, "B/s") if bandwidth else None,
-        top_k=top_k,
-        node_limit=node_limit,
-        imbalance=imbalance,
+        options.name,
+        parse_size(options.size) if options.size else parse_sizes(options.sizes),
+        ranks=options.ranks,
+        cluster=cm.load_cluster(options.cluster, profile_path=options.profiles) if options.cluster else None,
+        members_per_node=options.members,
+        concurrent=options.concurrent,
+        latency_s=read_quantity("alpha", options.alpha, "s") if options.alpha else None,
+        bandwidth_bytes_per_s=read_quantity("bandwidth", options.bandwidth, "B/s")
+        if options.bandwidth
+        else None,
+        top_k=options.top_k,
+        node_limit=options.node_limit,
+        imbalance=options.imbalance,
     )
     target.show(found)
     draw(found)

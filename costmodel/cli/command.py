@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -41,13 +41,6 @@ def command_group(name: str, summary: str = "") -> typer.Typer:
     return group
 
 
-def _own_flags(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the flags and arguments that a command's function names itself."""
-    kinds = typing.get_type_hints(function)
-    named = [name for name in inspect.signature(function).parameters if name not in ("given", "target")]
-    return [opt.flag(function.__name__, name, kinds[name]) for name in named]
-
-
 def _changed(own: Iterable[inspect.Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags of a command itself that have another value than by default, under the names that people type."""
     return {
@@ -73,6 +66,7 @@ def command(
     fields: Iterable[Field] = (),
     several: bool = False,
     job_file: bool = True,
+    uses: str = "",
     output: Iterable[str] = OUTPUT_FLAGS,
     endings: Sequence[str] = (),
     group: typer.Typer | None = None,
@@ -80,15 +74,17 @@ def command(
 ) -> Callable[[_Command], _Command]:
     """Make a command of a function: with the flags of a job (its parameter `given`) and of a result (`target`).
 
-    The other parameters of the function are flags of its own, a row each of ``flags.csv``, and replace one of the same
-    name. What it returns, if anything, is shown. `examples` end the help, `fields` are those of a job that it takes, of
-    which with `several` a flag may name several values, and `output` are the flags of a result, whose files may have the
-    `endings` besides those of tables.
+    Flags of its own, a row each of ``flags.csv``, and those of several commands that it `uses` replace flags of the same
+    name; they are the attributes of its parameter `options`, or without one its other parameters. What it returns, if
+    anything, is shown. `examples` end the help, `fields` are those of a job that it takes, of which with `several` a flag
+    may name several values, and `output` are the flags of a result, whose files may have the `endings` besides those of
+    tables.
     """
     taken = tuple(fields)
 
     def decorate(function: _Command) -> _Command:
-        own = _own_flags(function)
+        called = function.__name__
+        own = [opt.flag(called, name) for name in (*opt.names_of(called), *uses.split())]
         # Commands with several files take the machine as one of these words.
         several_words = any(
             p.name == "job" and (p.annotation is not str or isinstance(p.default, OptionInfo)) for p in own
@@ -96,43 +92,42 @@ def command(
         replaced = {p.name for p in own} | ({"machine"} if several_words else set())
         job: list[inspect.Parameter] = []
         if taken:
-            file = {"job": str, "machine": str} if job_file else {}
-            around = {
-                name: kind
-                for name, kind in opt.SURROUNDINGS.items()
-                if name != "stragglers" or FIELD["switches"] in taken
-            }
-            job = [opt.flag("", name, kind) for name, kind in file.items()]
+            job = [opt.flag("", name) for name in (("job", "machine") if job_file else ())]
             job += [opt.of_field(field, several) for field in taken]
-            job += [opt.flag("", name, kind) for name, kind in around.items()]
+            job += [
+                opt.flag("", name)
+                for name in opt.SURROUNDINGS
+                if name != "stragglers" or FIELD["switches"] in taken
+            ]
             job = [p for p in job if p.name not in replaced]
-        rest = [opt.flag("", name, opt.OUTPUT[name]) for name in output if name not in replaced]
+        rest = [opt.flag("", name) for name in output if name not in replaced]
         wanted = inspect.signature(function).parameters
 
         def run(**values: Any) -> None:
             target = Target.of(**{p.name: values[p.name] for p in rest}, endings=endings)
             target = target._replace(is_short=not any(values.get(name) for name in _DETAIL_FLAGS))
             notes: list[str] = []
-            keywords = {p.name: values[p.name] for p in own}
+            mine, passed = {p.name: values[p.name] for p in own}, {}
             if "given" in wanted:
                 flags = {p.name: _joined(p.name, values[p.name], several) for p in job}
                 flags["note"] = notes.append
                 flags["own"] = _changed(own, values)
                 if not isinstance(values.get("job"), list):
                     file, machine = job_and_machine(values.get("job") or "", flags.pop("machine", ""))
-                    (keywords if "job" in keywords else flags)["job"] = file
+                    (mine if "job" in mine else flags)["job"] = file
                     flags = _with_words(flags, machine)
-                keywords["given"] = flags
+                passed["given"] = flags
             if "target" in wanted:
-                keywords["target"] = target
+                passed["target"] = target
+            passed |= {"options": SimpleNamespace(**mine)} if "options" in wanted else mine
             try:
-                found = function(**keywords)
+                found = function(**passed)
                 if found is not None:
                     target.show(found)
             except NothingFitsError as error:
                 # People get this as an answer; programs need an error, as there is nothing to continue with.
                 notes.clear()
-                if target.is_read_by_programs or any(keywords.get(name) for name in _LAYOUT_FLAGS):
+                if target.is_read_by_programs or any(mine.get(name) for name in _LAYOUT_FLAGS):
                     typer.echo(f"Error: {error}", err=True)
                     raise typer.Exit(3) from None
                 sentence = str(error).partition(": ")[2]
@@ -150,7 +145,7 @@ def command(
         run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
         parameters = sorted([*job, *own, *rest], key=lambda p: p.name != "job")
         if len(parameters) > SHOWN_FLAGS + 2:
-            parameters.append(opt.flag("", "help_all", bool))
+            parameters.append(opt.flag("", "help_all"))
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         if group is not None:

@@ -30,16 +30,7 @@ if TYPE_CHECKING:
     output=("out", "force", "quiet", "details"),
     endings=(".yaml", ".yml"),
 )
-def read(
-    given: Mapping[str, Any],
-    target: Target,
-    job: str,
-    format: opt.ReadFormat | None,
-    collective: str,
-    ranks: int | None,
-    nodes: int | None,
-    schema: bool,
-) -> None:
+def read(given: Mapping[str, Any], target: Target, options: Any) -> None:
     """Read a file of another program: what it trains, on what, how, and what was not understood.
 
     What the file leaves to its surroundings (GPUs, vocabulary, "auto") is given by flags of the same names. With
@@ -47,20 +38,24 @@ def read(
     Schema is what editors complete and check by; a file names it in its first line,
     ``# yaml-language-server: $schema=job.schema.json``.
     """
-    if schema:
+    if options.schema:
         import costmodel as cm
         from costmodel.base.answer import to_json
 
-        return target.put(to_json(cm.schema(job or given["model"] or "")) + "\n")
+        return target.put(to_json(cm.schema(options.job or given["model"] or "")) + "\n")
     from costmodel.interop.answer import job_yaml, record
     from costmodel.interop.reading import read as read_file
     from costmodel.reporting.lists import import_grids
 
     endings = {".yaml": opt.ReadFormat.yaml, ".yml": opt.ReadFormat.yaml, ".json": opt.ReadFormat.json}
-    form = format or endings.get(target.out.suffix if target.out else "", opt.ReadFormat.table)
-    log: dict[str, Any] = {"collective": collective or None, "ranks": ranks, "nodes": nodes}
+    form = options.format or endings.get(target.out.suffix if target.out else "", opt.ReadFormat.table)
+    log: dict[str, Any] = {
+        "collective": options.collective or None,
+        "ranks": options.ranks,
+        "nodes": options.nodes,
+    }
     how = reading_of(given)
-    found = read_file(job, how.pop("kind") or "", **read_flags(given), **how, **log)
+    found = read_file(options.job, how.pop("kind") or "", **read_flags(given), **how, **log)
     if form is opt.ReadFormat.yaml:
         target.put(job_yaml(found, _write_model(found, target)))
     else:
@@ -91,14 +86,10 @@ def _write_model(found: Imported, target: Target) -> str:
     costmodel validate runs.csv --csv predicted.csv --worst 10
     costmodel validate runs.csv --plot predicted.png
     costmodel validate runs.csv --format json
-    """
+    """,
+    uses="plot",
 )
-def validate(
-    target: Target,
-    file: str,
-    worst: int,
-    plot: str,
-) -> None:
+def validate(target: Target, options: Any) -> None:
     """Price every run of a table and compare with what was measured.
 
     The columns are those of tests/published/runs.csv, which is shipped: recipe names the recipe of
@@ -108,10 +99,10 @@ def validate(
     """
     import costmodel as cm
 
-    draw = planned_figure("Validation", plot, target)
+    draw = planned_figure("Validation", options.plot, target)
     with waiting("pricing runs", quiet=target.quiet) as progress:
-        checked = cm.validate(file or None, progress=progress)
-    target.show(checked, worst=worst)
+        checked = cm.validate(options.file or None, progress=progress)
+    target.show(checked, worst=options.worst)
     draw(checked)
 
 

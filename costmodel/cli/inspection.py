@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.cli.command import command, command_with, jobs_side_by_side, merged_job, priced
@@ -50,15 +49,9 @@ def explain(
     costmodel compare job.yaml --vary zero=0,1,2,3 --plot zero.svg
     """,
     fields=JOB_FIELDS,
+    uses="plot",
 )
-def compare(
-    given: Mapping[str, Any],
-    target: Target,
-    job: list[str] | None,
-    vary: list[str] | None,
-    plot: str,
-    every_line: bool,
-) -> None:
+def compare(given: Mapping[str, Any], target: Target, options: Any) -> None:
     """Lay bills side by side: the difference line by line, what moved and why.
 
     Every job is compared with the first; with one value to vary, the job as given is the first.
@@ -66,18 +59,20 @@ def compare(
     """
     import costmodel as cm
 
-    draw = planned_figure("Comparison", plot, target)
+    draw = planned_figure("Comparison", options.plot, target)
     found = {
         f"{name} {label}".strip() or "as given": est
-        for name, one in jobs_side_by_side(given, job).items()
-        for label, est in cm.vary(vary or [], **one).items()
+        for name, one in jobs_side_by_side(given, options.job).items()
+        for label, est in cm.vary(options.vary or [], **one).items()
     }
     comparison = cm.compare(*found.values(), labels=list(found))
-    result = result_of(comparison, every_line=every_line)
-    if not every_line:
-        more = [part for one in vary or [] for part in ("--vary", one)]
+    result = result_of(comparison, every_line=options.every_line)
+    if not options.every_line:
+        more = [part for one in options.vary or [] for part in ("--vary", one)]
         result = shortened(
-            result, comparison, command_with("compare", {**given, "job": job}, JOB_FIELDS, *more, "--details")
+            result,
+            comparison,
+            command_with("compare", {**given, "job": options.job}, JOB_FIELDS, *more, "--details"),
         )
     target.show(result)
     draw(comparison)
@@ -90,15 +85,9 @@ def compare(
     costmodel sensitivity job.yaml --by 0.5 --format csv
     """,
     fields=JOB_FIELDS,
+    uses="plot",
 )
-def sensitivity(
-    given: Mapping[str, Any],
-    target: Target,
-    by: float,
-    plot: str,
-    top: int | None,
-    every_one: bool,
-) -> None:
+def sensitivity(given: Mapping[str, Any], target: Target, options: Any) -> None:
     """Show what each number of the hardware and each switch of the recipe is worth.
 
     Elasticity is the change of step time in percent per percent of the number, from 10 % less and 10 %
@@ -107,12 +96,12 @@ def sensitivity(
     """
     import costmodel as cm
 
-    draw = planned_figure("Sensitivity", plot, target)
+    draw = planned_figure("Sensitivity", options.plot, target)
     est = priced(given)
     with waiting("pricing variants", quiet=target.quiet) as progress:
-        found = cm.sensitivity(est, change=by, progress=progress)
-    result = result_of(found, every_one=every_one, top=top or 15)
-    if not every_one and top is None:
+        found = cm.sensitivity(est, change=options.by, progress=progress)
+    result = result_of(found, every_one=options.every_one, top=options.top or 15)
+    if not options.every_one and options.top is None:
         best = found.best_switch
         tuned = [] if best is None else ["--vary", f"{best.name}={best.before},{best.after}"]
         following = [command_with("sensitivity", given, JOB_FIELDS, "--details")]
@@ -146,17 +135,9 @@ def roofline_result(est: Estimate, given: Mapping[str, Any], every_operator: boo
     costmodel observed profile trace.json.gz --job job.yaml --set attention_kernel=flash3 --format json
     """,
     fields=JOB_FIELDS,
+    uses="plot",
 )
-def profile(
-    given: Mapping[str, Any],
-    target: Target,
-    trace: Path,
-    job: str,
-    device: int | None,
-    step_range: str,
-    write: str,
-    plot: str,
-) -> None:
+def profile(given: Mapping[str, Any], target: Target, options: Any) -> None:
     """Add up a profiler's trace of real steps: by class, stream and step, and against the bill of a job.
 
     A job, by --job or by its flags, is compared with it group by group, the largest difference first. Kernels are told
@@ -164,13 +145,13 @@ def profile(
     """
     import costmodel as cm
 
-    has_job = bool(job) or any(value is not None for name, value in given.items() if name in FIELD)
-    if plot and not has_job:
+    has_job = bool(options.job) or any(value is not None for name, value in given.items() if name in FIELD)
+    if options.plot and not has_job:
         raise cm.CostModelError("--plot: draws the trace against the bill of a job; give --job JOB.yaml")
-    draw = planned_figure("TraceProfile", plot, target)
-    path = target.file(write)
-    est = cm.estimate(**merged_job(given, job)) if has_job else None
-    found = cm.profile(trace, est, device=device, step_range=step_range)
+    draw = planned_figure("TraceProfile", options.plot, target)
+    path = target.file(options.write)
+    est = cm.estimate(**merged_job(given, options.job)) if has_job else None
+    found = cm.profile(options.trace, est, device=options.device, step_range=options.step_range)
     files = found.files(path) if path is not None else {}
     target.show(found)
     for file, text in files.items():

@@ -15,7 +15,7 @@ model = command_group("model")
 recipe = command_group("recipe")
 
 
-@command("costmodel hardware list --kind cluster", group=hardware, name="list")
+@command("costmodel hardware list --kind cluster", group=hardware, name="list", uses="profiles")
 def list_hardware(kind: str | None, profiles: list[Path] | None) -> Any:
     """List the hardware profiles: shipped ones, and yours."""
     import costmodel as cm
@@ -23,23 +23,16 @@ def list_hardware(kind: str | None, profiles: list[Path] | None) -> Any:
     return cm.profiles_table(kind, profile_path=profiles)
 
 
-@command("costmodel hardware show dgx-h100-ndr", group=hardware, name="show")
-def show_hardware(
-    name: str,
-    kind: str | None,
-    profiles: list[Path] | None,
-) -> Any:
+@command("costmodel hardware show dgx-h100-ndr", group=hardware, name="show", uses="profiles")
+def show_hardware(name: str, kind: str | None, profiles: list[Path] | None) -> Any:
     """Show every number of a profile with its source."""
     import costmodel as cm
 
     return cm.hardware_profile(name, kind, profile_path=profiles)
 
 
-@command("costmodel hardware check my-cluster.yaml", group=hardware, name="check", output=())
-def check_hardware(
-    files: list[Path],
-    profiles: list[Path] | None,
-) -> None:
+@command("costmodel hardware check my-cluster.yaml", group=hardware, name="check", output=(), uses="profiles")
+def check_hardware(files: list[Path], profiles: list[Path] | None) -> None:
     """Say everything that is wrong with a profile, a line each; exit with code 2 if anything is."""
     import costmodel as cm
     from costmodel.base.errors import one_line
@@ -72,10 +65,7 @@ def list_models() -> Any:
     group=model,
     name="show",
 )
-def show_model(
-    name: str,
-    seq_len: int,
-) -> Any:
+def show_model(name: str, seq_len: int) -> Any:
     """Show a model's parameters by component, its FLOPs per token and its dimensions."""
     import costmodel as cm
 
@@ -103,11 +93,8 @@ def list_recipes() -> Any:
     return cm.recipes_table()
 
 
-@command("costmodel recipe show torchtitan --set dp_overlap=none", group=recipe, name="show")
-def show_recipe(
-    name: str,
-    switches: list[str] | None,
-) -> Any:
+@command("costmodel recipe show torchtitan --set dp_overlap=none", group=recipe, name="show", uses="switches")
+def show_recipe(name: str, switches: list[str] | None) -> Any:
     """Show every switch of a recipe: its value, its default, its choices and what it changes."""
     import costmodel as cm
 

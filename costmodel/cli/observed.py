@@ -59,38 +59,29 @@ def _write_files(found: Any, path: Path | None, target: Target) -> None:
     """,
     group=calibrate,
     name="fabric",
+    uses="cluster profiles",
 )
-def fabric(
-    target: Target,
-    logs: list[Path],
-    cluster: str | None,
-    write: str,
-    collective: str,
-    ranks: int,
-    nodes: int,
-    skip_bad: bool,
-    max_error: float,
-    plot: str,
-    profiles: list[Path] | None,
-) -> None:
+def fabric(target: Target, options: Any) -> None:
     """Fit a cluster's fabric to nccl-tests logs; write it as a profile that inherits from a shipped one."""
     import costmodel as cm
 
-    draw = planned_figure("FabricCalibration", plot, target)
-    path = _profile_file(write, target)
-    log = cm.calibrate.read_logs(logs, collective=collective, ranks=ranks, nodes=nodes)
+    draw = planned_figure("FabricCalibration", options.plot, target)
+    path = _profile_file(options.write, target)
+    log = cm.calibrate.read_logs(
+        options.logs, collective=options.collective, ranks=options.ranks, nodes=options.nodes
+    )
     for note in log.notes:
         target.note(f"Note: {note}")
-    if not skip_bad:
+    if not options.skip_bad:
         _refuse(log.problems)
     for problem in log.problems:
         typer.echo(one_line(f"Warning: {problem}"), err=True)
     found = cm.calibrate.fabric(
         log,
-        cluster=cluster or cm.DEFAULT_CLUSTER,
-        skip_bad_lines=skip_bad,
-        max_error=max_error,
-        profile_path=profiles,
+        cluster=options.cluster or cm.DEFAULT_CLUSTER,
+        skip_bad_lines=options.skip_bad,
+        max_error=options.max_error,
+        profile_path=options.profiles,
     )
     target.show(found)
     draw(found)
@@ -107,20 +98,19 @@ def fabric(
     """,
     group=calibrate,
     name="kernels",
+    uses="profiles",
 )
-def kernels(
-    target: Target,
-    tables: list[Path],
-    accelerator: str,
-    write: str,
-    max_error: float,
-    profiles: list[Path] | None,
-) -> None:
+def kernels(target: Target, options: Any) -> None:
     """Fit an accelerator's kernels to timings; write it as a profile that inherits from a shipped one."""
     import costmodel as cm
 
-    path = _profile_file(write, target)
-    found = cm.calibrate.kernels(tables, accelerator=accelerator, max_error=max_error, profile_path=profiles)
+    path = _profile_file(options.write, target)
+    found = cm.calibrate.kernels(
+        options.tables,
+        accelerator=options.accelerator,
+        max_error=options.max_error,
+        profile_path=options.profiles,
+    )
     if found.results:
         target.show(found)
     _refuse(found.problems, "Nothing was written." if path else "")
@@ -137,12 +127,7 @@ def kernels(
     group=calibrate,
     name="runs",
 )
-def runs(
-    target: Target,
-    measured: list[str],
-    job: str,
-    write: str,
-) -> None:
+def runs(target: Target, options: Any) -> None:
     """Learn from your own runs how far the model's constants are off, and how sure that is.
 
     Each row is a job with its step time, with memory if it is known; one is enough. Factors are updated
@@ -151,10 +136,10 @@ def runs(
     """
     import costmodel as cm
 
-    path = _profile_file(write, target)
-    base = merged_job({"note": target.note}, job) if job else None
+    path = _profile_file(options.write, target)
+    base = merged_job({"note": target.note}, options.job) if options.job else None
     with waiting("pricing runs", quiet=target.quiet) as progress:
-        found = cm.calibrate.runs(measured, job=base, progress=progress)
+        found = cm.calibrate.runs(options.measured, job=base, progress=progress)
     target.show(found)
     _write_files(found, path, target)
 
@@ -164,12 +149,12 @@ def runs(
 _FILES = ("out", "force", "quiet")
 
 
-def _kernels(what: str, device: str, small: bool, target: Target, dtypes: Sequence[str] = ("bf16",)) -> None:
+def _kernels(what: str, target: Target, options: Any, dtypes: Sequence[str] = ("bf16",)) -> None:
     import costmodel as cm
 
+    about = {"device": options.device, "small": options.small}
     with waiting(f"measuring {what}", quiet=target.quiet) as progress:
-        text = cm.measure.kernels(what, dtypes=dtypes, device=device, small=small, progress=progress)
-    target.put(text)
+        target.put(cm.measure.kernels(what, dtypes=dtypes, progress=progress, **about))
 
 
 @command(
@@ -177,51 +162,46 @@ def _kernels(what: str, device: str, small: bool, target: Target, dtypes: Sequen
     group=measure,
     name="matmul",
     output=_FILES,
+    uses="device small",
 )
-def matmul(
-    target: Target,
-    dtypes: str,
-    device: str,
-    small: bool,
-) -> None:
+def matmul(target: Target, options: Any) -> None:
     """Time the matrix products of transformer layers."""
-    _kernels("matmul", device, small, target, [dtype.strip() for dtype in dtypes.split(",")])
+    _kernels("matmul", target, options, [dtype.strip() for dtype in options.dtypes.split(",")])
 
 
-@command(group=measure, name="attention", output=_FILES)
-def attention(target: Target, device: str, small: bool) -> None:
+@command(group=measure, name="attention", output=_FILES, uses="device small")
+def attention(target: Target, options: Any) -> None:
     """Time fused attention, forward and backward, with and without a causal mask."""
-    _kernels("attention", device, small, target)
+    _kernels("attention", target, options)
 
 
-@command(group=measure, name="memory", output=_FILES)
-def memory(target: Target, device: str, small: bool) -> None:
+@command(group=measure, name="memory", output=_FILES, uses="device small")
+def memory(target: Target, options: Any) -> None:
     """Time copies on the device, which the memory's bandwidth bounds."""
-    _kernels("memory", device, small, target)
+    _kernels("memory", target, options)
 
 
 @command(
-    "torchrun --nproc-per-node 8 -m costmodel observed measure collectives --sizes 1KiB:4GiB --out sweep.log",
+    """
+    torchrun --nproc-per-node 8 -m costmodel observed measure collectives --sizes 1KiB:4GiB --out sweep.log
+    costmodel observed measure collectives --local 2 --device cpu --sizes 1KiB:1MiB
+    """,
     group=measure,
     name="collectives",
     output=_FILES,
+    uses="device",
 )
-def collectives(
-    target: Target,
-    names: str,
-    sizes: str,
-    device: str,
-) -> None:
+def collectives(target: Target, options: Any) -> None:
     """Time collectives over torch.distributed and print them as nccl-tests does."""
     import costmodel as cm
 
-    span = parse_sizes(sizes)
+    span = parse_sizes(options.sizes)
     with waiting("measuring collectives", quiet=target.quiet) as progress:
         text = cm.measure.collectives(
-            names.split(","),
+            options.names.split(","),
             low_bytes=span[0],
             high_bytes=span[-1],
-            device=device,
+            device=options.device,
             progress=progress,
         )
     if text:  # of rank 0

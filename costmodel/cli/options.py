@@ -39,24 +39,26 @@ class Form(StrEnum):
     wide = "wide"
 
 
-OUTPUT = {
-    "format": Format | None,
-    "out": str,
-    "csv": str,
-    "force": bool,
-    "quiet": bool,
-    "details": bool,
-}
-"""Flags of a result, with their types."""
-SURROUNDINGS = {
-    "stragglers": bool | None,
-    "profiles": list[Path] | None,
-    "kind": str | None,
-    "vocab_size": int | None,
-    "env": list[str] | None,
-    "allow_source": list[str] | None,
-}
+SURROUNDINGS = ("stragglers", "profiles", "kind", "vocab_size", "env", "allow_source")
 """Flags of a job that are no fields."""
+_TYPES: dict[str, Any] = {
+    "text": str,
+    "text?": str | None,
+    "texts": list[str],
+    "texts?": list[str] | None,
+    "path": Path,
+    "paths": list[Path],
+    "paths?": list[Path] | None,
+    "truth": bool,
+    "truth?": bool | None,
+    "whole": int,
+    "whole?": int | None,
+    "number": float,
+    "form": Form,
+    "format?": Format | None,
+    "read-format?": ReadFormat | None,
+}
+"""Of the values of flags and arguments, by their names in ``flags.csv``; a mark is for those that may be missing."""
 
 JOB = "job"
 """What ``--emit`` takes beside the names of frameworks: a job file of ours."""
@@ -134,16 +136,22 @@ def _rows() -> dict[tuple[str, str], dict[str, str]]:
     return {(row["command"], row["name"]): row for row in rows}
 
 
-def flag(command: str, name: str, annotation: Any) -> inspect.Parameter:
+def names_of(command: str) -> list[str]:
+    """Return the flags and arguments of one command alone."""
+    return [name for of, name in _rows() if of == command]
+
+
+def flag(command: str, name: str) -> inspect.Parameter:
     """Return a flag or an argument of a command: its own row of the table, that of all commands, or a field's."""
     row = _rows().get((command, name)) or _rows().get(("", name))
     if row is None:
         return of_field(FIELD[name])
-    kind, default = str(annotation), row["default"]
+    kind, default = row["type"], row["default"]
+    annotation = _TYPES[kind]
     value: Any = default
     if default == "required":
         value = ...
-    elif "None" in kind and not default:
+    elif kind.endswith("?") and not default:
         value = None
     elif annotation is bool:
         value = default == "yes"
@@ -157,7 +165,7 @@ def flag(command: str, name: str, annotation: Any) -> inspect.Parameter:
     }
     if not row["flags"]:
         return _parameter(name, typer.Argument(value, **about), annotation)
-    number = float if "float" in kind else int
+    number = float if kind == "number" else int
     about |= {end: number(row[key]) for key, end in (("least", "min"), ("most", "max")) if row[key]}
     if name == "help_all":
         about |= {"is_eager": True, "callback": print_whole_help}

@@ -9,7 +9,6 @@ from typing import Any
 
 import typer
 
-from costmodel.cli import options as opt
 from costmodel.cli.command import (
     command,
     command_with,
@@ -43,24 +42,9 @@ from costmodel.describe.jobs.fields import (
     costmodel estimate job.yaml --expect "mfu > 0.3, memory < 78 GiB" --format json | jq .mfu
     """,
     fields=(*JOB_FIELDS, *LENGTH_FIELDS),
+    uses="samples seed expect check plot",
 )
-def estimate(
-    given: Mapping[str, Any],
-    target: Target,
-    every_line: bool,
-    samples: int,
-    seed: int,
-    expect: list[str] | None,
-    check: bool,
-    form: opt.Form,
-    plot: str,
-    figure: str,
-    html: str,
-    with_plan: bool,
-    with_sensitivity: bool,
-    trace: str,
-    roofline: bool,
-) -> None:
+def estimate(given: Mapping[str, Any], target: Target, options: Any) -> None:
     """Price one training step: step time, MFU and memory per GPU, with the lines they add up from.
 
     A job is given by flags, by a YAML file with the same names as keys, or by both; flags win. A file with a section
@@ -82,15 +66,17 @@ def estimate(
         refuse_flags(
             given, why, ("plot", "figure", "check"), details=target.details, tokens=job.get("tokens")
         )
-        return _estimate_rl(job, target, check, plot, figure)
-    draw = planned_figure("Estimate", plot, target, figure)
-    views = [target if name == "-" else target.other(name) for name in (html, trace)]
-    for text in expect or []:
+        return _estimate_rl(job, target, options.check, options.plot, options.figure)
+    draw = planned_figure("Estimate", options.plot, target, options.figure)
+    views = [target if name == "-" else target.other(name) for name in (options.html, options.trace)]
+    for text in options.expect or []:
         cm.read_expected(text)
     est = cm.estimate(**job)
-    if samples:
-        est = est.with_samples(samples, seed)
-    result = result_of(est, every_line=every_line)._replace(table=partial(est.columns, form.value))
+    if options.samples:
+        est = est.with_samples(options.samples, options.seed)
+    result = result_of(est, every_line=options.every_line)._replace(
+        table=partial(est.columns, options.form.value)
+    )
     before: Sequence[str] = ()
     file = file_and_flags(given)[0]
     # Asked here, since a search is twice as much to import as an estimate.
@@ -99,7 +85,7 @@ def estimate(
         before = [other.sentence(est), *([f"  {other.command}"] if other.command else [])]
         record = {**est.to_dict(), "planned": other.record()}
         result = result._replace(record=lambda: record, remarks=[" ".join(before), *result.remarks])
-    if not every_line:
+    if not options.every_line:
         open_fields = [field for field in PLAN_FIELDS if field.name not in names(LAYOUT_FIELDS)]
         # A part of a script leaves out what the rest gives: what the reader advises stands in the command to plan it.
         advised = re.findall(r"give (\w+)=(\w+)$", "\n".join(file.remarks), re.MULTILINE)
@@ -109,30 +95,30 @@ def estimate(
             command_with("estimate", given, JOB_FIELDS, "--details"),
         )
         result = shortened(result, est, *following, before=before)
-    if roofline:
-        result = roofline_result(est, given, every_line)
+    if options.roofline:
+        result = roofline_result(est, given, options.every_line)
     page = ""
     # Made before anything is shown: what stops it is then all that is said.
-    if html:
+    if options.html:
         with waiting("writing the page", quiet=target.quiet) as progress:
             page = cm.report(
                 est,
-                plan=with_plan,
-                sensitivities=with_sensitivity,
-                seed=seed,
+                plan=options.with_plan,
+                sensitivities=options.with_sensitivity,
+                seed=options.seed,
                 progress=progress,
             )
-    if "-" not in (html, trace):
+    if "-" not in (options.html, options.trace):
         target.show(result)
     draw(est)
-    if html:
+    if options.html:
         views[0].put(page)
-    if trace:
+    if options.trace:
         found = cm.trace(est)
         views[1].show(result_of(found)._replace(json_text=found.to_json))
-    if check and not est.fits:
+    if options.check and not est.fits:
         raise typer.Exit(3)
-    hold(est, expect or [])
+    hold(est, options.expect or [])
 
 
 def _estimate_rl(job: Mapping[str, Any], target: Target, check: bool, plot: str, figure: str) -> None:

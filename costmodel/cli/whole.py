@@ -38,16 +38,9 @@ _RUN = (*JOB_FIELDS, *LENGTH_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"
     costmodel run job.yaml --tokens 2e12 --failures-per-node-day 0.01 --spare-nodes 4 --format json
     """,
     fields=_RUN,
+    uses="start expect check",
 )
-def run(
-    given: Mapping[str, Any],
-    target: Target,
-    job: list[str] | None,
-    start: str,
-    expect: list[str] | None,
-    check: bool,
-    steps: str,
-) -> None:
+def run(given: Mapping[str, Any], target: Target, options: Any) -> None:
     """Price a whole training run: days, GPU-hours, energy and dollars, with what failures take.
 
     The job is given as for estimate, with the tokens to train on. Without --tokens, --budget or --days
@@ -58,26 +51,26 @@ def run(
     import costmodel as cm
     from costmodel.describe.jobs.merge import is_rl
 
-    for text in expect or []:
+    for text in options.expect or []:
         cm.read_expected(text, whole_run=True)
     all_ways = given.get("on_failure") == "any"
     if all_ways:
         given = {**given, "on_failure": None}
-    jobs = jobs_side_by_side(given, job)
+    jobs = jobs_side_by_side(given, options.job)
     first = next(iter(jobs.values()))
     if is_rl(first):
-        if not steps or len(jobs) > 1:
+        if not options.steps or len(jobs) > 1:
             raise cm.CostModelError(
                 "--steps: a run of reinforcement learning takes one job file and its steps"
             )
         why = "is of a training run; this is one of reinforcement learning"
         refuse_flags(given, why, ("steps", "check"), tokens=first.get("tokens"), on_failure=all_ways)
-        campaign = cm.run_rl(steps=steps, **first)
+        campaign = cm.run_rl(steps=options.steps, **first)
         target.show(campaign)
-        if check and not campaign.step.fits:
+        if options.check and not campaign.step.fits:
             raise typer.Exit(3)
         return None
-    if steps:
+    if options.steps:
         raise cm.CostModelError("--steps: goes with a job file that has a section rl; give --tokens")
     if all_ways:
         if len(jobs) > 1:
@@ -88,22 +81,24 @@ def run(
     found = [cm.run(**one) for one in jobs.values()]
     dated = []
     for name, one in zip(jobs, found, strict=True):
-        if start:
-            days = ", ".join(f"{percent} {day}" for percent, day in one.finishing_dates(start).items())
-            dated.append(f"{name and f'{name}: '}started on {start}, done by {days}.")
+        if options.start:
+            days = ", ".join(
+                f"{percent} {day}" for percent, day in one.finishing_dates(options.start).items()
+            )
+            dated.append(f"{name and f'{name}: '}started on {options.start}, done by {days}.")
     result = result_of(found[0] if len(found) == 1 else cm.runs(*found, labels=list(jobs)))
     result = result._replace(remarks=[*result.remarks, *dated])
     if len(found) == 1:
         following = (
-            command_with("run", {**given, "job": job}, _RUN, "--details"),
-            command_with("estimate", {**given, "job": job}, JOB_FIELDS),
+            command_with("run", {**given, "job": options.job}, _RUN, "--details"),
+            command_with("estimate", {**given, "job": options.job}, JOB_FIELDS),
         )
         result = shortened(result, found[0], *following, before=dated)
     target.show(result)
-    if check and not all(one.est.fits for one in found):
+    if options.check and not all(one.est.fits for one in found):
         raise typer.Exit(3)
     for one in found:
-        hold(one, expect or [])
+        hold(one, options.expect or [])
 
 
 _WAYS: Mapping[str, Mapping[str, str]] = {
@@ -143,15 +138,7 @@ EXIT_CODES = {"inside": 0, "unknown": 0, "slower": 4, "faster": 5}
     """,
     fields=(*JOB_FIELDS, *RUN_FIELDS),
 )
-def watch(
-    given: Mapping[str, Any],
-    target: Target,
-    log: str,
-    job: str,
-    once: bool,
-    interval: str,
-    stop: bool,
-) -> None:
+def watch(given: Mapping[str, Any], target: Target, options: Any) -> None:
     """Follow a training log: say when steps leave the band of the estimate, since when, and what it costs.
 
     Quiet while they do not. It goes on through rotated and truncated logs, until the run's last step or
@@ -161,19 +148,19 @@ def watch(
     from costmodel.base.files import refuse_endless
     from costmodel.base.units import read_quantity
 
-    if not Path(log).is_file():
-        raise cm.CostModelError(f"{log}: there is no such log")
-    pause_s = read_quantity("--interval", interval, "s")
+    if not Path(options.log).is_file():
+        raise cm.CostModelError(f"{options.log}: there is no such log")
+    pause_s = read_quantity("--interval", options.interval, "s")
     if pause_s <= 0:
-        raise cm.CostModelError(f"--interval: expected more than 0 s, got {interval!r}")
-    keywords = merged_job(given, job)
+        raise cm.CostModelError(f"--interval: expected more than 0 s, got {options.interval!r}")
+    keywords = merged_job(given, options.job)
     seen: Watch | None
-    if once:
-        refuse_endless(log)
-        seen = cm.watch(log, **keywords)
+    if options.once:
+        refuse_endless(options.log)
+        seen = cm.watch(options.log, **keywords)
         target.show(seen)
     else:
-        seen = _followed(cm.Watcher(Path(log), **keywords), pause_s, stop=stop)
+        seen = _followed(cm.Watcher(Path(options.log), **keywords), pause_s, stop=options.stop)
         if seen is not None and (target.out is not None or target.csv is not None):
             target.show(seen)
     if seen is not None:
