@@ -107,7 +107,8 @@ def command(
             target = Target.of(**{p.name: values[p.name] for p in rest}, endings=endings)
             target = target._replace(is_short=not any(values.get(name) for name in _DETAIL_FLAGS))
             notes: list[str] = []
-            mine, passed = {p.name: values[p.name] for p in own}, {}
+            mine = {p.name: values[p.name] for p in own}
+            passed: dict[str, Any] = {}
             if "given" in wanted:
                 flags = {p.name: _joined(p.name, values[p.name], several) for p in job}
                 flags["note"] = notes.append

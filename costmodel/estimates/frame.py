@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.bill.lines import AXES, CATEGORIES, MemoryLine, MemoryPart, TimeLine, broadcast_sum
+from costmodel.base.csv_text import read_rows
+from costmodel.bill.lines import AXES, CATEGORIES, MemoryLine, TimeLine, broadcast_sum
 from costmodel.describe.jobs.fields import FIELDS
 from costmodel.describe.jobs.layout_text import job_names, job_numbers, plain_values
 from costmodel.estimates.priced_job import PricedJob
@@ -31,23 +33,18 @@ class ColumnDoc(NamedTuple):
     meaning: str
 
 
-LONG_COLUMNS = (
-    ColumnDoc("layout", "-", "number of the layout, 0 for a single one; joins both forms"),
-    ColumnDoc("bill", "text", "time, memory (of a GPU) or host (memory of a host, its GPUs together)"),
-    ColumnDoc("name", "text", "dotted name of the line, unique within a layout and bill"),
-    ColumnDoc("axis", "text", "who causes it: compute, tp, cp, ep, pp, dp, optimizer or resilience"),
-    ColumnDoc(
-        "category", "text", "where it is paid: math, hbm, communication, bubble, state, activation, overhead"
-    ),
-    ColumnDoc("phase", "text", "when it is paid; none for memory"),
-    ColumnDoc("count", "-", "executions a step on the critical rank; empty for memory"),
-    ColumnDoc("bytes", "B", "time: sent per GPU, or HBM traffic, of all executions; memory: bytes held"),
-    ColumnDoc("seconds", "s", "busy time of all executions; empty for memory"),
-    ColumnDoc("exposed_seconds", "s", "part of it that the step waits for; their sum is the step time"),
-    ColumnDoc("tier", "text", "slowest fabric tier used, none where none is"),
-    ColumnDoc("formula", "text", "formula of one execution"),
-    ColumnDoc("source", "text", "paper and equation, or file, that the formula is from"),
-)
+_ROWS = read_rows(Path(__file__).with_name("columns.csv"))
+
+
+def _columns(table: str) -> tuple[ColumnDoc, ...]:
+    """Return the columns of one part of ``columns.csv``."""
+    return tuple(
+        ColumnDoc(row["name"], row["unit"], row["meaning"]) for row in _ROWS if row["table"] == table
+    )
+
+
+_NUMBER = ColumnDoc("layout", "-", "number of the layout, 0 for a single one; joins both forms")
+LONG_COLUMNS = (_NUMBER, *_columns("long"))
 
 _COLUMNS_OF = {
     "cluster": ColumnDoc("accelerator", "text", "accelerator profile"),
@@ -58,7 +55,7 @@ _COLUMNS_OF = {
 
 def _inputs() -> Iterator[ColumnDoc]:
     """Yield the columns of what was asked, from the table of fields."""
-    yield ColumnDoc("layout", "-", "number of the layout, 0 for a single one; joins both forms")
+    yield _NUMBER
     for field in FIELDS:
         if field.column:
             yield ColumnDoc(field.name, field.unit, field.meaning)
@@ -66,41 +63,13 @@ def _inputs() -> Iterator[ColumnDoc]:
             yield _COLUMNS_OF[field.name]
 
 
-_RESULTS = (
-    ColumnDoc("step_time_s", "s", "time of a step: the sum of the exposed seconds"),
-    ColumnDoc("mfu", "-", "model FLOPs utilisation, full attention matrix"),
-    ColumnDoc("mfu_causal", "-", "the same with half the attention matrix"),
-    ColumnDoc("hfu", "-", "hardware FLOPs utilisation: recomputation counted too"),
-    ColumnDoc("tokens_per_s_per_gpu", "1/s", "tokens a second and GPU"),
-    ColumnDoc("model_tflops_per_gpu", "TFLOP/s", "model FLOPs a second and GPU, full attention matrix"),
-    ColumnDoc("memory_bytes_per_gpu", "B", "memory of the worst pipeline stage"),
-    ColumnDoc("memory_capacity_bytes", "B", "what the accelerator offers a program"),
-    ColumnDoc("fits", "bool", "whether the worst stage fits, on the GPU and on the host"),
-    ColumnDoc("days", "d", "days for the tokens of the run; empty without them"),
-    ColumnDoc("gpu_hours", "h", "GPU-hours for the tokens of the run; empty without them"),
-)
+_RESULTS, _BY_HOST = _columns("results"), _columns("host")
 _BY_AXIS = tuple(ColumnDoc(f"{axis}_exposed_s", "s", f"exposed seconds of axis {axis}") for axis in AXES)
 _BY_CATEGORY = tuple(
     ColumnDoc(f"category_{category}_s", "s", f"exposed seconds of category {category}")
     for category in CATEGORIES
 )
-_MEMORY_PARTS: dict[MemoryPart, str] = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer states and main weights",
-    "activation": "activations",
-    "buffer": "communication and gather buffers",
-    "reserve": "allocator slack, CUDA context, communicators",
-}
-_BY_MEMORY = tuple(
-    ColumnDoc(f"memory_{part}_bytes", "B", f"{meaning}, on the worst stage")
-    for part, meaning in _MEMORY_PARTS.items()
-)
-_BY_HOST = (
-    ColumnDoc("host_memory_bytes", "B", "main memory of a host that its GPUs fill, on the worst stage"),
-    ColumnDoc("host_memory_capacity_bytes", "B", "main memory of a host"),
-)
-WIDE_COLUMNS = (*_inputs(), *_RESULTS, *_BY_AXIS, *_BY_CATEGORY, *_BY_MEMORY, *_BY_HOST)
+WIDE_COLUMNS = (*_inputs(), *_RESULTS, *_BY_AXIS, *_BY_CATEGORY, *_columns("memory"), *_BY_HOST)
 
 
 def bill_rows(est: PricedJob) -> list[dict[str, Any]]:
