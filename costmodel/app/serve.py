@@ -163,19 +163,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     timeout = 5
-    """How long a connection may say nothing. [s]"""
-
-    def parse_request(self) -> bool:
-        """Read the head of a request; one that does not end is answered, too."""
-        try:
-            return super().parse_request()
-        except TimeoutError:
-            return self._is_late()
-
-    def _is_late(self) -> bool:
-        self.close_connection = True
-        self._send("the request does not end\n", "text/plain", 408)
-        return False
+    """How long a connection may say nothing until it is closed. [s]"""
 
     def do_GET(self) -> None:
         """Give the page, one of its files, or an answer."""
@@ -204,12 +192,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(f"Content-Length: expected at most {_MOST_BYTES:,} bytes\n", "text/plain", 413)
             return
         if at.path == "/read":
-            try:
-                body = self.rfile.read(int(length))
-            except TimeoutError:
-                self._is_late()
-                return
-            self._send(json.dumps(dropped(at.query, body)), "application/json")
+            self._send(json.dumps(dropped(at.query, self.rfile.read(int(length)))), "application/json")
         else:
             self._send("there is no such page\n", "text/plain", 404)
 

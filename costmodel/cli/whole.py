@@ -17,7 +17,7 @@ from costmodel.cli.command import (
     merged_job,
     refuse_flags,
 )
-from costmodel.cli.output import Result, Target, hold, result_of, shortened
+from costmodel.cli.output import Target, hold, result_of, shortened
 from costmodel.describe.jobs.fields import BUDGET_FIELDS, FIELD, JOB_FIELDS, LENGTH_FIELDS, RUN_FIELDS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _RUN = (*JOB_FIELDS, *LENGTH_FIELDS, *RUN_FIELDS, FIELD["dollars"], FIELD["days"
     costmodel run job.yaml --tokens 2e12 --reliability rsc-1 --checkpointing blocking --price 2.10
     costmodel run h200.yaml b200.yaml --tokens 5T --csv both.csv
     costmodel run job.yaml --budget 5e6 --expect "days_p90 < 60"
-    costmodel run job.yaml --tokens 2e12 --on-failure any
+    costmodel run job.yaml --tokens 2e12 --on-failure shrink
     costmodel run job.yaml --tokens 2e12 --failures-per-node-day 0.01 --spare-nodes 4 --format json
     """,
     fields=_RUN,
@@ -53,9 +53,6 @@ def run(given: Mapping[str, Any], target: Target, options: Any) -> None:
 
     for text in options.expect or []:
         cm.read_expected(text, whole_run=True)
-    all_ways = given.get("on_failure") == "any"
-    if all_ways:
-        given = {**given, "on_failure": None}
     jobs = jobs_side_by_side(given, options.job)
     first = next(iter(jobs.values()))
     if is_rl(first):
@@ -64,7 +61,7 @@ def run(given: Mapping[str, Any], target: Target, options: Any) -> None:
                 "--steps: a run of reinforcement learning takes one job file and its steps"
             )
         why = "is of a training run; this is one of reinforcement learning"
-        refuse_flags(given, why, ("steps", "check"), tokens=first.get("tokens"), on_failure=all_ways)
+        refuse_flags(given, why, ("steps", "check"), tokens=first.get("tokens"))
         campaign = cm.run_rl(steps=options.steps, **first)
         target.show(campaign)
         if options.check and not campaign.step.fits:
@@ -72,12 +69,6 @@ def run(given: Mapping[str, Any], target: Target, options: Any) -> None:
         return None
     if options.steps:
         raise cm.CostModelError("--steps: goes with a job file that has a section rl; give --tokens")
-    if all_ways:
-        if len(jobs) > 1:
-            raise cm.CostModelError(
-                "--on-failure any: lays the ways of one job side by side, and takes one job file"
-            )
-        return target.show(_ways_on_failure(first))
     found = [cm.run(**one) for one in jobs.values()]
     dated = []
     for name, one in zip(jobs, found, strict=True):
@@ -99,31 +90,6 @@ def run(given: Mapping[str, Any], target: Target, options: Any) -> None:
         raise typer.Exit(3)
     for one in found:
         hold(one, options.expect or [])
-
-
-_WAYS: Mapping[str, Mapping[str, str]] = {
-    "wait": {"on_failure": "wait"},
-    "spares": {"on_failure": "spares"},
-    "spares, checkpoints in memory": {"on_failure": "spares", "checkpointing": "replica"},
-    "shrink": {"on_failure": "shrink"},
-    "reroute": {"on_failure": "reroute"},
-}
-
-
-def _ways_on_failure(job: Mapping[str, Any]) -> Result:
-    """Lay a run side by side under every way to go on after a failure; say of a way why it cannot be."""
-    import costmodel as cm
-
-    runs, refused = {}, []
-    for label, way in _WAYS.items():
-        try:
-            runs[label] = cm.run(**{**job, **way})
-        except cm.CostModelError as error:
-            refused.append(f"{label}: {error}")
-    if not runs:
-        raise cm.CostModelError(refused[0])
-    result = result_of(cm.runs(*runs.values(), labels=list(runs)))
-    return result._replace(remarks=[*result.remarks, *refused])
 
 
 EXIT_CODES = {"inside": 0, "unknown": 0, "slower": 4, "faster": 5}

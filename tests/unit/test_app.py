@@ -498,27 +498,18 @@ def test_what_is_malformed_is_refused_and_what_other_sites_ask_too(address):
         assert status(address, "POST", "/read", Content_Length=length) == 413, length
 
 
-def test_a_request_that_does_not_end_is_answered_and_given_up():
+def test_a_request_that_does_not_end_is_given_up():
     class Hasty(serve.Handler):
         timeout = 0.2
 
-    late = b"the request does not end\n"
-    begun = {
-        b"": b"",
-        b"GET / HTT": b"",
-        b"GET /\r\n": late,
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n": late,
-        b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nab": late,
-    }
-    assert serve.Handler.timeout < 8
     with serve.Server((serve.HOST, 0), Hasty) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        for text, answer in begun.items():
+        for text in (
+            b"",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+            b"POST /read HTTP/1.1\r\nContent-Length: 9\r\n",
+        ):
             with socket.create_connection((serve.HOST, server.server_port), timeout=10) as line:
                 line.sendall(text)
-                # To the end of the stream, without an error by the time that this side would wait.
-                said = line.makefile("rb").read()
-                assert said.endswith(answer), text
-                assert bool(said) == bool(answer), text
-                assert (b" 408 " in said) == (b"HTTP/1.1" in text), text
+                assert line.makefile("rb").read() == b"", text
         server.shutdown()

@@ -591,7 +591,6 @@ def test_the_commands_take_a_job_file_with_a_section(tmp_path, capsys):
         (["run", str(path), "--steps", "9", "--tokens", "1T"], "--tokens: is of a training run"),
         (["run", str(path), "--steps", "9", "--start", "2026-12-01"], "--start: is of a training run"),
         (["run", str(path), "--steps", "9", "--expect", "days < 9"], "--expect: is of a training run"),
-        (["run", str(path), "--steps", "9", "--on-failure", "any"], "--on-failure: is of a training run"),
         (["estimate", str(path), "--seed", "9"], "--seed: is of a training step"),
         (["estimate", str(path), "--samples", "9"], "--samples: is of a training step"),
         (["plan", str(path), "--emit", "megatron"], "--emit: a plan of reinforcement learning"),
