@@ -182,10 +182,7 @@ def memory(target: Target, options: Any) -> None:
 
 
 @command(
-    """
-    torchrun --nproc-per-node 8 -m costmodel observed measure collectives --sizes 1KiB:4GiB --out sweep.log
-    costmodel observed measure collectives --local 2 --device cpu --sizes 1KiB:1MiB
-    """,
+    "torchrun --nproc-per-node 8 -m costmodel observed measure collectives --sizes 1KiB:4GiB --out sweep.log",
     group=measure,
     name="collectives",
     output=_FILES,
