@@ -228,6 +228,8 @@ def test_every_figure_is_drawn():
         shown = view(State((job, Texts()), view="figures", figure=name))
         assert shown["figure"]["panels"]
         assert shown["label"] == FIGURES[name]
+    flat = Texts({**job.fields, "pp": "1"})
+    assert "this job has none" in view(State((flat, Texts()), view="figures", figure="pipeline"))["body"]
 
 
 def test_names_from_outside_stay_texts():

@@ -24,7 +24,7 @@ def test_units_of_differences_shares_and_sizes():
     units = {"left": -0.0025, "size": 2_000_000, "endless": float("inf"), "none": 0, "share": 0.001}
     shown = "{left:+s} {size:size} {endless:size} {none:size} {share:chance} {share:yes}"
     assert say(shown, units) == "-2.50 ms 2.00 MB – 0 B < 1% yes"
-    assert signed(3.0, str) == "+3.0"
+    assert (signed(3.0, str), signed(0.0, str)) == ("+3.0", "+0.0")
     assert say("{0:category}", {}, "hbm") == "memory-bound"
     assert spread_rows({"days": [1.0, 2.5]}) == [["days", "1.0", "2.5"]]
 

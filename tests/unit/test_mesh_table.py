@@ -27,6 +27,7 @@ def test_an_axis_has_the_seconds_and_bytes_of_its_lines():
     (grid,) = [grid for grid in est.grids() if grid.title.startswith("Mesh")]
     lines = [line for line in est.bill.time_lines if line.axis == "tp" and line.category == "communication"]
     assert [column.title for column in grid.columns[-3:]] == ["Sent/GPU/step", "Busy", "Exposed"]
+    assert [row[:3] for row in grid.rows if row[0] in ("tp", "cp")] == [["tp", "8", "8"], ["cp", "1", "–"]]
     assert list(next(row for row in grid.rows if row[0] == "tp")[-3:]) == [
         format_bytes(sum(float(line.bytes) for line in lines)),
         format_seconds(sum(float(line.seconds) for line in lines)),
