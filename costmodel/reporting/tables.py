@@ -21,7 +21,7 @@ from costmodel.estimates.mesh import mesh_of
 from costmodel.estimates.samples import Interval, Samples
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.reporting.cells import facts_grid, grid_of, say, table_of
-from costmodel.reporting.mesh import mesh_grid
+from costmodel.reporting.network import mesh_grid
 
 if TYPE_CHECKING:
     from costmodel.estimates.estimate import Estimate

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.grid import Grid, html_table
-from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.units import format_seconds
 from costmodel.base.version import __version__
 from costmodel.base.words import with_device_name
 from costmodel.describe.jobs.short_form import ASSUMED, command_text, flags_of, short_form
@@ -30,10 +30,10 @@ from costmodel.estimates.samples import DEFAULT_SAMPLES
 from costmodel.planning.plan import Plan
 from costmodel.planning.plan import plan as plan_of
 from costmodel.reporting import pictures, tables
-from costmodel.reporting.cells import say, table_of
+from costmodel.reporting.cells import facts_of, table_of
 from costmodel.reporting.charts import FILLS, Chart, page_record
 from costmodel.reporting.lists import pairs
-from costmodel.reporting.mesh import mesh_grid
+from costmodel.reporting.network import mesh_grid
 from costmodel.reporting.other_pictures import pareto_chart
 from costmodel.reporting.plans import front_grid, narrow, rejected_grid, top_grid, try_grid
 from costmodel.reporting.renderers import FIGURES
@@ -268,30 +268,12 @@ def _cards(
     est: Estimate, alone: Estimate, run: TrainingRun | CostModelError | None
 ) -> list[tuple[str, str, str]]:
     """Return the figures that people ask for first, each with what it means: of a whole run days, dollars and risk."""
-    cards = [
-        (
-            "step time",
-            format_seconds(float(est.step_time_s), 4),
-            say("80% range {low:s3} to {high:s3}", alone.range_s),
-        ),
-        ("MFU", f"{float(est.mfu):.1%}", say("{tokens_per_s_per_gpu:figure} tokens/s/GPU", est)),
-        (
-            "memory of a GPU",
-            format_bytes(float(est.memory_bytes_per_gpu)),
-            say("of {memory_capacity_bytes:B}, {fits_probability:chance} likely to fit", est),
-        ),
-    ]
+    cards = facts_of("cards", est, range=alone.range_s)
     if isinstance(run, TrainingRun):
-        ends = "p10 / p50 / p90: {}"
-        cards.append(("days", f"{run.days:,.1f}", ends.format(percentiles_text(run, "days"))))
-        if run.dollars is not None:
-            price = say("at ${price_usd_per_gpu_hour:,.2f} a GPU-hour; ", run)
-            cards.append(
-                ("dollars", f"${run.dollars:,.0f}", price + ends.format(percentiles_text(run, "dollars")))
-            )
-        lost = f"{1.0 - run.effective_training_time_ratio:.1%} of the time lost"
-        cards.append(("interruptions", say("{interruptions:events}", run), lost))
-    return cards
+        ends = {f"{name}_ends": percentiles_text(run, name) for name in ("days", "dollars")}
+        cards += facts_of("cards of a run", run, lost=1.0 - run.effective_training_time_ratio, **ends)
+    found = [(name, *text.split(" | ")) for name, text in cards]
+    return [(name, value, note) for name, value, note in found if value]
 
 
 def warned(est: Estimate) -> str:
