@@ -27,7 +27,7 @@ from costmodel.describe.jobs.fields import (
 from costmodel.describe.jobs.job import expand_layout
 from costmodel.describe.jobs.merge import merge_jobs
 from costmodel.describe.jobs.reading import read
-from costmodel.describe.jobs.short_form import PAIRS, flags_of
+from costmodel.describe.jobs.short_form import PAIRS, flags_of, number_text
 from costmodel.describe.models.model import Model, make_model, same_shape
 from costmodel.describe.models.model_files import load_model
 from costmodel.interop.answer import JobFile, job_of_file, model_yaml
@@ -112,7 +112,7 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{key}={_text(item)}" for key, item in value.items())
     if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+        return number_text(value)
     if isinstance(value, list | tuple):
         return (" " if all(item in ("tp", "cp", "pp", "dp") for item in value) else ",").join(
             map(_text, value)

@@ -37,6 +37,7 @@ from costmodel.base.units import format_bytes, format_seconds
 from costmodel.cli import main
 from costmodel.cli.output import with_flags
 from costmodel.describe.jobs.fields import JOB_FIELDS, names
+from costmodel.describe.jobs.short_form import command_text
 from costmodel.interop.answer import model_yaml
 
 JOB = {
@@ -65,6 +66,11 @@ def test_texts_price_what_the_command_that_is_shown_prices(capsys):
     line = command("estimate", Texts(JOB), ("--format", "json"))
     assert main(shlex.split(line)[1:]) == 0
     assert f'"step_time_s": {float(est.step_time_s)!r}' in capsys.readouterr().out
+
+
+def test_a_command_has_every_digit_of_a_number():
+    job = cm.estimate("llama3-8b", "8xH100", tp=2, tokens=1234567890125.0).job
+    assert command_text(job).endswith("--tokens 1234567890125.0")
 
 
 def test_the_command_of_a_plan_has_its_constraints_and_none_of_the_layout(capsys):

@@ -117,7 +117,16 @@ def flags_of(name: str, value: Any, *, is_listed: bool = False) -> list[str]:
     if field.kind == "truth" and not (is_listed and (field.several or field.tuned)):
         is_on = value.lower() in ("true", "on", "yes") if isinstance(value, str) else value
         return [flag if is_on else f"--no-{flag.removeprefix('--')}"]
-    return [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+    return [flag, number_text(value) if isinstance(value, float) else str(value)]
+
+
+def number_text(value: float) -> str:
+    """Return a number as it is typed, in so many digits that it reads as the same.
+
+    >>> number_text(8.0), number_text(15.6e12), number_text(1234567890125.0)
+    ('8', '1.56e+13', '1234567890125.0')
+    """
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 def _over(job: Job, below: Mapping[str, Any], files: Mapping[str, str] | None) -> dict[str, Any]:
