@@ -127,31 +127,6 @@ def test_every_profile_listed_can_be_shown(run, kind):
     assert all(number["source"] for number in json.loads(shown)["numbers"])
 
 
-def test_check_of_a_good_and_a_bad_profile(run, tmp_path):
-    source = ROOT / "hardware_profiles" / "links" / "nvlink4.yaml"
-    good, bad = tmp_path / "nvlink4.yaml", tmp_path / "bad" / "nvlink4.yaml"
-    good.write_text(source.read_text())
-    bad.parent.mkdir()
-    bad.write_text(source.read_text().replace("450 GB/s", "450 GBps"))
-    assert run("hardware", "check", good) == (0, f"{good}: nothing wrong\n", "")
-    code, out, err = run("hardware", "check", bad)
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
-    for part in ("nvlink4.yaml", "bandwidth", "TB/s", "450 GBps"):
-        assert part in err
-
-
-def test_own_profiles_are_used(run, tmp_path):
-    shipped = (ROOT / "hardware_profiles" / "clusters" / "dgx-h100-ndr.yaml").read_text()
-    (tmp_path / "mine.yaml").write_text(
-        shipped.replace("name: dgx-h100-ndr", "name: mine").replace("aliases", "#")
-    )
-    assert run("estimate", *SMALL, "--cluster", "mine")[0] == 2
-    code, out, _ = run("estimate", *SMALL, "--cluster", "mine", "--profiles", tmp_path)
-    assert code == 0
-    assert "mine, megatron-core*" in out
-
-
 WRONG_JOBS = {
     "not YAML": ("model: [", "expected valid YAML"),
     "not a mapping": ("- model", "expected keys with values"),

@@ -29,9 +29,9 @@ def call(capsys):
     return run
 
 
-@pytest.mark.parametrize(
-    ("line", "flag", "text"),
-    [
+def test_a_flag_of_its_own_reaches_the_answer(call):
+    """Each changes what is printed, and what it prints is there."""
+    for line, flag, text in [
         (f"estimate {JOB}", "--all-lines", "  attention.rope.forward "),
         (f"estimate {JOB}", "--samples 20", "p10 to p90 of 20 samples"),
         (f"explain {PIPED}", "--line pp.send_recv", "latency_s"),
@@ -43,14 +43,11 @@ def call(capsys):
         ("hardware list", "--kind storage", "storage"),
         ("model show llama3-8b", "--seq-len 8192", "8,192"),
         ("recipe show torchtitan", "--set dp_overlap=none", "none"),
-    ],
-)
-def test_a_flag_of_its_own_reaches_the_answer(call, line, flag, text):
-    """Each changes what is printed, and what it prints is there."""
-    (plain, before, _), (code, after, _) = call(line), call(f"{line} {flag}")
-    assert (plain, code) == (0, 0)
-    assert before != after
-    assert text in after
+    ]:
+        (plain, before, _), (code, after, _) = call(line), call(f"{line} {flag}")
+        assert (plain, code) == (0, 0)
+        assert before != after
+        assert text in after
 
 
 def test_what_is_expected_and_what_has_to_fit_end_with_code_3(call):

@@ -102,11 +102,3 @@ def test_what_the_model_says_of_its_routing_is_no_switch_to_turn(run):
     names = {each["name"] for each in found["effects"]}
     assert "node_limited_routing" not in names
     assert "moe_dispatcher" in names
-
-
-def test_what_of_a_deployment_nobody_named_has_a_star(run):
-    assert "vllm*, weights in bf16*" in run("generate", "llama3-8b", "8xH100")[1]
-    named = ("--precision", "fp8", "--engine", "sglang", "--prompt", "128", "--response", "128")
-    setting = run("generate", "llama3-8b", "8xH100", *named)[1].split("Largest")[0]
-    assert "sglang, weights in fp8" in setting
-    assert "*" not in setting

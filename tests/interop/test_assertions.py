@@ -203,49 +203,6 @@ def test_rows_say_where_they_are_from():
         assert "{" not in row.in_words
 
 
-SINKS = {"model": "gpt-oss-20b", "layout": "cp2 ep4"}
-# What a plan once proposed and no framework starts, as jobs: which row says so.
-PLANS = [
-    ("megatron", {"layout": "tp2 pp2 ep4", "sequence_parallel": False}, "moe_layer.py:379"),
-    ("megatron", {"layout": "pp2 ep4", "switches": {"ep_overlap": True}}, "transformer_config.py:1858"),
-    ("megatron", {"layout": "ep4", "recompute": "full", "switches": {"ep_overlap": True}}, ":1872"),
-    ("megatron", {"layout": "pp3 ep2", "gpus": 24, "global_batch": 24}, "transformer_block.py:155"),
-    ("megatron", {"layout": "cp4 ep4", "seq_len": 4100}, "validate_args, seq_length"),
-    ("megatron", {"layout": "tp4 pp2 ep4 etp1", "axis_order": "tp cp pp dp"}, None),
-    ("megatron", {"layout": "tp2 pp2 ep4 etp1", "axis_order": "tp cp pp dp"}, "parallel_state.py:808"),
-    # Windows and sinks of gpt-oss: no ring, no gather.
-    (
-        "megatron",
-        {**SINKS, "switches": {"cp_method": "ring"}},
-        "context_parallel.py:attn_forward_func_with_cp",
-    ),
-    ("megatron", {**SINKS, "switches": {"cp_method": "all-gather"}}, "utils.py:get_attention_backend"),
-    ("megatron", {**SINKS, "switches": {"cp_method": "ulysses"}}, None),
-    ("nemo", {**SINKS, "switches": {"cp_method": "all-gather"}}, "utils.py:get_attention_backend"),
-    ("nemo", {"layout": "pp2 ep4", "switches": {"ep_overlap": True}}, "transformer_config.py:1858"),
-    ("deepspeed", {"layout": "pp2", "zero_stage": 2}, "pipe/engine.py:76"),
-    ("deepspeed", {"layout": "cp2", "switches": {"cp_method": "ring"}}, "sequence/layer.py:465"),
-    ("deepspeed", {"layout": "cp2", "switches": {"cp_method": "ulysses"}}, None),
-    ("deepspeed", {"layout": "tp2 pp2 ep4"}, "auto_ep_folding.py:206"),
-    ("deepspeed", {"layout": "tp1", "zero_stage": 3, "shard_group": 8}, "config.py:120"),
-    ("torchtitan", {"layout": "ep8", "zero_stage": 3, "shard_group": 4}, "parallel_dims.py:279"),
-    ("torchtitan", {"layout": "pp3", "zero_stage": 3, "gpus": 24, "global_batch": 24}, None),
-    ("torchtitan", {"layout": "tp2", "zero_stage": 1}, "configs.py:124"),
-    ("torchtitan", {"layout": "cp2", "zero_stage": 3, "switches": {"cp_method": "ring"}}, "api.py:73"),
-]
-
-
-def test_plans_that_do_not_start():
-    for framework, changed, place in PLANS:
-        recipe = FRAMEWORKS[framework].recipe
-        job = cm.estimate(**{**JOB, "recipe": recipe, **changed}).job
-        said = [sentence for _, sentence in broken(framework, job)]
-        assert (said == []) if place is None else any(place in sentence for sentence in said), (
-            framework,
-            place,
-        )
-
-
 def test_arrays_are_many_jobs():
     """Every row on an array of layouts says what it says of each layout alone."""
     rng = np.random.default_rng(7)

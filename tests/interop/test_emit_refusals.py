@@ -49,13 +49,6 @@ def test_a_model_is_the_same_but_for_what_nothing_depends_on():
             require_same_model(jobs[name], model, "X")
 
 
-def test_an_unknown_framework():
-    with pytest.raises(
-        FrameworkConfigError, match="framework: 'megatrom' is unknown; did you mean 'megatron'"
-    ):
-        emit(cm.estimate(**JOB), "megatrom")
-
-
 def left(framework, **changed):
     return [
         said.partition(": ")[0]

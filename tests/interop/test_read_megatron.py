@@ -115,29 +115,26 @@ def test_a_model_by_name_as_ms_swift_has_it(tmp_path):
     assert (other.job["precision"], "model" in other.missing) == ("bf16", True)
 
 
-@pytest.mark.parametrize(
-    ("length", "tokens", "said"),
-    [
+def test_a_batch_that_grows_is_said(tmp_path):
+    for length, tokens, said in [
         (
             "--train-iters 9",
             None,
             "the batch grows; priced is a step of --global-batch-size, and iterations say no tokens",
         ),
         ("--train-samples 64", 64 * 32, "the batch grows; priced is a step of --global-batch-size"),
-    ],
-)
-def test_a_batch_that_grows_is_said(tmp_path, length, tokens, said):
-    grows = f"python pretrain_gpt.py {LLAMA} --global-batch-size 8 {length} --step-batch-size-schedule '0:4 1B:8'\n"
-    found = read(tmp_path, grows)
-    assert (found.job["global_batch"], found.job.get("tokens"), found.batches) == (8, tokens, (4, 8))
-    assert any(warning.startswith(f"--step-batch-size-schedule: {said}") for warning in found.warnings)
-    plain = read(tmp_path, grows.partition(" --step-batch")[0] + "\n")
-    assert not any("grows" in warning for warning in plain.warnings)
-    assert plain.batches == ()
-    ramp = read(
-        tmp_path, f"python pretrain_gpt.py {LLAMA} --global-batch-size 16 --rampup-batch-size 4 6 100\n"
-    )
-    assert ramp.batches == (4, 10, 16)
+    ]:
+        grows = f"python pretrain_gpt.py {LLAMA} --global-batch-size 8 {length} --step-batch-size-schedule '0:4 1B:8'\n"
+        found = read(tmp_path, grows)
+        assert (found.job["global_batch"], found.job.get("tokens"), found.batches) == (8, tokens, (4, 8))
+        assert any(warning.startswith(f"--step-batch-size-schedule: {said}") for warning in found.warnings)
+        plain = read(tmp_path, grows.partition(" --step-batch")[0] + "\n")
+        assert not any("grows" in warning for warning in plain.warnings)
+        assert plain.batches == ()
+        ramp = read(
+            tmp_path, f"python pretrain_gpt.py {LLAMA} --global-batch-size 16 --rampup-batch-size 4 6 100\n"
+        )
+        assert ramp.batches == (4, 10, 16)
 
 
 def test_fragments_without_a_command(tmp_path):
@@ -176,19 +173,16 @@ deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-a
 """
 
 
-@pytest.mark.parametrize(
-    ("config", "more", "stage", "said"),
-    [
+def test_the_stage_of_a_configuration_beside_the_script(tmp_path):
+    for config, more, stage, said in [
         ("ds.json", "", 2, "DeepSpeed's configuration: ZeRO stage 2"),
         ("conf/ds.json", "--zero-stage 1", 1, ""),
         ("other.json", "", 0, "other.json: is not beside the script; its offload and ZeRO stage are unknown"),
         ("other.json", "--zero-stage 3", 3, "other.json: is not beside the script; its offload is unknown"),
         ("ds_$SIZE.json", "", 0, "of a name that is not in the script: is not beside the script"),
-    ],
-)
-def test_the_stage_of_a_configuration_beside_the_script(tmp_path, config, more, stage, said):
-    (tmp_path / "ds.json").write_text('{"train_batch_size": 16, "zero_optimization": {"stage": 2}}')
-    (tmp_path / "t.sh").write_text(MEGATRON_DEEPSPEED.format(config=config, more=more))
-    found = read_file(tmp_path / "t.sh")
-    assert found.job["zero_stage"] == stage
-    assert said in "; ".join([*found.notes, *found.warnings])
+    ]:
+        (tmp_path / "ds.json").write_text('{"train_batch_size": 16, "zero_optimization": {"stage": 2}}')
+        (tmp_path / "t.sh").write_text(MEGATRON_DEEPSPEED.format(config=config, more=more))
+        found = read_file(tmp_path / "t.sh")
+        assert found.job["zero_stage"] == stage
+        assert said in "; ".join([*found.notes, *found.warnings])

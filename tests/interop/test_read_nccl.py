@@ -160,17 +160,14 @@ def test_what_is_wrong_is_a_warning_and_no_note(tmp_path):
     assert found.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("factor", "said"),
-    [
+def test_bandwidths_of_other_ranks_than_are_listed(tmp_path):
+    """A start, a head, two more lines, eight devices and the columns: the fastest of four rows is the first, line 14."""
+    for factor, said in [
         (1.0, "busbw is 0.875 times algbw, as 2 ranks have; 8 ranks of all_reduce have 1.75"),
         (2 * 15 / 14, "busbw is 1.875 times algbw, as 16 ranks have; 8 ranks of all_reduce have 1.75"),
-    ],
-)
-def test_bandwidths_of_other_ranks_than_are_listed(tmp_path, factor, said):
-    """A start, a head, two more lines, eight devices and the columns: the fastest of four rows is the first, line 14."""
-    with pytest.raises(CostModelError, match=f"run.log:14: {said}$"):
-        sweeps(tmp_path, log(8, factor=factor))
+    ]:
+        with pytest.raises(CostModelError, match=f"run.log:14: {said}$"):
+            sweeps(tmp_path, log(8, factor=factor))
 
 
 def test_a_rate_may_differ_from_its_size_and_time_by_what_rounding_hides(tmp_path):

@@ -257,22 +257,19 @@ def test_functions_of_a_registry(tmp_path):
             job(text=text)
 
 
-@pytest.mark.parametrize(
-    ("encoding", "mark", "found"),
-    [
+def test_marks_of_encodings_stand_at_the_beginning():
+    for encoding, mark, found in [
         ("utf-8", b"\xef\xbb\xbf", "utf-8-sig"),
         ("utf-16-le", b"\xff\xfe", "utf-16"),
         ("utf-16-be", b"\xfe\xff", "utf-16"),
         ("utf-8", b"", "utf-8"),
-    ],
-)
-def test_marks_of_encodings_stand_at_the_beginning(encoding, mark, found):
-    text = "num_layers: 4"
-    raw = mark + text.encode(encoding)
-    assert encoding_of(raw, "f") == found
-    assert decoded(raw, "f") == text
-    if mark and encoding == "utf-8":
-        assert encoding_of(text.encode() + mark, "f") == "utf-8"
+    ]:
+        text = "num_layers: 4"
+        raw = mark + text.encode(encoding)
+        assert encoding_of(raw, "f") == found
+        assert decoded(raw, "f") == text
+        if mark and encoding == "utf-8":
+            assert encoding_of(text.encode() + mark, "f") == "utf-8"
 
 
 def test_files_that_are_no_texts(tmp_path):

@@ -54,16 +54,6 @@ def test_json_has_every_part(folder, capsys):
     ]
 
 
-def test_a_job_file_comes_out_and_prices(folder, capsys):
-    job = folder / "made.yaml"
-    assert main(["read", str(folder / "train.sh"), "--out", str(job), "--quiet"]) == 0
-    assert (folder / "made.model.yaml").exists()
-    assert "# not known here, and not read: --odd" in job.read_text()
-
-    assert main(["estimate", str(job), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["inputs"]["tp"] == 2
-
-
 def test_flags_of_the_same_names_complete_a_file(folder, capsys):
     given = "--gpus 16 --micro-batch 2 --global-batch 64 --precision bf16 --model llama3-8b --seq-len 4096"
     assert main(["read", str(folder / "ds.json"), *given.split(), "--format", "json"]) == 0
@@ -120,19 +110,6 @@ def test_wrong_files_are_one_line_and_code_2(name, tmp_path, capsys):
     assert words in said.err
     assert said.err.count("\n") == 1
     assert not any((ord(char) < 32 and char != "\n") or char in "\x1b\u202e" for char in said.err)
-
-
-def test_a_script_or_a_model_wherever_a_job_is_expected(folder, capsys):
-    assert main(["estimate", str(folder / "train.sh"), "--seq-len", "64", "--format", "json"]) == 0
-    said = capsys.readouterr()
-    inputs = json.loads(said.out)["inputs"]
-    assert (inputs["tp"], inputs["gpus"], inputs["seq_len"]) == (2, 8, 64)
-    assert "Warning: not known here, and not read: --odd" in said.err
-
-    asked = ["--gpus", "8", "--global-batch", "16", "--seq-len", "512"]
-    assert main(["plan", str(folder / "config.json"), *asked, "--format", "json"]) == 0
-    assert main(["estimate", str(folder / "config.json"), *asked, "--layout", "tp2", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out.split("\n}\n")[1] + "\n}")["inputs"]["tp"] == 2
 
 
 def test_what_cannot_be_priced_is_refused_where_a_price_is_asked(folder, capsys):

@@ -305,20 +305,17 @@ def test_gpus_of_a_node_and_what_slurm_sets():
 LONG = "a" * 99_000
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
+def test_what_grows_without_end_is_refused_in_seconds():
+    for script in [
         'A=("" "")\nfor ((i=0;i<40;i++)); do A+=("${A[@]}"); done',
         f"X={LONG}\nrun {'$X' * 30_000}",
         f"X={LONG}\nfor ((i=0;i<400;i++)); do {'run $X; ' * 40}done",
         f"for ((i=0;i<400;i++)); do echo '{LONG}'; done",
         f"X=': {LONG[:90_000]}'\nfor ((i=0;i<400;i++)); do eval \"$X\"; done",
         "".join(f"a{i}=\n" for i in range(9000)) + "if foo; then :; fi\n" * 4000,
-    ],
-)
-def test_what_grows_without_end_is_refused_in_seconds(script):
-    with pytest.raises(CostModelError, match="too long to follow"):
-        follow(script)
+    ]:
+        with pytest.raises(CostModelError, match="too long to follow"):
+            follow(script)
 
 
 def test_long_words_of_the_shell_do_not_take_the_square_of_their_length():

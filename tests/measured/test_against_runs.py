@@ -69,6 +69,21 @@ def test_every_mean_ratio_is_what_it_was_and_no_median_error_grew(checked):
     assert moved == {}
 
 
+def test_machines_are_priced_around_what_was_measured(checked):
+    """Of each generation, and of each recipe with 36 runs or more on one: what nothing explains is off by no 3 points."""
+    runs = checked.judged.dropna(subset=["time_error"])
+    runs = runs.assign(
+        generation=[words.split()[1] for words in run_classes(runs)],
+        logarithm=np.log1p(runs.time_error.astype(float)),
+    )
+    for by, fewest in ((["generation"], 90), (["recipe", "generation"], 36)):
+        found = runs.groupby(by).logarithm.agg(["count", "mean"])
+        of_many = found[found["count"] >= fewest]
+        assert len(of_many) >= 2
+        far = of_many[(np.exp(of_many["mean"]) - 1.0).abs() > 0.02]
+        assert far.empty, far
+
+
 def test_every_run_is_priced_and_nineteen_in_twenty_fit_or_not_as_predicted(checked):
     results = checked.to_frame()
     assert results.id.is_unique

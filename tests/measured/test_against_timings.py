@@ -37,7 +37,9 @@ def ratios() -> dict[str, list[float]]:
         for (name, kernel), rows in read_attention([PUBLISHED / file]).items():
             constants = load_accelerator(name).kernels.attention[kernel]
             predicted = predict_attention(rows, device(name), constants, kernel=kernel)
-            found.setdefault(f"attention {name} {kernel}", []).extend(predicted / rows.time_s)
+            for kind, chosen in (("", rows.window == 0), (" windowed", rows.window > 0)):
+                of_kind = list((predicted / rows.time_s)[chosen])
+                found.setdefault(f"attention {name} {kernel}{kind}", []).extend(of_kind)
     sweeps = pd.read_csv(PUBLISHED / "nccl_sweeps.csv", comment="#", keep_default_na=False)
     for row in sweeps.itertuples():
         links = [row.inner, *([row.network] if row.network else [])]
@@ -75,8 +77,12 @@ def test_every_group_is_priced_as_it_was_measured():
 
 
 def test_groups_lie_around_what_was_measured():
-    """What is fitted to a group lies on both sides of it."""
-    assert {group: ratio for group, ratio in means().items() if abs(np.log(ratio)) > 0.15} == {}
+    """No recording: products and attention are right on average within 2 %, large messages within 3, small ones within 8."""
+    most = {group: 0.08 if "small" in group else 0.03 if "large" in group else 0.02 for group in means()}
+    most["matmul b200-sxm-180gb bf16"] = 0.03
+    assert {group: ratio for group, ratio in means().items() if abs(ratio - 1.0) > most[group]} == {}
+    for group, values in ratios().items():
+        assert np.abs(np.asarray(values) - 1.0).mean() < (0.25 if "nvfp4" in group else 0.1), group
 
 
 if __name__ == "__main__":

@@ -42,10 +42,6 @@ def every(grid: list[tuple[int, int]] = GRID) -> list[tuple[str, int, int, int]]
     return [(name, *case) for name, schedule in SCHEDULES.items() for case in cases(schedule, grid)]
 
 
-def chunks_of(name: str) -> int:
-    return min(v for p, m, v in cases(SCHEDULES[name]))
-
-
 def run(name: str, p: int, m: int, v: int, times: tuple[float, float, float], **how: object) -> Timeline:
     f, b, w = times
     return simulate(task_orders(name, p, m, v), forward_s=f, backward_input_s=b, backward_weight_s=w, **how)

@@ -104,22 +104,19 @@ def test_zb_h1_puts_off_what_its_last_rank_can_hold():
     assert paid_s == pytest.approx(took_s("zb-h1", 8, 16, passes, pending_weight_fraction=0.1), rel=0.03)
 
 
-@pytest.mark.parametrize(
-    ("m", "passes", "more", "fraction"),
-    [
+def test_zb_h1_puts_off_whole_weight_gradients_of_a_rank_with_the_head():
+    for m, passes, more, fraction in [
         # Weight gradients that are longer than forward passes are put off whole: 3 (1 + 2.5) - 3 * 1.8 of bubble.
         (8, (1.0, 2.5, 1.6), (0.2, 0.2, 0.2), KEPT),
         # Gaps of two thirds of a weight gradient, which memory would let wait, take one all the same.
         (32, (1.0, 1.75, 0.53), (0.17, 0.12, 0.1), 0.05),
-    ],
-)
-def test_zb_h1_puts_off_whole_weight_gradients_of_a_rank_with_the_head(m, passes, more, fraction):
-    of_rank = [np.ones(4) * each for each in passes]
-    for each, extra in zip(of_rank, more, strict=True):
-        each[-1] += extra
-    how = {"pending_weight_fraction": fraction}
-    paid_s = priced_s("zb-h1", 4, m, of_rank, **how, synchronized=True)
-    assert float(paid_s.max()) == pytest.approx(took_s("zb-h1", 4, m, of_rank, **how), rel=0.01)
+    ]:
+        of_rank = [np.ones(4) * each for each in passes]
+        for each, extra in zip(of_rank, more, strict=True):
+            each[-1] += extra
+        how = {"pending_weight_fraction": fraction}
+        paid_s = priced_s("zb-h1", 4, m, of_rank, **how, synchronized=True)
+        assert float(paid_s.max()) == pytest.approx(took_s("zb-h1", 4, m, of_rank, **how), rel=0.01)
 
 
 def one_slow(name, p, m, at, times, *, message_s=0.0):

@@ -6,19 +6,9 @@ from pathlib import Path
 import pytest
 
 from costmodel.cli import main
-from costmodel.describe.hardware.hardware import check_file, load_cluster
-from costmodel.interop.nccl_tests import read_logs
-from costmodel.trust.calibration.cluster_fit import fit_cluster, sweep_run
+from costmodel.describe.hardware.hardware import check_file
 
 LOGS = sorted((Path(__file__).parents[1] / "data" / "nccl_logs").glob("*.log"))
-BASE = load_cluster("h100-ndr")
-
-
-@pytest.fixture(scope="module")
-def runs():
-    log = read_logs(LOGS)
-    assert not log.problems
-    return [sweep_run(sweep, BASE) for sweep in log.sweeps]
 
 
 def test_five_logs_make_a_profile_that_an_estimate_takes(tmp_path, capsys):
@@ -59,38 +49,6 @@ def test_five_logs_make_a_profile_that_an_estimate_takes(tmp_path, capsys):
     # the shipped profile was fitted to more sweeps of the same machines
     assert ours["step_time_s"] == pytest.approx(shipped["step_time_s"], rel=0.02)
     assert ours["step_time_s"] != shipped["step_time_s"]
-
-
-def test_a_calibrated_cluster_can_be_calibrated_again_beside_itself(tmp_path, capsys):
-    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    assert main(["observed", "calibrate", "fabric", str(LOGS[0]), "--write", str(first)]) == 0
-    again = ["observed", "calibrate", "fabric", str(LOGS[3]), "--cluster", str(first), "--write"]
-    assert main([*again, str(second)]) == 0
-    assert [tier.link for tier in load_cluster(second).tiers] == [
-        "first-nvlink",
-        "second-leaf",
-        "second-leaf",
-    ]
-    (tmp_path / "elsewhere").mkdir()
-    assert main([*again, str(tmp_path / "elsewhere" / "third.yaml")]) == 2
-    assert main([*again, str(first), "--force"]) == 2
-    error = capsys.readouterr().err
-    assert "whose links it needs" in error
-    assert "another name" in error
-
-
-def test_fit_and_sizes_left_out(runs):
-    fit = fit_cluster(runs, BASE)
-    assert fit.problems == ()
-    by_nodes = fit.points.groupby(fit.points["nodes"] > 1)["error"].mean()
-    left_out = fit.held_out.groupby(fit.held_out["nodes"] > 1)["error"].mean()
-    assert by_nodes[False] < 0.06
-    assert left_out[False] < 0.06
-    assert by_nodes[True] < 0.12
-    assert left_out[True] < 0.12
-    # every sweep is told better than by a straight line through that sweep alone
-    errors = fit.points.groupby("run")[["error", "plain"]].mean()
-    assert (errors["error"] < 0.6 * errors["plain"]).all()
 
 
 def test_a_wrong_network_is_refused(tmp_path, capsys):

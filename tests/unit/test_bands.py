@@ -101,27 +101,3 @@ def test_large_machines_have_a_band_of_their_own_runs():
     own = pd.Series([0.25] * 8 + [0.0] * 8)
     found = bands.error_bands(table, own, own)["time"]["any-large"]
     assert (found["low"], found["high"], found["runs"]) == (0.8, 0.8, 8)
-
-
-def test_how_many_lie_in_their_band():
-    table = runs((H100, 0, "A", 0.0), (H100, 0, "A", 0.0), (H100, 0, "A", 0.0), (A100, 0, "A", 0.0))
-    errors = pd.Series([0.0, 1.0, -0.5, 0.0])
-    found = bands.coverage(table, errors, {"hopper-dense": {"low": 0.5, "high": 1.0}})
-    assert found.to_dict("records") == [{"class": "hopper-dense", "runs": 3, "inside": pytest.approx(2 / 3)}]
-
-
-def test_bands_as_a_file():
-    one = {"low": 0.9, "high": 1.1, "runs": 8.0, "sources": 2.0}
-    text = bands.bands_text({"time": {"b": one, "a": one}}, [H100])
-    assert text.removeprefix(bands.HEAD).splitlines() == [
-        "time:",
-        "  a: {low: 0.9, high: 1.1, runs: 8, sources: 2}",
-        "  b: {low: 0.9, high: 1.1, runs: 8, sources: 2}",
-        f"accelerators: [{H100}]",
-    ]
-
-
-def test_bands_that_no_run_has_have_their_columns():
-    none = bands.coverage(runs((H100, 0, "A", 0.0)), pd.Series([0.0]), {})
-    assert list(none.columns) == ["class", "runs", "inside"]
-    assert len(none) == 0

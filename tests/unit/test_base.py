@@ -465,10 +465,5 @@ def test_a_shipped_profile_is_written_as_it_was_read():
         assert document_text(document(text)) == text, path
 
 
-def test_a_device_is_no_file():
-    with pytest.raises(CostModelError, match=r"^/dev/null: is a pipe or a device, expected a file$"):
-        read_mapping(Path("/dev/null"), example="a: 1")
-
-
 def test_lines_before_the_first_key_are_of_none():
     assert top_level_lines("# head\n- x\na: 1\nb: 2\n", ("a",)) == "a: 1"

@@ -1,6 +1,5 @@
 """Scaling laws against their papers, decoding against its bounds, and budgets solved backwards."""
 
-import json
 import shlex
 
 import numpy as np
@@ -31,12 +30,6 @@ def test_compute_optimal_is_where_the_loss_is_least(law):
     assert 6 * n * d == pytest.approx(flops)
     for factor in (0.98, 1.02):
         assert np.all(loss(law, n * factor, flops / 6 / (n * factor)) > loss(law, n, d))
-
-
-def test_published_constants():
-    """Besiroglu et al., arXiv:2404.10102, section 2 (Hoffmann's, unrounded) and table 1; in the paper's order."""
-    assert LAWS["hoffmann"][:5] == (1.6934, 406.4, 410.7, 0.3392, 0.2849)
-    assert LAWS["besiroglu"][:5] == (1.8172, 482.01, 2085.43, 0.3478, 0.3658)
 
 
 def test_hoffmann_approach_3_on_gophers_budget():
@@ -197,20 +190,6 @@ def test_wrong_input_is_one_clear_line(capsys):
         error = capsys.readouterr().err
         assert words in error, command
         assert error.count("\n") == 1, command
-
-
-def test_commands(capsys):
-    assert main(["budget", "--budget=5e6", "--days=30", "--serve-tokens=1e13", "--format=json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["gpus"] == pytest.approx(5e6 / 2.95 / 720)
-    assert len(record["choices"]) == 6
-    assert main(["budget", "--budget=5e6", "--serve-tokens=1e13"]) == 0
-    assert "cheapest with serving" in capsys.readouterr().out
-    flags = shlex.split("-m llama3-8b --tp=2 --global-batch=512 --seq-len=8192 --format=json --samples=10")
-    assert main(["run", *flags, "-n256", "--budget=1e6"]) == 0
-    assert json.loads(capsys.readouterr().out)["dollars"] == pytest.approx(1e6)
-    assert main(["run", *flags, "--tokens=1e12", "--days=30"]) == 0
-    assert json.loads(capsys.readouterr().out)["days"] <= 30
 
 
 def test_a_budgets_step_is_off_by_the_factors_of_an_estimate():

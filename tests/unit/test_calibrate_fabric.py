@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import fit_fabric as calibrate_fabric
 import numpy as np
-import pandas as pd
 import pytest
 
 from costmodel.base.errors import DataError
@@ -129,28 +128,6 @@ def test_which_sweeps_are_fitted_and_as_what(tmp_path):
         calibrate_fabric.read_runs(table)
 
 
-def test_curves_that_were_published_instead_of_points():
-    """p5 at 1 GiB: 78.9 us, 29.8 us a root of a MB, 584 GB/s, over 2 · 15 / 16 of the message."""
-    runs = {run.name: run for run in calibrate_fabric.curve_runs()}
-    run = runs["p5-2n-ar-curve"]
-    assert list(run.size_bytes) == [2.0**16 * 4.0**k for k in range(9)]
-    moved = 2.0**30 * 2 * 15 / 16
-    at_1_gib = 78.9e-6 + 29.8e-6 * (moved / 1e6) ** 0.5 + moved / 584e9
-    assert run.time_s[7] == pytest.approx(at_1_gib)
-    assert (run.primitive, run.inner, run.network, run.algorithm) == (
-        "all_reduce",
-        "nvlink4",
-        "efa-v2",
-        "auto",
-    )
-    assert [float(members) for members in run.group.members] == [8, 16]
-    assert {name: one.algorithm for name, one in runs.items()} == {
-        "p4de-2n-ar-curve": "auto",
-        "p5-2n-ar-curve": "auto",
-        "p6-b200-4n-ar-curve": "ring",
-    }
-
-
 def test_a_sweep_left_out_is_priced_by_the_others_of_its_link():
     """Two sources agree, a third says twice the times: without it the others are priced well, and it by half."""
     runs = [run._replace(name=f"one-{i}-{run.name}") for i, run in enumerate(synthetic_runs())]
@@ -166,22 +143,6 @@ def test_a_sweep_left_out_is_priced_by_the_others_of_its_link():
     by_sweep, _ = calibrate_fabric.score_left_out([*runs, odd, alone], "sweep")
     assert len(by_sweep) == len(points) == 11 * 10
     assert by_sweep[by_sweep.run.str.startswith("one-8")].error.mean() < 0.1
-
-
-def test_the_summary_counts_points_and_sweeps_apart():
-    """One sweep of three points off by 10 %, one of a single point by 50 %: 20 % of points, 30 % of sweeps."""
-    points = pd.DataFrame(
-        {
-            "run": ["a", "a", "a", "b", "c"],
-            "network": ["nvlink4"] * 4 + ["ib-ndr"],
-            "nodes": [1.0] * 4 + [2.0],
-            "error": [0.1, 0.1, 0.1, 0.5, 0.04],
-        }
-    )
-    assert calibrate_fabric.summary(points).splitlines() == [
-        "one node: 2 sweeps, 4 points; mean of points 20.0%, of sweeps 30.0%, median of sweeps 30.0%",
-        "several nodes: 1 sweeps, 1 points; mean of points 4.0%, of sweeps 4.0%, median of sweeps 4.0%",
-    ]
 
 
 H100 = load_cluster("dgx-h100-ndr")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from costmodel.base.errors import LayoutError
-from costmodel.physics.network.collectives import ALGORITHMS, TWO_LEVEL, textbook_time, two_level_time
+from costmodel.physics.network.collectives import ALGORITHMS, textbook_time, two_level_time
 
 LINK = {"latency_s": 2e-6, "bandwidth_bytes_per_s": 50e9}
 ROWS = [(primitive, name) for primitive, rows in ALGORITHMS.items() for name in rows]
@@ -54,22 +54,3 @@ def test_two_levels_of_equal_links_move_a_rings_bytes():
         one = textbook_time(primitive, "ring", 1e9, 32, **LINK)
         assert float(two.transfer_s) == pytest.approx(float(one.transfer_s), rel=1e-12)
         assert float(two.latency_s) < float(one.latency_s)
-
-
-def test_one_node_of_one_costs_nothing_and_a_node_of_many_is_flat():
-    inner = {"latency_s": 2e-6, "bandwidth_bytes_per_s": 50e9}
-    outer = {"latency_s": 5e-6, "bandwidth_bytes_per_s": 20e9}
-    levels = {f"intra_{key}": value for key, value in inner.items()}
-    levels |= {f"inter_{key}": value for key, value in outer.items()}
-    for primitive, name in [(primitive, name) for primitive, rows in TWO_LEVEL.items() for name in rows]:
-        assert float(two_level_time(primitive, name, 1e9, 1, 1, **levels).time_s) == 0
-        one = textbook_time(primitive, "direct" if primitive == "all_to_all" else "ring", 1e9, 8, **inner)
-        inside = two_level_time(primitive, name, 1e9, 8, 1, **levels)
-        # Leaders hand the sum on inside their node: a binomial broadcast more.
-        more = 3 * (2e-6 + 1e9 / 50e9) if name == "node-leaders" else 0
-        assert float(inside.time_s) == pytest.approx(float(one.time_s) + more, rel=1e-12)
-        one = textbook_time(primitive, "pairwise" if primitive == "all_to_all" else "ring", 1e9, 8, **outer)
-        across = two_level_time(primitive, name, 1e9, 1, 8, **levels)
-        assert float(across.time_s) == pytest.approx(float(one.time_s), rel=1e-12)
-    with pytest.raises(LayoutError, match="did you mean 'two-level'"):
-        two_level_time("all_reduce", "two-levels", 1e9, 8, 4, **levels)

@@ -5,7 +5,7 @@ from famous_jobs import LLAMA3_405B, famous
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.units import format_seconds
 from costmodel.reporting.comparison import compare_remarks
 from costmodel.what_if.compare import compare, varied_jobs, vary
 from costmodel.whole_run.run import step_power_w
@@ -60,27 +60,6 @@ def test_an_equal_job_has_no_differences():
     assert not comparison.largest("time", 1)
     assert len(comparison.grids()) == 1
     assert compare_remarks(comparison) == ["B takes as long as A."]
-
-
-def test_tables_and_records_say_the_same():
-    comparison = compare(small(), small(tp=4), labels=["narrow", "wide"])
-    jobs, time, memory = comparison.grids()
-    assert [column.title for column in jobs.columns] == ["", "narrow", "wide"]
-    assert time.rows[-1][0] == "step time"
-    record = comparison.to_dict()
-    moved = sum(line["differences"][1] for line in record["lines"] if line["bill"] == "memory")
-    assert moved == pytest.approx(
-        record["jobs"][1]["memory_bytes_per_gpu"] - record["jobs"][0]["memory_bytes_per_gpu"]
-    )
-    before, after = (job["memory_bytes_per_gpu"] for job in record["jobs"])
-    assert list(memory.rows[-1][1:4]) == [
-        format_bytes(before),
-        format_bytes(after),
-        f"-{format_bytes(before - after)}",
-    ]
-    assert memory.strong == frozenset({len(memory.rows) - 1})
-    remark = compare_remarks(comparison)[0]
-    assert remark.startswith("wide is ")
 
 
 def test_what_varies_replaces_field_or_switch_and_frees_dp():

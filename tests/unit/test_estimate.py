@@ -5,13 +5,11 @@ import sys
 import numpy as np
 import pytest
 
-from costmodel.base.errors import LayoutError
 from costmodel.describe.jobs.layout import layout_problems, make_layout
 from costmodel.describe.models.model_files import load_model
 from costmodel.estimates.estimate import estimate
 from costmodel.estimates.priced_job import PricedJob
 from costmodel.physics.network.mesh import usable_domain_size
-from costmodel.step.anatomy.params import model_flops_per_token
 from costmodel.step.price import price
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "seq_len": 8192}
@@ -91,31 +89,6 @@ def test_a_search_sees_what_a_report_sees(job):
         np.testing.assert_allclose(seen, [getattr(report, figure)], rtol=1e-12, err_msg=figure)
 
 
-def test_figures_follow_from_the_bill():
-    est = estimate(gpus=64, layout="tp4 pp2", global_batch=256, tokens=1e12, **JOB)
-    step = sum(float(line.exposed_seconds) for line in est.bill.time_lines)
-    tokens = 256 * 8192
-    flops = float(model_flops_per_token(est.job.model, 8192)) * tokens
-    assert float(est.tokens_per_s_per_gpu) == pytest.approx(tokens / step / 64)
-    assert float(est.model_tflops_per_gpu) == pytest.approx(flops / step / 64 / 1e12)
-    assert float(est.mfu) == pytest.approx(flops / step / 64 / 989.4e12, rel=1e-3)
-    assert float(est.gpu_hours(1e12)) == pytest.approx(1e12 / tokens * step * 64 / 3600)
-    assert float(est.days(1e12)) == pytest.approx(1e12 / tokens * step / 86400)
-    for attribute in ("axis", "category", "phase"):
-        parts = est.exposed_by(attribute).values()
-        assert sum(float(part) for part in parts) == pytest.approx(step, rel=1e-12)
-
-
-def test_conventions_of_utilisation():
-    plain = estimate(gpus=8, global_batch=64, recompute="none", **JOB)
-    again = estimate(gpus=8, global_batch=64, recompute="full", **JOB)
-    assert float(plain.hfu) == pytest.approx(float(plain.mfu), rel=1e-12)
-    # A fourth pass over everything but the head, attention half counted.
-    assert 1.2 < float(again.hfu / again.mfu) < 4 / 3
-    full, causal = (model_flops_per_token(plain.job.model, 8192, half) for half in (False, True))
-    assert float(plain.mfu_causal / plain.mfu) == pytest.approx(float(causal / full))
-
-
 def test_models_with_experts_only_can_be_split_by_tensor_parallelism():
     model = load_model("mixtral-8x7b")
     layout = make_layout(gpus=64, tp=[1, 2, 8], ep=8, etp=[[1], [2], [5]])
@@ -123,9 +96,3 @@ def test_models_with_experts_only_can_be_split_by_tensor_parallelism():
     assert not broken["ffn_not_divisible"].any()
     assert not broken["shared_expert_not_divisible"].any()
     np.testing.assert_array_equal(np.ravel(broken["expert_ffn_not_divisible"]), [False, False, True])
-
-
-def test_widths_that_do_not_divide_are_named():
-    job = {"cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 64, "seq_len": 4096}
-    with pytest.raises(LayoutError, match="etp = 3 does not divide the experts' width 14336"):
-        estimate(model="mixtral-8x7b", etp=3, **job)

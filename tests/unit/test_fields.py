@@ -373,13 +373,6 @@ def test_one_value_where_a_list_stands():
     assert "Python API" not in text
 
 
-def test_switches_in_the_words_of_the_house():
-    text = refusal(switches={"tp_overlap": "maybe"})
-    assert text == (
-        "recipe megatron-core: tp_overlap: expected 'none', 'weight-grad' or 'pipelined', got 'maybe'"
-    )
-
-
 def test_memory_above_the_fitted_one_shows_both():
     assert memory_problem(120 * 2**30, 128e9) == (
         "memory: expected at most memory_vendor, what is fitted (119.2 GiB, 128.0 GB), got 120.0 GiB, 128.8 GB"

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import fit_overheads
 import numpy as np
 import pandas as pd
 import pytest
@@ -138,17 +137,6 @@ def test_a_run_is_judged_by_what_its_family_of_sources_did_not_fit():
     # By source the other container of the family still tells.
     assert left_out_errors(made, "source").iloc[0] < errors["nemo-1"]
     assert errors_of(made, {}).iloc[0] == pytest.approx(10.0 / 10.8 - 1)
-
-
-def test_shares_are_written_as_a_table():
-    text = fit_overheads.shares_text(fit_shares(runs(("megatron-2021", "a", 0.05, 10, A100))))
-    assert text.splitlines() == [
-        "recipe,on,share,runs,sources,spread",
-        "any,ampere,0.050,10,1,",
-        "any,gpu,0.050,10,1,",
-        "megatron-2021,ampere,,10,1,",
-        "megatron-2022,ampere,,10,1,",
-    ]
 
 
 def test_a_recipe_takes_the_share_of_its_runs_on_the_generation_then_of_all_there_unless_it_is_set():

@@ -122,18 +122,6 @@ def test_kernels_are_fitted_and_written(tmp_path, capsys, monkeypatch):
     assert fitted.kernels.memory == H100.kernels.memory
 
 
-def test_too_few_rows_are_a_check_and_no_fit(tmp_path):
-    folder = tmp_path / "accelerators"
-    folder.mkdir()
-    path = copy(PROFILES / "accelerators" / "h100-sxm-80gb.yaml", folder)
-    before = Path(path).read_text("utf-8")
-    tables = kernel_tables(tmp_path)
-    for table in tables:
-        Path(table).write_text("".join(Path(table).read_text("utf-8").splitlines(keepends=True)[:4]), "utf-8")
-    assert fit_kernels.main([*tables, "--write", str(folder)]) == 0
-    assert Path(path).read_text("utf-8") == before
-
-
 def sweeps_csv(path: Path) -> str:
     """Write what nccl-tests would print on links with the shipped constants."""
     inner, network = load_link("nvlink3", size=8), load_link("ib-hdr", size=1024)

@@ -20,9 +20,8 @@ def test_steps_and_precedence(busy, window, contention):
     assert float(got) == pytest.approx(expected, rel=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("formula", "value"),
-    [
+def test_values():
+    for formula, value in [
         ("2 + 3 * 4 ** 2", 50),
         ("-2 ** 2", -4),
         ("(1 + 2) / 4", 0.75),
@@ -37,10 +36,8 @@ def test_steps_and_precedence(busy, window, contention):
         ("where(1 and 0, 1, 2) + where(1 or 0, 4, 8) + where(not 0, 16, 32)", 22),
         ("x = 3; y = x ** 2; z = y ** 3; z - y - x", 729 - 9 - 3),
         ("ceil(-0.5) + floor(-0.5)", -1),
-    ],
-)
-def test_values(formula, value):
-    assert float(evaluate(formula, {})) == pytest.approx(value)
+    ]:
+        assert float(evaluate(formula, {})) == pytest.approx(value)
 
 
 def test_arrays_broadcast():
@@ -53,9 +50,8 @@ def test_steps_have_names_and_values():
     assert [(step.name, float(step.value)) for step in steps] == [("a", 6), ("b", 7), ("", 42)]
 
 
-@pytest.mark.parametrize(
-    "formula",
-    [
+def test_anything_else_is_refused():
+    for formula in [
         "",
         "a = 1",
         "1; 2",
@@ -70,11 +66,9 @@ def test_steps_have_names_and_values():
         "import os",
         "a[0]",
         "eval(1)",
-    ],
-)
-def test_anything_else_is_refused(formula):
-    with pytest.raises(CostModelError, match="formula"):
-        evaluate(formula, {"x": 1.0})
+    ]:
+        with pytest.raises(CostModelError, match="formula"):
+            evaluate(formula, {"x": 1.0})
 
 
 def test_an_unknown_name_gets_the_nearest():

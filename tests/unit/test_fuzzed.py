@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-import costmodel as cm
 from costmodel.cli import main
 from costmodel.interop.keys import Flags
 from costmodel.interop.megatron_job import read_flags
@@ -30,23 +29,6 @@ SCRIPT = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("f.toml", TITAN, "pipeline_parallel_degree: expected a whole number above 0, got 0"),
-        ("config.json", QWEN, "decoder_sparse_step: expected a whole number >= 1, got 0"),
-        ("train.sh", SCRIPT, "vocab"),
-    ],
-)
-def test_one_line_and_exit_code_2(name, text, said, tmp_path, capsys):
-    path = tmp_path / name
-    path.write_text(text)
-    assert main(["read", str(path), "--gpus", "8"]) in (0, 2)
-    err = capsys.readouterr().err
-    assert said in err
-    assert len(err.strip().splitlines()) == 1
-
-
 DEEP = "[" * 3000
 HEAD = "#       size         count      type   redop    root     xxxx   algbw   busbw #wrong\n"
 ROW = "     1048576        262144     float     sum      -1    30.00   34.95   61.17      0\n"
@@ -55,9 +37,12 @@ ROW = "     1048576        262144     float     sum      -1    30.00   34.95   6
 @pytest.mark.parametrize(
     ("name", "text", "command", "said"),
     [
+        ("f.toml", TITAN, ["read", "--gpus", "8"], "pipeline_parallel_degree: expected a whole number above 0, got 0"),
+        ("config.json", QWEN, ["read"], "decoder_sparse_step: expected a whole number >= 1, got 0"),
+        ("train.sh", SCRIPT, ["read", "--gpus", "8"], "vocab"),
         ("f.toml", "[training]\nseq_len = " + "9" * 5000 + "\n[parallelism]\n", ["read"], "not TOML: Exceeds the limit"),
         ("f.csv", "x" * 200_000 + "\n", ["observed", "calibrate", "runs"], "field larger than field limit"),
-        ("f.csv", "x" * 200_000 + "\n", ["observed", "calibrate", "kernels", "-a", "h100"], "expected the columns"),
+        ("f.csv", "x" * 200_000 + "\n", ["observed", "calibrate", "kernels", "-a", "h100"], "field larger than field limit"),
         ("f.csv", "x" * 200_000 + "\n", ["validate"], "field larger than field limit"),
         ("config.json", DEEP, ["model", "show"], "not JSON: it is nested too deeply"),
         ("f.log", "# nThread 1 nGpus 8\n" + HEAD + ROW, ["read"], "has no columns time, algbw and busbw"),
@@ -85,17 +70,6 @@ def test_a_shard_degree_that_makes_other_gpus_than_were_given_is_said(tmp_path, 
     assert "gpus = 64: the degrees of the file make 8 GPUs" in capsys.readouterr().err
     assert main(["read", str(path), "--gpus", "8"]) == 0
     assert "the degrees of the file" not in capsys.readouterr().err
-
-
-def test_compared_jobs_that_say_how_far_they_train_show_days_and_dollars():
-    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq_len": 2048, "tokens": 1e12}
-    one, two = cm.estimate(**job, layout="tp2"), cm.estimate(**job, layout="tp4")
-    rows = {row[0]: row[1:] for row in cm.compare(one, two).grids()[0].rows}
-    assert rows["calendar time"] == [f"{float(est.days(1e12)):,.1f} days" for est in (one, two)]
-    price = one.job.cluster.price_usd_per_gpu_hour
-    assert rows["dollars"][1].startswith(f"${float(two.gpu_hours(1e12)) * price:,.0f} (${price:.2f}/h, 20")
-    without = [cm.estimate(**{**job, "tokens": None}, tp=tp) for tp in (2, 4)]
-    assert "calendar time" not in {row[0] for row in cm.compare(*without).grids()[0].rows}
 
 
 def test_what_a_shell_hands_over_is_read(tmp_path, capsys):

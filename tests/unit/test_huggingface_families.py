@@ -51,31 +51,28 @@ def test_patterns_that_contradict_are_refused():
             read_hf_config({**config, **change})
 
 
-@pytest.mark.parametrize(
-    ("kind", "inner", "text"),
-    [
+def test_wrappers_read_their_language_model_and_name_the_tower():
+    for kind, inner, text in [
         ("qwen2_5_vl", "qwen2", {}),
         ("qwen3_vl", "qwen3_vl_text", {}),
         ("internvl_chat", "qwen2", {}),
         ("mistral3", "mistral", {}),
-    ],
-)
-def test_wrappers_read_their_language_model_and_name_the_tower(kind, inner, text):
-    key = "llm_config" if kind == "internvl_chat" else "text_config"
-    wrapper = {
-        "model_type": kind,
-        "vision_config": {"hidden_size": 1024, "depth": 24},
-        key: {**GROUPED, "model_type": inner, **text},
-    }
+    ]:
+        key = "llm_config" if kind == "internvl_chat" else "text_config"
+        wrapper = {
+            "model_type": kind,
+            "vision_config": {"hidden_size": 1024, "depth": 24},
+            key: {**GROUPED, "model_type": inner, **text},
+        }
 
-    read = read_hf_config(wrapper, "vl")
+        read = read_hf_config(wrapper, "vl")
 
-    language_model = read.model.model_copy(update={"tower_problem": ""})
-    assert language_model == read_hf_config({**GROUPED, "model_type": inner}, "vl").model
-    assert read.notes == (
-        "vision_config: the vision model (24 layers of width 1024) is left out; only the language model is priced",
-    )
-    assert read.ignored == ()
+        language_model = read.model.model_copy(update={"tower_problem": ""})
+        assert language_model == read_hf_config({**GROUPED, "model_type": inner}, "vl").model
+        assert read.notes == (
+            "vision_config: the vision model (24 layers of width 1024) is left out; only the language model is priced",
+        )
+        assert read.ignored == ()
 
 
 def test_flat_wrappers_of_before_nesting():
@@ -135,17 +132,14 @@ def test_the_first_internlm_has_biases_and_orion_layernorm():
 LLAMA = {**SEVEN, "vocab_size": 32000}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+def test_files_that_do_not_say_their_type():
+    for config in [
         {**LLAMA, "architectures": ["LlamaForCausalLM"]},
         {**LLAMA, "architectures": ["LlamaForCausalLM"], "model_type": None},
         {"model_type": "llava", "text_config": LLAMA},
         {"model_type": "internvl_chat", "llm_config": {**LLAMA, "architectures": ["LlamaForCausalLM"]}},
-    ],
-)
-def test_files_that_do_not_say_their_type(config):
-    assert num_params(read_hf_config(config, "x").model) == 6_738_415_616
+    ]:
+        assert num_params(read_hf_config(config, "x").model) == 6_738_415_616
 
 
 def test_encoders_see_all_tokens_and_have_published_sizes():

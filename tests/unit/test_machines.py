@@ -126,22 +126,6 @@ def test_a_budget_beside_tokens_is_a_limit_with_its_margin_and_probability():
         cm.run(**{**job, "price": None}, cluster="a800-roce", budget=1e6)
 
 
-def test_compare_has_energy_and_spread():
-    job = {**JOB, "tokens": 1e12}
-    tpu = cm.estimate(**job, cluster="tpu-v6e", layout="tp1", zero=3, recompute="full")
-    gpu = cm.estimate(**job, layout="tp2", price=2.0)
-    both = cm.compare(gpu, tpu, labels=["h100", "v6e"])
-    rows = rows_of(both.grids()[0])
-    assert rows["cluster"] == ["64 GPUs of dgx-h100-ndr", "64 chips of tpu-v6e"]
-    first, second = both.spent
-    assert first.dollars == pytest.approx(2.0 * first.gpu_hours)
-    assert first.low < 1.0 < first.high
-    assert rows["dollars"][0].endswith("($2.00/h, given)")
-    assert rows["energy, MWh"] == [f"{one.energy_kwh / 1e3:.3g}" for one in (first, second)]
-    assert both.to_dict()["jobs"][0]["spent"]["days"] == first.days
-    assert cm.compare(gpu, cm.estimate(**JOB, layout="tp2")).grids()[0].rows[-1][0] == "fits"
-
-
 def test_a_sweep_over_vendors_has_days_energy_and_dollars():
     done = cm.sweep(
         model="llama3-8b",

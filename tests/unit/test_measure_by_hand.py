@@ -32,17 +32,6 @@ class Tensor:
         return self.value
 
 
-class Scope:
-    def __init__(self, name):
-        self.name = name
-
-    def __enter__(self):
-        TORCH.scopes.append(self.name)
-
-    def __exit__(self, *_):
-        TORCH.scopes.pop()
-
-
 class Torch:
     """Tensors are shapes; every call takes the seconds that a test gives it, and is written down."""
 
@@ -50,7 +39,7 @@ class Torch:
     bfloat16, float16, float32, float64, float8_e4m3fn, uint8 = "bf16", "fp16", "fp32", "fp64", "fp8", "u8"
 
     def __init__(self):
-        self.now, self.calls, self.scopes, self.seconds, self.waits = 0.0, [], [], {}, 0
+        self.now, self.calls, self.seconds, self.waits = 0.0, [], {}, 0
         self.cuda = SimpleNamespace(
             is_available=lambda: True,
             device_count=lambda: 2,
@@ -62,15 +51,6 @@ class Torch:
         self.backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=None)))
         self.randn = self.ones = self.empty = self.zeros = Tensor
         self.randn_like = self.empty_like = self.zeros_like = lambda one: Tensor(*one.shape)
-        self.nn = SimpleNamespace(
-            functional=SimpleNamespace(scaled_dot_product_attention=self.attend),
-            attention=SimpleNamespace(
-                sdpa_kernel=Scope,
-                SDPBackend=SimpleNamespace(FLASH_ATTENTION="flash", CUDNN_ATTENTION="cudnn"),
-            ),
-        )
-        self.autograd = SimpleNamespace(grad=lambda *_, retain_graph: self.spend("backward", retain_graph))
-        self.no_grad = lambda: Scope("no_grad")
 
     def spend(self, what, *said):
         self.calls.append((what, *said))
@@ -92,12 +72,6 @@ class Torch:
 
         assert num_threads == 4
         return SimpleNamespace(blocked_autorange=timed)
-
-    def attend(self, *inputs, is_causal):
-        if self.scopes[:1] == ["cudnn"] and inputs[0].shape[3] == 32:
-            raise RuntimeError("no kernel of that size")
-        self.spend("forward", inputs[0].shape, is_causal, self.scopes[0] if self.scopes else "")
-        return inputs[0]
 
     def matmul(self, left, right):
         self.spend(
@@ -152,26 +126,6 @@ def test_products_of_two_dtypes(torch):
     assert ("fp8", (64, 1024), (256, 1024), "fp8", "bf16") in torch.calls
     measure.kernels("matmul", dtypes=("tf32",), small=True)
     assert torch.calls[-1] == ("matmul", (512, 512), (512, 512), "fp32", True)
-
-
-def test_attention_forward_and_backward(torch):
-    """Two kernels on a GPU, of which one has no heads of 32: that one's rows are left out."""
-    torch.seconds = {"forward": 1e-3, "backward": 3e-3}
-    seen = []
-    _, rows = table(measure.kernels("attention", small=True, progress=lambda *at: seen.append(at)))
-    assert len(rows) == 24 + 12
-    assert seen[-1] == (36, 48)
-    assert list(rows[0].values())[:-1] == ["attention_fwd", "flash2", "2", "64", "2", "2", "32", "false"]
-    assert list(rows[-1].values())[:-1] == ["attention_bwd", "cudnn", "2", "256", "2", "2", "64", "true"]
-    for row in rows:
-        assert float(row["time_us"]) == pytest.approx(1000.0 if row["op"] == "attention_fwd" else 3000.0)
-    assert ("forward", (2, 2, 64, 32), False, "flash") in torch.calls
-    assert {call[1] for call in torch.calls if call[0] == "backward"} == {True}
-    torch.calls.clear()
-    _, rows = table(measure.kernels("attention", small=True, device="cpu"))
-    assert len(rows) == 24
-    assert {row["kernel"] for row in rows} == {"flash2"}
-    assert {call[3] for call in torch.calls if call[0] == "forward"} == {"", "no_grad"}
 
 
 def test_copies_read_and_write_each_byte_once(torch):
@@ -278,14 +232,6 @@ def test_a_collective_of_four_ranks(torch):
         assert [(row[2], row[6], row[8], row[10]) for row in ranks] == [
             (str(rank), str(100 + rank), f"node{rank // 2}", str(rank % 2)) for rank in range(4)
         ]
-
-
-def test_large_messages_are_timed_twice_a_batch(torch):
-    torch.distributed, torch.seconds = Group(torch), {"all_reduce": 1e-3}
-    bench.measure_collectives(["all_reduce"], 2**21, 2**21, "cpu")
-    assert torch.distributed.started[0] == ("gloo", {})
-    assert sum(call[0] == "all_reduce" for call in torch.calls) == 3 + 5 * 2
-    assert torch.waits == 0
 
 
 def test_ranks_of_a_launcher(torch, monkeypatch):

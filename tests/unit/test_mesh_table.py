@@ -5,6 +5,10 @@ import pytest
 import costmodel as cm
 from costmodel.base.errors import LayoutError
 from costmodel.base.units import format_bytes, format_seconds
+from costmodel.describe.hardware.hardware import compose_cluster, load_cluster
+from costmodel.describe.jobs.layout import make_layout
+from costmodel.describe.recipe import load_recipe
+from costmodel.estimates.mesh import mesh_rows
 
 JOB = {"model": "llama3-8b", "gpus": 64, "global_batch": 64, "seq_len": 2048}
 
@@ -77,3 +81,48 @@ def test_groups_of_every_axis_split_all_ranks_and_agree_with_their_members():
             (group,) = mesh.of_ranks(rank).groups[row.dim].tolist()
             assert group in groups.tolist()
             assert group[places[rank]] == rank
+
+
+# --- examples of pipelines and meshes from introductions to the field -------------------------
+
+
+def rows_of(layout, cluster, order="tp cp dp pp"):
+    """Return the mesh table as dim: (factor, groups, link)."""
+    rows = mesh_rows(layout, cluster, order.split(), load_recipe("torchtitan"))
+    return {row.dim: (row.factor, row.groups, row.link) for row in rows}
+
+
+def test_mesh_of_eight_gpus():
+    """The page on parallelism: TP 2, FSDP 2, DP 2 on two nodes of four: TP and FSDP inside a node, replicas across."""
+    two_nodes = compose_cluster("h100-sxm-80gb", 4, 4, 50e9, "ib", 8)
+    layout = make_layout(gpus=8, tp=2, zero_stage=3, shard_group=2, sequence_parallel=False)
+    rows = mesh_rows(layout, two_nodes, ["tp", "cp", "dp", "pp"], load_recipe("torchtitan"))
+    inside, between = (tier.name for tier in two_nodes.tiers)
+    table = {row.dim: (row.factor, row.groups, row.link) for row in rows}
+    assert table == {
+        "tp": (2, 4, inside),
+        "cp": (1, 8, ""),
+        "shard": (2, 4, inside),
+        "replica": (2, 4, between),
+        "pp": (1, 8, ""),
+    }
+    said = {row.dim: row.comm for row in rows if row.comm}
+    assert said["tp"].startswith("all-reduce")
+    assert said["shard"].startswith("all-gather + reduce-scatter")
+    assert said["replica"].startswith("all-reduce of gradients")
+
+
+def test_three_dimensional_mesh():
+    """The guide: TP 8 x PP 4 x DP 4 = 128; it counts ranks in the order tp, pp, dp."""
+    cluster = load_cluster("dgx-h100-ndr")
+    layout = make_layout(gpus=128, tp=8, pp=4)
+    assert float(layout.dp) == 4
+    table = rows_of(layout, cluster, "tp cp pp dp")
+    assert table["tp"] == (8, 16, "nvlink")
+    assert table["pp"] == (4, 32, "leaf")
+    assert table["dp"] == (4, 32, "leaf")
+    # A comment there: TP = PP = DP = 2 on nodes of two.
+    small = compose_cluster("h100-sxm-80gb", 2, 2, 50e9, "ib", 8)
+    table = rows_of(make_layout(gpus=8, tp=2, pp=2), small, "tp cp pp dp")
+    assert table["tp"] == (2, 4, small.tiers[0].name)
+    assert table["pp"] == table["dp"] == (2, 4, small.tiers[1].name)

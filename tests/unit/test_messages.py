@@ -91,13 +91,6 @@ def test_another_bill_remembers_the_same_layouts_on_the_same_fabric():
         np.testing.assert_array_equal(ours.time_s, alone.time_s)
 
 
-def test_few_layouts_are_priced_as_they_are():
-    few = group(10)
-    size = np.full(10, 1e6)
-    plain = collective_time("all_gather", size, few, TIERS)
-    np.testing.assert_array_equal(Messages(TIERS).collective("all_gather", size, few).time_s, plain.time_s)
-
-
 def test_one_condition_for_all_layouts_takes_a_side_as_it_is():
     assert where(np.asarray(True), 1.0, np.zeros(9)).shape == ()
     assert where(np.asarray(False), 1.0, np.zeros(9)).shape == (9,)

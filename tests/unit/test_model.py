@@ -43,9 +43,8 @@ def test_every_preset_loads_and_says_where_it_is_from():
         assert len(model.kind_of_layer) == model.num_layers
 
 
-@pytest.mark.parametrize(
-    ("given", "preset"),
-    [
+def test_names_in_use_mean_the_preset():
+    for given, preset in [
         ("LLAMA3-405B", "llama3-405b"),
         ("llama-3.1-405b", "llama3-405b"),
         ("meta-llama/Llama-3.1-8B", "llama3-8b"),
@@ -57,15 +56,12 @@ def test_every_preset_loads_and_says_where_it_is_from():
         ("megatron-1008b", "megatron-1t"),
         ("MT-NLG", "mt-nlg-530b"),
         ("bloom", "bloom-176b"),
-    ],
-)
-def test_names_in_use_mean_the_preset(given, preset):
-    assert load_model(given) is load_model(preset)
+    ]:
+        assert load_model(given) is load_model(preset)
 
 
-@pytest.mark.parametrize(
-    ("given", "part"),
-    [
+def test_wrong_name_gets_the_nearest_right_ones_in_one_line():
+    for given, part in [
         ("lama3-405b", "did you mean 'llama3-405b'"),
         ("deepsek-v3", "did you mean 'deepseek-v3-671b'"),
         ("nothing like it", "known: bloom-176b"),
@@ -73,14 +69,12 @@ def test_names_in_use_mean_the_preset(given, preset):
         ("dense-0.01b", "N = 0.5 … 20000, got 0.01"),
         ("missing.yaml", "missing.yaml: no such file"),
         ("missing/config.json", "no such file"),
-    ],
-)
-def test_wrong_name_gets_the_nearest_right_ones_in_one_line(given, part):
-    with pytest.raises(ModelConfigError) as caught:
-        load_model(given)
+    ]:
+        with pytest.raises(ModelConfigError) as caught:
+            load_model(given)
 
-    assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
+        assert part in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_file_named_by_its_path(tmp_path):
@@ -92,30 +86,26 @@ def test_a_file_named_by_its_path(tmp_path):
     assert (model.name, model.num_kv_heads, model.head_dim, model.attention) == ("mine", 4, 64, "mha")
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
+def test_a_malformed_file_is_named(tmp_path):
+    for text, part in [
         ("num_layers: [1", "line 1: expected valid YAML"),
         ("- 1", "expected keys with values such as"),
         ("num_layer: 3", "field 'num_layer' is unknown; did you mean 'num_layers'"),
         ("num_layers: 3", "missing hidden_size, vocab_size, num_heads, gated_mlp"),
-    ],
-)
-def test_a_malformed_file_is_named(tmp_path, text, part):
-    file = tmp_path / "bad.yaml"
-    file.write_text(text)
+    ]:
+        file = tmp_path / "bad.yaml"
+        file.write_text(text)
 
-    with pytest.raises(ModelConfigError) as caught:
-        load_model(str(file))
+        with pytest.raises(ModelConfigError) as caught:
+            load_model(str(file))
 
-    assert str(file) in str(caught.value)
-    assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
+        assert str(file) in str(caught.value)
+        assert part in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
+def test_contradictions_are_refused_with_the_numbers():
+    for changes, part in [
         ({"num_layers": 0}, "num_layers: Input should be greater than 0, got 0"),
         ({"num_layers": "4"}, "num_layers: Input should be a valid integer, got '4'"),
         ({"gated_mlp": "yes"}, "gated_mlp"),
@@ -148,15 +138,13 @@ def test_a_malformed_file_is_named(tmp_path, text, part):
         ({"layer_embedding_size": 8}, "layer_embedding_size and layer_embedding_rows need each other"),
         ({**MLA, "kv_projections": 1}, "kv_projections and other-heads are not for attention mla"),
         ({**MLA, "qk_nope_head_dim": 0, "head_dim": 16}, "attention mla needs qk_nope_head_dim > 0"),
-    ],
-)
-def test_contradictions_are_refused_with_the_numbers(changes, part):
-    with pytest.raises(ModelConfigError) as caught:
-        make_model({**SMALL, **changes})
+    ]:
+        with pytest.raises(ModelConfigError) as caught:
+            make_model({**SMALL, **changes})
 
-    assert part in str(caught.value)
-    assert str(caught.value).startswith("model small: ")
-    assert "\n" not in str(caught.value)
+        assert part in str(caught.value)
+        assert str(caught.value).startswith("model small: ")
+        assert "\n" not in str(caught.value)
 
 
 def test_the_ends_of_what_can_be():
@@ -292,9 +280,8 @@ def test_parameters_are_the_hubs():
             assert counted == pytest.approx(float(entry["card"]), rel=0.01), name
 
 
-@pytest.mark.parametrize(
-    ("name", "same"),
-    [
+def test_names_of_the_same_shape():
+    for name, same in [
         ("meta-llama/Llama-3.1-70B-Instruct", "llama3-70b"),
         ("meta-llama/Meta-Llama-3.1-405B-Instruct-FP8", "llama3-405b"),
         ("meta-llama/Llama-2-7b-chat-hf", "llama2-7b"),
@@ -309,10 +296,8 @@ def test_parameters_are_the_hubs():
         ("google/gemma-3-4b-it", "gemma-3-4b"),
         ("qwen3-235b", "qwen3-235b-a22b"),
         ("Qwen/Qwen3-30B", "qwen3-30b-a3b"),
-    ],
-)
-def test_names_of_the_same_shape(name, same):
-    assert load_model(name) == load_model(same)
+    ]:
+        assert load_model(name) == load_model(same)
 
 
 def test_a_variant_with_another_vocabulary_is_a_model_of_its_own():

@@ -74,13 +74,6 @@ def test_a_log_with_both_columns_is_read(tmp_path):
     np.testing.assert_allclose(sweep.in_place_time_s, sweep.time_s)
 
 
-def test_rows_alone_tell_the_number_of_ranks(tmp_path):
-    bare = "".join(good_rows(ranks=12))
-    read = read_log(write(tmp_path, bare))
-    assert not read.problems
-    assert (read.sweeps[0].ranks, read.sweeps[0].nodes) == (12, 0)
-
-
 def test_rccl_devices_and_unchecked_results(tmp_path):
     rccl = HEAD + devices(8, gpu="AMD Instinct MI300X").replace("[0x1a]", "[0000:0c:00.0]").replace(
         " Group  0", ""
@@ -117,17 +110,6 @@ def test_each_program_is_known_by_its_start_line_and_by_the_name_of_its_log(
     for read in (by_line, by_name):
         assert not read.problems
         assert read.sweeps[0].primitive == primitive
-
-
-def test_several_runs_in_one_file(tmp_path):
-    second = f"# Collective test starting: all_gather_perf\n{HEAD}{devices(16)}{COLUMNS}" + "".join(
-        row(size, times(size), ranks=16, primitive="all_gather", redop="none") for size in SIZES
-    )
-    read = read_log(write(tmp_path, "# Collective test starting: all_reduce_perf\n" + log() + second))
-    assert [(s.primitive, s.ranks, s.nodes) for s in read.sweeps] == [
-        ("all_reduce", 8, 1),
-        ("all_gather", 16, 2),
-    ]
 
 
 def test_empty_sizes_are_noted_and_left_out(tmp_path):
@@ -229,22 +211,19 @@ def test_bad_lines_can_be_skipped_on_request(tmp_path, capsys):
     assert f"Warning: all_reduce.log:{LINE}: time" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("setting", "ranks", "algorithm"),
-    [
+def test_an_algorithm_that_the_log_forces_is_priced_where_it_applies(tmp_path):
+    for setting, ranks, algorithm in [
         ("Ring", 16, "ring"),
         ("Tree", 16, "tree"),
         ("NVLSTree", 16, "nvls-tree"),
         ("NVLS", 8, "nvls"),
         ("NVLS", 4, "auto"),
         ("LL", 16, "auto"),
-    ],
-)
-def test_an_algorithm_that_the_log_forces_is_priced_where_it_applies(tmp_path, setting, ranks, algorithm):
-    head = f"+ mpirun -x NCCL_ALGO={setting} ./all_reduce_perf\n" + HEAD + devices(ranks)
-    (sweep,) = read_log(write(tmp_path, log(good_rows(ranks=ranks), head=head))).sweeps
-    run = sweep_run(sweep, CLUSTER)
-    assert run.algorithm == algorithm
+    ]:
+        head = f"+ mpirun -x NCCL_ALGO={setting} ./all_reduce_perf\n" + HEAD + devices(ranks)
+        (sweep,) = read_log(write(tmp_path, log(good_rows(ranks=ranks), head=head))).sweeps
+        run = sweep_run(sweep, CLUSTER)
+        assert run.algorithm == algorithm
 
 
 def test_a_name_of_two_lines_is_warned_of_in_one(capsys):

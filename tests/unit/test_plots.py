@@ -14,8 +14,7 @@ from costmodel.estimates import collective as prices
 from costmodel.estimates.pipeline_run import durations, run_pipeline
 from costmodel.physics.pipeline.schedule_table import SCHEDULES
 from costmodel.reporting.charts import Bars, Chart, Curve, Dots, Panel, rows_of, save
-from costmodel.reporting.pictures import operator_points
-from costmodel.reporting.series import memory_stacks, time_parts
+from costmodel.reporting.series import memory_stacks
 from costmodel.reporting.terminal import terminal_text
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -33,10 +32,6 @@ SMALL = {
 @pytest.fixture(scope="module", params=[DEEPSEEK_V3, SMALL], ids=["deepseek", "small"])
 def est(request):
     return cm.estimate(**request.param)
-
-
-def test_the_waterfall_ends_at_the_step_time(est):
-    assert sum(part.exposed_s for part in time_parts(est)) == pytest.approx(float(est.step_time_s), rel=1e-12)
 
 
 def test_the_stacks_reach_the_memory_of_every_stage(est):
@@ -90,17 +85,6 @@ def test_every_schedule_has_a_gantt_chart(schedule):
     assert total == pytest.approx(run.micro_batches * sum(spent), rel=1e-9), twice
     assert run.timeline.makespan_s() + run.after_s == pytest.approx(float(est.step_time_s), rel=0.1)
     assert est.plot.pipeline().axes
-
-
-def test_no_operator_is_above_its_roof(est):
-    accelerator = est.job.cluster.accelerator
-    points = operator_points(est)
-
-    assert points
-    for point in points:
-        roof = min(point.intensity * accelerator.memory_bandwidth_bytes_per_s, est.peak_flops_per_s)
-        assert point.achieved_flops_per_s <= roof * 1.001, point
-    assert sum(point.share for point in points) < 1
 
 
 def test_the_figure_of_a_plan_has_its_front():

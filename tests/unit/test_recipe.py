@@ -1,6 +1,5 @@
 """Recipes: six groups of switches, each switch with one name and one place."""
 
-import pickle
 from dataclasses import replace
 from importlib.resources import files
 
@@ -87,7 +86,8 @@ def test_a_base_lends_its_switches_and_launches_and_nothing_that_is_said_of_it()
     )
     assert bridge.launches == nemo.launches != core.launches
     assert newest.launches == replace(nemo.launches, release=MEGATRON_2026)
-    assert newest.host.launch_s == core.host.launch_s == 36e-6
+    # A Transformer Engine Linear beside torch's on one host, and torch's on the host of an H100 (TransformerEngine issue 2053).
+    assert newest.host.launch_s == core.host.launch_s == pytest.approx(99.7 / 37.1 * 13.5e-6, rel=0.015)
     assert (core.overlap.nccl_pat, nemo.overlap.nccl_pat, bridge.overlap.nccl_pat) == (True, False, True)
     b200 = load_accelerator("b200-sxm-180gb")
     shares = [usual_overhead(b200, one.name) for one in (newest, bridge, nemo)]
@@ -100,13 +100,6 @@ def test_a_base_lends_its_switches_and_launches_and_nothing_that_is_said_of_it()
     assert axlearn.prints is None
     v5p = load_accelerator("tpu-v5p")
     assert usual_overhead(v5p, "axlearn") == usual_overhead(v5p)
-
-
-def test_a_switch_changed_leaves_all_others():
-    mine = make_recipe({"name": "mine", "moe_imbalance": 1.5, "launch_s": 1e-5})
-    assert (mine.moe.moe_imbalance, mine.host.launch_s) == (1.5, 1e-5)
-    changed = mine.switched({"moe_imbalance": 2.0})
-    assert (changed.moe.moe_imbalance, changed.host) == (2.0, mine.host)
 
 
 def test_a_wrong_recipe_is_one_line():
@@ -143,17 +136,6 @@ def test_a_job_switched_is_the_job_made_so():
         assert estimate_job(made).step_time_s == estimate_job(switched).step_time_s
 
 
-def test_wrong_switches_of_the_job_are_refused():
-    for changes, message in (
-        ({"sync_evry": 2}, "switches: 'sync_evry' is unknown; did you mean 'sync_every'"),
-        ({"sync_every": 0}, "recipe megatron-core: sync_every: .*greater than or equal to 1, got 0"),
-        ({"bucket_elements": "50X"}, "recipe megatron-core: bucket_elements: expected a number, got '50X'"),
-        ({"stragglers": "yes"}, "recipe megatron-core: stragglers: .*got 'yes'"),
-    ):
-        with pytest.raises(RecipeError, match=message):
-            cm.estimate(**JOB, switches=changes)
-
-
 def test_switches_are_written_as_fields_are():
     written = {"bucket_elements": "50M", "compression_rank": "1k", "allocator_slack": "5e-2"}
     switches = make_job(**JOB, switches=written).switches
@@ -170,11 +152,6 @@ def test_the_record_gives_every_switch_back():
     assert inputs["switches"].keys() == SWITCHES.keys()
     assert cm.estimate(**inputs).job.switches == est.job.switches
     assert est.job.recipe.plain_switches == inputs["switches"]
-
-
-def test_a_recipe_travels_between_processes():
-    recipe = load_recipe("llama3")
-    assert pickle.loads(pickle.dumps(recipe)) == recipe
 
 
 def test_one_switch_is_replaced_and_no_other():

@@ -10,9 +10,7 @@ import costmodel as cm
 from costmodel.base.units import format_seconds
 from costmodel.cli import main
 from costmodel.reporting.cells import say
-from costmodel.reporting.charts import page_record
 from costmodel.reporting.html.page import report
-from costmodel.reporting.pictures import memory_chart
 
 JOB = {
     "model": "llama3-8b",
@@ -24,12 +22,6 @@ JOB = {
 }
 FLAGS = ["-m", "llama3-8b", "-n", "64", "-l", "tp2 pp2", "--global-batch", "128", "--seq-len", "8192"]
 MOST_BYTES = 1_000_000
-
-
-def embedded(page):
-    return json.loads(
-        re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
-    )
 
 
 @pytest.fixture(scope="module")
@@ -64,54 +56,6 @@ def test_the_page_says_what_the_run_costs_and_when_it_was_made():
     assert re.search(r"Made by costmodel \S+ on \d{4}-\d\d-\d\d; the same on the command line", footer)
     assert "costmodel estimate -m llama3-8b" in footer
     assert '<section id="run">' not in report(cm.estimate(**JOB), plan=False, sensitivities=False)
-
-
-def test_the_waterfall_of_the_page_ends_at_the_step_time(page):
-    figures = embedded(page)["figures"]
-    assert {"time", "memory", "pipeline", "compute_roofline", "communication_roofline"} <= set(figures)
-    *_, last, total = figures["time"]["panels"][0]["marks"]
-    step = float(cm.estimate(**JOB).step_time_s)
-    assert last["starts"][0] + last["lengths"][0] == pytest.approx(step, rel=1e-4)
-    assert total["lengths"] == pytest.approx([step], rel=1e-4)
-
-
-def test_axes_hold_all_that_is_drawn(page):
-    """Of every panel of a job: a mark outside its axes would be cut off without a word."""
-    for name, chart in embedded(page)["figures"].items():
-        for panel in chart["panels"]:
-            (left, right), (bottom, top) = (sorted(panel[axis]["ends"]) for axis in "xy")
-            assert panel["marks"], name
-            for mark in panel["marks"]:
-                if mark["kind"] == "dots":
-                    assert all(
-                        left <= x <= right and bottom <= y <= top
-                        for x, y in zip(mark["x"], mark["y"], strict=True)
-                    )
-                if mark["kind"] == "bars" and not mark.get("texts_inside"):
-                    ends = [
-                        a + b
-                        for a, b in zip(
-                            mark.get("starts", [0] * len(mark["at"])), mark["lengths"], strict=True
-                        )
-                    ]
-                    assert left <= min(ends) <= max(ends) <= right * 1.001, name
-
-
-def test_the_bars_of_memory_are_its_parts_stage_by_stage():
-    """No part that no stage has; the rest add up to what each stage needs, up to a line at what the device offers."""
-    est = cm.estimate(**{**JOB, "layout": "tp2 pp4"})
-    *bars, line = page_record(memory_chart(est))["panels"][0]["marks"]
-    heights = (est.bill.memory_per_stage_bytes() / 2**30).tolist()
-    assert [sum(parts) for parts in zip(*(bar["lengths"] for bar in bars), strict=True)] == pytest.approx(
-        heights, rel=1e-4
-    )
-    ends = [base + height for base, height in zip(bars[-1]["starts"], bars[-1]["lengths"], strict=True)]
-    assert ends == pytest.approx(heights, rel=1e-4)
-    assert all(bar["at"] == [0, 1, 2, 3] for bar in bars)
-    assert all(max(bar["lengths"]) > 0 for bar in bars)
-    assert bars[-1]["texts"] == [f"{height:.1f} GiB" for height in heights]
-    assert line["y"] == [-0.5, 3.5]
-    assert line["x"] == pytest.approx([est.memory_capacity_bytes / 2**30] * 2, rel=1e-4)
 
 
 def test_the_headline_and_every_source_are_on_the_page(page):

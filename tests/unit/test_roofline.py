@@ -31,7 +31,6 @@ FULL = MatmulConstants(
     cast_fixed_s=4e-6,
     fixed_per_group_s=1e-6,
 )
-IDEAL = MatmulConstants(num_sms=100, fixed_s=0.0, peak_fraction=1.0, memory_fraction=1.0)
 ONE_PASS = AttentionPassConstants(
     num_sms=132,
     fixed_s=3e-6,

@@ -69,18 +69,6 @@ def test_twice_the_rates_and_half_the_latencies_take_half_the_time(name):
     assert sums["latency"] >= -1e-9
 
 
-def test_without_latencies_the_rates_are_minus_one():
-    sums = numbers_only(scaled(make_job(**JOBS["405b"]), "latency", 1e-9))
-    assert sums["rate"] == pytest.approx(-1.0, abs=0.02)
-    assert sums["latency"] == pytest.approx(0.0, abs=1e-6)
-
-
-def test_with_infinite_rates_the_latencies_are_plus_one():
-    sums = numbers_only(scaled(make_job(**JOBS["latencies"]), "rate", 1e9))
-    assert sums["latency"] == pytest.approx(1.0, abs=0.02)
-    assert sums["rate"] == pytest.approx(0.0, abs=1e-4)
-
-
 def test_what_is_slow_is_what_matters():
     """A job on slow Ethernet waits for it; the same on one node does not."""
     slow = {

@@ -149,8 +149,3 @@ def test_factors_and_correlations_that_are_none(tmp_path):
             path.write_text(f"{head}{key} {wrong}\n{end}{rest.partition(end)[2] if end else ''}")
             with pytest.raises(DataError, match=f"{key} {said}$"):
                 load_site(path)
-
-
-def test_a_device_is_no_site():
-    with pytest.raises(DataError, match=r"^/dev/null: is a pipe or a device, expected a file$"):
-        load_site("/dev/null")

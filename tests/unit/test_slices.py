@@ -126,13 +126,6 @@ def test_gradients_go_round_the_other_two_sides_at_once():
     assert steps["transfer_s"] == pytest.approx(63 / 64 * terms["size_bytes"] / (4 * 90e9), rel=1e-12)
 
 
-def test_a_torus_has_one_to_three_sides(profiles):
-    for shape, sides in (("[16]", 1), ("[16, 16]", 2), ("[4, 4, 4, 4]", 0), ("[]", 0)):
-        (profiles / "chips.yaml").write_text(CLUSTER.replace("[16, 16, 16]", shape))
-        said = check_file(profiles / "chips.yaml")
-        assert len(load_cluster("chips").tiers[0].shape) == sides if sides else "shape" in said[0], shape
-
-
 def test_several_slices_meet_over_the_network():
     est = price(gpus=2048)
     (line,) = est.explain("dp.dense.grad_reduce_scatter")
@@ -162,24 +155,6 @@ def test_several_slices_wait_for_the_slowest(profiles):
     assert "overhead.slowest_slice" not in alone
 
 
-def test_every_axis_is_priced_and_arrays_as_each_of_their_layouts():
-    layouts = {
-        "tp": [1, 2, 8, 8, 4],
-        "pp": [1, 2, 1, 4, 4],
-        "cp": [1, 1, 2, 1, 2],
-        "zero_stage": [3, 1, 3, 0, 1],
-    }
-    many = price(layout=None, model="mixtral-8x7b", ep=[1, 8, 2, 1, 4], **layouts)
-    for at in range(5):
-        one = price(
-            layout=None,
-            model="mixtral-8x7b",
-            ep=[1, 8, 2, 1, 4][at],
-            **{k: v[at] for k, v in layouts.items()},
-        )
-        assert float(many.step_time_s[at]) == pytest.approx(float(one.step_time_s), rel=1e-9)
-
-
 def test_a_search_tries_slices_and_finds_what_each_alone_gives():
     asked = {"model": "llama3-8b", "cluster": "chips", "gpus": 64, "global_batch": 128, "seq_len": 8192}
     both = cm.plan(**asked, slice=["4x4x4", "2x2x16"])
@@ -191,9 +166,8 @@ def test_a_search_tries_slices_and_finds_what_each_alone_gives():
     assert price(**{**asked, "layout": "tp1", "slice": both.best.job.slice}).step_time_s > 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_what_no_slice_can_be_is_refused_in_one_line():
+    for changes, said in [
         ({"slice": "8x8"}, "slice: 8x8 does not fit on the 16x16x16 torus of chips: expected 3 sides"),
         ({"slice": "8x8x32"}, "slice: 8x8x32 does not fit"),
         ({"slice": "8x8x16"}, "slice: 8x8x16 has 1024 chips, which do not divide gpus = 512"),
@@ -226,12 +200,10 @@ def test_a_search_tries_slices_and_finds_what_each_alone_gives():
             {"layout": "tp2 pp2 ep2", "model": "mixtral-8x7b", "axis_order": "tp cp pp dp"},
             "not lie along the sides",
         ),
-    ],
-)
-def test_what_no_slice_can_be_is_refused_in_one_line(changes, said):
-    with pytest.raises(LayoutError, match=said) as caught:
-        price(**changes)
-    assert "\n" not in str(caught.value)
+    ]:
+        with pytest.raises(LayoutError, match=said) as caught:
+            price(**changes)
+        assert "\n" not in str(caught.value)
 
 
 def test_the_command_line_takes_a_slice_and_gives_it_back(capsys):
@@ -309,21 +281,18 @@ def test_shapes_are_read_as_people_write_them():
     assert sliced(load_cluster("chips"), 12, (2, 2, 3)).tiers[0].wraps == (False, False, False)
 
 
-@pytest.mark.parametrize(
-    ("shape", "joined"),
-    [
+def test_switches_between_cubes_join_all_ends_of_whole_cubes_or_none():
+    """A 2 x 2 x 4 of a v5p has no wrap-around, an 8 x 16 of a v5e along its longer side (scaling book, tpus.md)."""
+    for shape, joined in [
         ((2, 2, 4), (False, False, False)),
         ((2, 4, 4), (False, False, False)),
         ((4, 4, 4), (True, True, True)),
         ((4, 4, 8), (True, True, True)),
         ((4, 4, 6), (False, False, False)),
-    ],
-)
-def test_switches_between_cubes_join_all_ends_of_whole_cubes_or_none(shape, joined):
-    """A 2 x 2 x 4 of a v5p has no wrap-around, an 8 x 16 of a v5e along its longer side (scaling book, tpus.md)."""
-    for name in ("tpu-v4", "tpu-v5p", "tpu-v7x"):
-        assert sliced(load_cluster(name), np.prod(shape), shape).tiers[0].wraps == joined
-    assert sliced(load_cluster("tpu-v5e"), 128, (8, 16)).tiers[0].wraps == (False, True)
+    ]:
+        for name in ("tpu-v4", "tpu-v5p", "tpu-v7x"):
+            assert sliced(load_cluster(name), np.prod(shape), shape).tiers[0].wraps == joined
+        assert sliced(load_cluster("tpu-v5e"), 128, (8, 16)).tiers[0].wraps == (False, True)
 
 
 def test_a_torus_says_one_rule_of_its_ends(profiles):
@@ -366,14 +335,3 @@ def test_a_slice_may_lie_in_any_direction_of_its_pod():
     assert sliced(pod, 28 * 16, (28, 4, 4)).tiers[0].shape == (28, 4, 4)
     with pytest.raises(LayoutError, match="does not fit on the 16x20x28"):
         sliced(pod, 28 * 20 * 20, (28, 20, 20))
-
-
-def test_of_a_job_file_a_mesh_reads_what_places_the_ranks(tmp_path, capsys):
-    file = tmp_path / "job.yaml"
-    file.write_text(
-        "model: llama3-8b\ncluster: dgx-h100-ndr\ngpus: 16\nlayout: tp8\nglobal_batch: 16\nseq_len: 4096\n"
-    )
-    assert main(["mesh", str(file), "--format", "json"]) == 0
-    of_file = json.loads(capsys.readouterr().out)
-    assert main(["mesh", "-c", "dgx-h100-ndr", "-n", "16", "-l", "tp8", "--format", "json"]) == 0
-    assert of_file == json.loads(capsys.readouterr().out)

@@ -205,17 +205,14 @@ def test_a_quantile_is_an_objective():
     assert quantile[at] == pytest.approx(quantile.min(), rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
+def test_wrong_wishes_are_one_line():
+    for more, said in [
         ({"risk": 0.1, "headroom": 0.1}, "risk: says how much memory to leave free, as headroom does"),
         ({"risk": 0}, "risk: expected a probability between 0 and 1, such as 20%, got 0"),
         ({"objective": "p33"}, "objective: "),
-    ],
-)
-def test_wrong_wishes_are_one_line(more, said):
-    with pytest.raises(CostModelError, match=said):
-        cm.plan(**JOB, **more)
+    ]:
+        with pytest.raises(CostModelError, match=said):
+            cm.plan(**JOB, **more)
 
 
 def test_two_jobs_of_one_machine_err_together():

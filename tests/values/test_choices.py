@@ -73,9 +73,8 @@ def test_what_is_chosen_is_what_the_job_does_not_have():
     assert [str(choice) for choice in held] == ["cuda_graphs=true"]
 
 
-@pytest.mark.parametrize(
-    ("choice", "layout", "fine"),
-    [
+def test_where_dense_choices_start():
+    for choice, layout, fine in [
         ({"tp_overlap": "pipelined"}, {"tp": 8}, True),
         ({"tp_overlap": "pipelined"}, {"tp": 1}, False),
         ({"tp_overlap": "pipelined"}, {"tp": 16}, False),  # beyond NVLink
@@ -85,15 +84,12 @@ def test_what_is_chosen_is_what_the_job_does_not_have():
         ({"cp_method": "ulysses"}, {"tp": 4, "cp": 4}, False),  # eight KV heads
         ({"cp_method": "ulysses"}, {"tp": 4}, False),
         ({"cp_method": "all-gather"}, {"cp": 2}, True),
-    ],
-)
-def test_where_dense_choices_start(choice, layout, fine):
-    assert goes(dense(), Choice(choice), layout) is fine
+    ]:
+        assert goes(dense(), Choice(choice), layout) is fine
 
 
-@pytest.mark.parametrize(
-    ("choice", "layout", "fine"),
-    [
+def test_where_choices_of_experts_start():
+    for choice, layout, fine in [
         ({"ep_overlap": True}, {"ep": 8}, True),
         ({"ep_overlap": True}, {"ep": 1}, False),
         ({"ep_overlap": True}, {"ep": 8, "pp": 2}, False),  # no virtual stages
@@ -106,10 +102,8 @@ def test_where_dense_choices_start(choice, layout, fine):
         ({"moe_dispatcher": "deep-ep"}, {"ep": 1}, False),
         ({"moe_dispatcher": "all-to-all"}, {"ep": 8}, True),  # a whole NVLink domain
         ({"moe_dispatcher": "all-to-all"}, {"ep": 16}, False),
-    ],
-)
-def test_where_choices_of_experts_start(choice, layout, fine):
-    assert goes(sparse(), Choice(choice), layout) is fine
+    ]:
+        assert goes(sparse(), Choice(choice), layout) is fine
 
 
 def test_stages_before_replicas_need_experts_to_divide_alike():

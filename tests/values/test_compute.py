@@ -91,20 +91,17 @@ def test_every_line_of_embedding_and_head():
     assert set(counts(est, "compute.").values()) == {4.0, 16.0}  # four micro-batches, four layers
 
 
-@pytest.mark.parametrize(
-    ("loss", "tokens", "forward_us", "backward_us", "held"),
-    [
+def test_ways_to_take_the_loss():
+    for loss, tokens, forward_us, backward_us, held in [
         ("unfused", 2048, 10 + 34 * 65.536, 4 + 10 * 65.536, 10 * 65_536_000),
         ("fused", 2048, 3 + 6 * 65.536, 1 + 4 * 65.536, 4 * 65_536_000),
         ("chunked", 2048, 16 + 6 * 65.536, 4 * 65.536, 8 * 32_768_000),
-    ],
-)
-def test_ways_to_take_the_loss(loss, tokens, forward_us, backward_us, held):
-    est = price(seq_len=tokens, switches={"cross_entropy": loss})
-    assert each_us(est, "compute.head.loss") == near(
-        {"compute.head.loss.forward": forward_us, "compute.head.loss.backward": backward_us}
-    )
-    assert memory(est, "activation.head") == near({"activation.head": held + 2 * tokens * HIDDEN})
+    ]:
+        est = price(seq_len=tokens, switches={"cross_entropy": loss})
+        assert each_us(est, "compute.head.loss") == near(
+            {"compute.head.loss.forward": forward_us, "compute.head.loss.backward": backward_us}
+        )
+        assert memory(est, "activation.head") == near({"activation.head": held + 2 * tokens * HIDDEN})
 
 
 def test_a_tensor_rank_has_its_share_of_the_vocabulary():
@@ -267,9 +264,9 @@ def test_gradients_beside_the_logits():
 
 
 # Kernels of a layer: forward 11, backward 2 a norm, a product and attention, 1 for rotary and activation, 0 for sums.
-@pytest.mark.parametrize(
-    ("job", "switches", "forward", "backward"),
-    [
+def test_the_host_issues_kernels():
+    """At 1 ms a launch the GPU waits: the excess over what it does, collectives included."""
+    for job, switches, forward, backward in [
         ({}, {}, 11, 16),
         ({"gpus": 2, "layout": "tp2"}, {}, 11 + 4, 16 + 6),
         ({"recompute": "selective"}, {"selective_modules": ["core_attn"]}, 11, 16 + 1 + 20),
@@ -281,25 +278,22 @@ def test_gradients_beside_the_logits():
             11 + 12 + 7 + 1,
             16 + 28 + 7 + 3,
         ),
-    ],
-)
-def test_the_host_issues_kernels(job, switches, forward, backward):
-    """At 1 ms a launch the GPU waits: the excess over what it does, collectives included."""
-    est = price(switches={"launch_s": 9e-4, **switches}, **job)
-    parts = ("compute.attention.", "compute.mlp.", "tp.attention.", "tp.mlp.")
-    gpu = {phase: total_us(est, phase, *parts) for phase in ("forward", "backward", "recompute")}
-    gpu["backward"] += total_us(est, "backward_weight", *parts)
-    gpu_back = gpu["backward"] + gpu["recompute"]
-    # The excess of a backward pass stretches its kernels alike: weight gradients get their share of it.
-    of_weights = total_us(est, "backward_weight", *parts) / gpu_back
-    excess = backward * 900 - gpu_back
-    assert each_us(est, "compute.layer.host") == near(
-        {
-            "compute.layer.host.forward": forward * 900 - gpu["forward"],
-            "compute.layer.host.backward": (1 - of_weights) * excess,
-            "compute.layer.host.backward_weight": of_weights * excess,
-        }
-    )
+    ]:
+        est = price(switches={"launch_s": 9e-4, **switches}, **job)
+        parts = ("compute.attention.", "compute.mlp.", "tp.attention.", "tp.mlp.")
+        gpu = {phase: total_us(est, phase, *parts) for phase in ("forward", "backward", "recompute")}
+        gpu["backward"] += total_us(est, "backward_weight", *parts)
+        gpu_back = gpu["backward"] + gpu["recompute"]
+        # The excess of a backward pass stretches its kernels alike: weight gradients get their share of it.
+        of_weights = total_us(est, "backward_weight", *parts) / gpu_back
+        excess = backward * 900 - gpu_back
+        assert each_us(est, "compute.layer.host") == near(
+            {
+                "compute.layer.host.forward": forward * 900 - gpu["forward"],
+                "compute.layer.host.backward": (1 - of_weights) * excess,
+                "compute.layer.host.backward_weight": of_weights * excess,
+            }
+        )
 
 
 def test_a_recipe_without_a_launch_time_of_its_own_pays_twenty_microseconds_a_kernel():
@@ -434,28 +428,25 @@ def test_attention_through_the_score_matrix():
     assert times["compute.attention.softmax.backward"] == near(moved_us(4 * scores))
 
 
-@pytest.mark.parametrize(
-    ("heads", "micro_batch", "switches", "forward", "backward", "kernels"),
-    [
+def test_the_fused_softmax_takes_four_rows_a_block():
+    """Heads times sequences that are no multiple of four are left to PyTorch; a compiler has no such block."""
+    for heads, micro_batch, switches, forward, backward, kernels in [
         (8, 1, {}, 3, 4, 1),
         (6, 2, {}, 3, 4, 1),
         (6, 1, {}, 29, 33, 5),
         (2, 1, {}, 29, 33, 5),
         (6, 1, {"compiled": True}, 4, 6, 1),
-    ],
-)
-def test_the_fused_softmax_takes_four_rows_a_block(heads, micro_batch, switches, forward, backward, kernels):
-    """Heads times sequences that are no multiple of four are left to PyTorch; a compiler has no such block."""
-    model = {**SMALL, "num_heads": heads, "num_kv_heads": heads, "head_dim": 128}
-    est = price(
-        model,
-        global_batch=4,
-        micro_batch=micro_batch,
-        switches={"attention_kernel": "fused-softmax", **switches},
-    )
-    times, scores = each_us(est), micro_batch * heads * 1024 * 1024
-    assert times["compute.attention.softmax.forward"] == near(moved_us(forward * scores, kernels))
-    assert times["compute.attention.softmax.backward"] == near(moved_us(backward * scores, kernels))
+    ]:
+        model = {**SMALL, "num_heads": heads, "num_kv_heads": heads, "head_dim": 128}
+        est = price(
+            model,
+            global_batch=4,
+            micro_batch=micro_batch,
+            switches={"attention_kernel": "fused-softmax", **switches},
+        )
+        times, scores = each_us(est), micro_batch * heads * 1024 * 1024
+        assert times["compute.attention.softmax.forward"] == near(moved_us(forward * scores, kernels))
+        assert times["compute.attention.softmax.backward"] == near(moved_us(backward * scores, kernels))
 
 
 def test_a_window_has_a_mask_of_its_own():

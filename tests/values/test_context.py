@@ -347,35 +347,29 @@ def test_swaps_of_recomputed_layers():
     }
 
 
-@pytest.mark.parametrize(
-    ("model", "layout", "gpus", "swaps"),
-    [
+def test_how_many_ranks_swap():
+    for model, layout, gpus, swaps in [
         ({}, "cp2", 2, 2),
         ({}, "cp16", 16, 4),  # as many as a node holds
         ({"num_kv_heads": 2}, "cp8", 8, 2),  # as many as there are heads of keys
         ({"num_kv_heads": 1}, "cp8", 8, 1),
         ({}, "tp2 cp8", 16, 2),  # two of a node are of one context group, with two heads of keys each
         ({**LATENT}, "cp8", 8, 4),  # every query head has keys of its own
-    ],
-)
-def test_how_many_ranks_swap(model, layout, gpus, swaps):
-    est = price(
-        {**SMALL, **model}, gpus=gpus, layout=layout, seq_len=16384, switches={"cp_method": "a2a+p2p"}
-    )
-    assert float(est.priced.placed.shard.swaps) == swaps
+    ]:
+        est = price(
+            {**SMALL, **model}, gpus=gpus, layout=layout, seq_len=16384, switches={"cp_method": "a2a+p2p"}
+        )
+        assert float(est.priced.placed.shard.swaps) == swaps
 
 
-@pytest.mark.parametrize(
-    ("ranks", "like"),
-    [(1, "ring"), (4, "ulysses")],
-)
-def test_its_ends_are_the_ring_and_ulysses(ranks, like):
+def test_its_ends_are_the_ring_and_ulysses():
     """Of one rank nothing is swapped, of all nothing goes round: the same messages as by the method itself."""
-    job = {"gpus": 4, "layout": "cp4", "seq_len": 4096}
-    both = price(switches={"cp_method": "a2a+p2p", "cp_a2a_ranks": ranks}, **job)
-    one = price(switches={"cp_method": like}, **job)
-    assert each_us(both, "cp.") == near(each_us(one, "cp."))
-    assert exposed_us(both, "cp.") == near(exposed_us(one, "cp."))
+    for ranks, like in [(1, "ring"), (4, "ulysses")]:
+        job = {"gpus": 4, "layout": "cp4", "seq_len": 4096}
+        both = price(switches={"cp_method": "a2a+p2p", "cp_a2a_ranks": ranks}, **job)
+        one = price(switches={"cp_method": like}, **job)
+        assert each_us(both, "cp.") == near(each_us(one, "cp."))
+        assert exposed_us(both, "cp.") == near(exposed_us(one, "cp."))
 
 
 @pytest.mark.parametrize(("layout", "gpus", "ranks"), [("cp8", 8, 3), ("cp8", 8, 8), ("tp2 cp8", 16, 4)])

@@ -191,26 +191,23 @@ def test_both_ends_of_a_pipeline_that_runs_both_ways_sum_together():
     assert each_us(est, "dp.") == near({SCATTER: ring_us(4 * N, 4), GATHER: ring_us(2 * N, 4)})
 
 
-@pytest.mark.parametrize(
-    ("job", "rare", "params", "copies"),
-    [
+def test_replicas_averaged_every_tenth_step():
+    """DiLoCo: the sum over replicas, hidden by nothing, and three copies read, two written."""
+    for job, rare, params, copies in [
         ({"zero_stage": 0}, "dp.dense.grad_all_reduce", N, 5),
         ({"zero_stage": 0, "switches": {"outer_momentum": False}}, "dp.dense.grad_all_reduce", N, 3),
         ({"shard_group": 4}, "dp.dense.grad_replica_all_reduce", N / 4, 5),
         ({"zero_stage": 3, "shard_group": 4}, "dp.layer.dense.grad_replica_all_reduce", N / 4, 5),
-    ],
-)
-def test_replicas_averaged_every_tenth_step(job, rare, params, copies):
-    """DiLoCo: the sum over replicas, hidden by nothing, and three copies read, two written."""
-    switches = {"sync_every": 10, **job.get("switches", {})}
-    est = price(gpus=8, global_batch=32, **{**job, "switches": switches})
-    layers = 4 if "layer" in rare else 1
-    assert counts(est)[rare] == near(layers / 10)
-    assert exposed_us(est)[rare] >= each_us(est)[rare] * (1 - 1e-9)
-    others = {name: count for name, count in counts(est, "dp.dense").items() if name != rare}
-    assert set(others.values()) <= {1.0}
-    assert each_us(est, "optimizer.outer") == near({"optimizer.outer": moved_us(4 * copies * params)})
-    assert counts(est, "optimizer.outer") == near({"optimizer.outer": 0.1})
+    ]:
+        switches = {"sync_every": 10, **job.get("switches", {})}
+        est = price(gpus=8, global_batch=32, **{**job, "switches": switches})
+        layers = 4 if "layer" in rare else 1
+        assert counts(est)[rare] == near(layers / 10)
+        assert exposed_us(est)[rare] >= each_us(est)[rare] * (1 - 1e-9)
+        others = {name: count for name, count in counts(est, "dp.dense").items() if name != rare}
+        assert set(others.values()) <= {1.0}
+        assert each_us(est, "optimizer.outer") == near({"optimizer.outer": moved_us(4 * copies * params)})
+        assert counts(est, "optimizer.outer") == near({"optimizer.outer": 0.1})
 
 
 @pytest.mark.parametrize(
@@ -430,29 +427,26 @@ def test_sharded_parameters_in_groups():
 
 
 # Bytes a parameter: copied out of the gathered buffer, twice a micro-batch; into the one to be reduced, once.
-@pytest.mark.parametrize(
-    ("kind", "reduce_dtype", "after_gather", "before_reduce"),
-    [
+def test_copies_around_communication():
+    for kind, reduce_dtype, after_gather, before_reduce in [
         ("flat", "fp32", 0, 4 + 6 + 8),  # concatenated, cast to fp32, scaled
         ("flat", "bf16", 0, 4 + 4),
         ("per-parameter", "fp32", 4, 6),
         ("per-parameter", "bf16", 4, 4),
-    ],
-)
-def test_copies_around_communication(kind, reduce_dtype, after_gather, before_reduce):
-    switches = {**FSDP, "fsdp_buffers": kind, "grad_reduce_dtype": reduce_dtype}
-    copies = {
-        name: us
-        for name, us in each_us(price(zero_stage=3, switches=switches, **TWO), LAYER).items()
-        if "copy" in name
-    }
-    expected = {f"{LAYER}reduce_copy": moved_us(before_reduce * LAYER_PARAMS)}
-    if after_gather:
-        expected[f"{LAYER}gather_copy"] = moved_us(2 * after_gather * LAYER_PARAMS, 2)
-    assert copies == near(expected)
-    kept = price(zero_stage=3, switches={**switches, "fsdp_reshard_after_forward": False}, **TWO)
-    if after_gather:
-        assert each_us(kept)[f"{LAYER}gather_copy"] == near(moved_us(after_gather * LAYER_PARAMS))
+    ]:
+        switches = {**FSDP, "fsdp_buffers": kind, "grad_reduce_dtype": reduce_dtype}
+        copies = {
+            name: us
+            for name, us in each_us(price(zero_stage=3, switches=switches, **TWO), LAYER).items()
+            if "copy" in name
+        }
+        expected = {f"{LAYER}reduce_copy": moved_us(before_reduce * LAYER_PARAMS)}
+        if after_gather:
+            expected[f"{LAYER}gather_copy"] = moved_us(2 * after_gather * LAYER_PARAMS, 2)
+        assert copies == near(expected)
+        kept = price(zero_stage=3, switches={**switches, "fsdp_reshard_after_forward": False}, **TWO)
+        if after_gather:
+            assert each_us(kept)[f"{LAYER}gather_copy"] == near(moved_us(after_gather * LAYER_PARAMS))
 
 
 def test_adam_on_the_host():

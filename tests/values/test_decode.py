@@ -1,7 +1,7 @@
 """Caches and FLOPs of decoding small models, by hand; norms around mixers."""
 
 import pytest
-from round_jobs import LATENT, LAYER_PARAMS, QUIET, SMALL, TABLE_PARAMS, each_us, price
+from round_jobs import LATENT, QUIET, SMALL, each_us, price
 
 from costmodel.describe.models.model import make_model
 from costmodel.step.anatomy.kv_cache import attention_flops, kv_cache_bytes
@@ -9,7 +9,6 @@ from costmodel.step.anatomy.kv_cache import attention_flops, kv_cache_bytes
 pytestmark = pytest.mark.usefixtures("memory_alone_limits_norms")
 
 MAMBA = {"kind": "mamba", "inner": 2048, "state": 16, "dt_rank": 64, "conv_kernel": 4}
-PARAMS = 4 * LAYER_PARAMS + 2 * TABLE_PARAMS + 1024
 
 
 def small(**more):
@@ -36,18 +35,16 @@ def test_an_indexer_looks_at_every_key():
     assert float(attention_flops(model, 100)) == 4 * (2 * 8 * (256 + 32) * 16 + 2 * 4 * 64 * 100)
 
 
-@pytest.mark.parametrize(
-    ("norm", "fused", "bytes_"), [("rmsnorm", True, 4), ("layernorm", False, 4), ("rmsnorm", False, 36)]
-)
-def test_the_norm_before_a_mixer(norm, fused, bytes_):
+def test_the_norm_before_a_mixer():
     """A LayerNorm is one kernel whatever is fused; an RMSNorm in pieces moves nine times the bytes in 7 kernels."""
-    model = {**SMALL, "norm": norm, "attention_pattern": "xxxx", "mixers": {"x": MAMBA}}
-    est = price(model, switches={**QUIET, "fused_norm": fused, "compiled": False})
-    kernels = 1 if bytes_ == 4 else 7
-    found = each_us(est, "compute.mixer.norm.forward")
-    assert found["compute.mixer.norm.forward"] == pytest.approx(
-        kernels + bytes_ * 1024 * 1024 / 1e6, rel=1e-9
-    )
+    for norm, fused, bytes_ in [("rmsnorm", True, 4), ("layernorm", False, 4), ("rmsnorm", False, 36)]:
+        model = {**SMALL, "norm": norm, "attention_pattern": "xxxx", "mixers": {"x": MAMBA}}
+        est = price(model, switches={**QUIET, "fused_norm": fused, "compiled": False})
+        kernels = 1 if bytes_ == 4 else 7
+        found = each_us(est, "compute.mixer.norm.forward")
+        assert found["compute.mixer.norm.forward"] == pytest.approx(
+            kernels + bytes_ * 1024 * 1024 / 1e6, rel=1e-9
+        )
 
 
 def test_a_model_says_what_a_token_adds_to_its_cache() -> None:

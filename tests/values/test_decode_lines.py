@@ -89,24 +89,21 @@ def test_a_router_is_held_by_every_rank():
         assert lines["decode.mlp"] == joined(2 * 16 * held / FLOPS, 2 * held / BYTES)
 
 
-@pytest.mark.parametrize(
-    ("kind", "elements", "heads", "seen", "flops"),
-    [
+def test_the_cache_is_read_by_heads_and_attended_to():
+    for kind, elements, heads, seen, flops in [
         # 4 heads with keys and values of 128; 8 heads that meet them.
         ("dense", 4 * 1024, 4, 1000, 4 * 4096 * 1000),
         ("window", 4 * 1024, 4, 64, 4 * 4096 * 64),
         # The latent of 128 and a rotary key of 32, held by every rank; 8 heads meet the latent twice.
         ("latent", 4 * 160, 1, 1000, 4 * 2 * 8 * 288 * 1000),
-    ],
-)
-def test_the_cache_is_read_by_heads_and_attended_to(kind, elements, heads, seen, flops):
-    for width in (1.0, 2.0):
-        for tp in (1, 2, 4, 8):
-            lines = seconds(decode_step(served(kind, cache_bytes=width), Split(tp=tp), 16, 1000))
-            read = 16 * width * elements * seen / min(tp, heads)
-            assert lines["decode.kv_cache"] == joined(16 * flops / (tp * FLOPS), read / BYTES)
-            held = cache_bytes(served(kind, cache_bytes=width), Split(tp=tp, pp=2), 1000)
-            assert float(held) == pytest.approx(width * elements * seen / min(tp, heads) / 2)
+    ]:
+        for width in (1.0, 2.0):
+            for tp in (1, 2, 4, 8):
+                lines = seconds(decode_step(served(kind, cache_bytes=width), Split(tp=tp), 16, 1000))
+                read = 16 * width * elements * seen / min(tp, heads)
+                assert lines["decode.kv_cache"] == joined(16 * flops / (tp * FLOPS), read / BYTES)
+                held = cache_bytes(served(kind, cache_bytes=width), Split(tp=tp, pp=2), 1000)
+                assert float(held) == pytest.approx(width * elements * seen / min(tp, heads) / 2)
 
 
 def test_states_of_other_mixers_are_read_and_written():

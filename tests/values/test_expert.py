@@ -81,23 +81,20 @@ def test_every_line_of_a_layer_of_experts():
     )
 
 
-@pytest.mark.parametrize(
-    ("switches", "groups", "kernels", "chosen"),
-    [
+def test_kernels_of_the_router():
+    """PyTorch's top-k goes over all scores once, and once more where groups are chosen by theirs; fused ones do not."""
+    for switches, groups, kernels, chosen in [
         ({"router_fusion": True}, {}, 31, 0),
         ({"router_fusion": True, "moe_dispatcher": "deep-ep"}, {}, 17, 0),
         ({"moe_dispatcher": "deep-ep"}, {}, 17 + 72 - 31, 1),
         ({}, {}, 72, 1),
         ({}, {"expert_groups": 4, "groups_per_token": 2}, 72, 2),
-    ],
-)
-def test_kernels_of_the_router(switches, groups, kernels, chosen):
-    """PyTorch's top-k goes over all scores once, and once more where groups are chosen by theirs; fused ones do not."""
-    times = each_us(price({**MOE, **groups}, switches=switches, **FOUR), "compute.moe.routing")
-    assert times["compute.moe.routing.forward"] == near(
-        moved_us((24 - 4 * chosen) * 1024 * 8, kernels) + 18 * chosen * 1024 * 8 / 2.07e3
-    )
-    assert times["compute.moe.routing.backward"] == near(moved_us(24 * 1024 * 8, kernels / 2))
+    ]:
+        times = each_us(price({**MOE, **groups}, switches=switches, **FOUR), "compute.moe.routing")
+        assert times["compute.moe.routing.forward"] == near(
+            moved_us((24 - 4 * chosen) * 1024 * 8, kernels) + 18 * chosen * 1024 * 8 / 2.07e3
+        )
+        assert times["compute.moe.routing.backward"] == near(moved_us(24 * 1024 * 8, kernels / 2))
 
 
 def test_branches_of_a_layer_are_added_by_kernels():
@@ -135,30 +132,21 @@ def test_an_exchange_adds_to_the_peak_what_the_logits_leave():
     assert memory(stages, name) == near({name: [2 * SENT, 2 * SENT - left]})
 
 
-def test_nothing_is_sent_where_every_rank_has_all_experts():
-    est = price(MOE)
-    assert each_us(est, "ep.") == {}
-    assert memory(est, "buffer.ep") == {}
-
-
-@pytest.mark.parametrize(
-    ("switches", "load"),
-    [
+def test_the_busiest_rank_sets_the_pace():
+    for switches, load in [
         ({"moe_imbalance": 1.5}, 1.5),
         ({"moe_capacity_factor": 1.25}, 1.25),
         ({"moe_imbalance": 2, "moe_capacity_factor": 1.25}, 1.25),
-    ],
-)
-def test_the_busiest_rank_sets_the_pace(switches, load):
-    est = price(MOE, switches=switches, **FOUR)
-    assert each_us(est, "ep.")[f"{DISPATCH}forward"] == near(exchange_us(load * SENT))
-    times = each_us(est, "compute.moe.")
-    assert times["compute.moe.permute.forward"] == near(moved_us(load * 8 * 2 * MIB, 2))
-    assert times["compute.moe.experts.fc2.forward"] == near(
-        product_us(load * 1024, 1024, 512, groups=2, fixed=3)
-    )
-    few = price(FEW_WORDS, switches=switches, **FOUR)
-    assert memory(few, "buffer.ep") == near({"buffer.ep.exchange": 2 * load * SENT})
+    ]:
+        est = price(MOE, switches=switches, **FOUR)
+        assert each_us(est, "ep.")[f"{DISPATCH}forward"] == near(exchange_us(load * SENT))
+        times = each_us(est, "compute.moe.")
+        assert times["compute.moe.permute.forward"] == near(moved_us(load * 8 * 2 * MIB, 2))
+        assert times["compute.moe.experts.fc2.forward"] == near(
+            product_us(load * 1024, 1024, 512, groups=2, fixed=3)
+        )
+        few = price(FEW_WORDS, switches=switches, **FOUR)
+        assert memory(few, "buffer.ep") == near({"buffer.ep.exchange": 2 * load * SENT})
 
 
 @pytest.mark.parametrize(("hidden", "least"), [(1.0, 0.25), (0.6, 1 - 0.75 * 0.6)])
@@ -246,20 +234,17 @@ def test_exchanges_of_a_pair_divide_its_compute_once(again):
     assert windows[f"{DISPATCH}forward"] / windows[f"{COMBINE}forward"] == near(1.03 / 2)
 
 
-@pytest.mark.parametrize(
-    ("recompute", "modules", "again"),
-    [
+def test_recomputed_experts_get_their_tokens_again():
+    for recompute, modules, again in [
         ("none", ["moe"], False),
         ("selective", ["moe"], True),
         ("selective", ["mlp"], False),
         ("full", ["mlp"], True),
-    ],
-)
-def test_recomputed_experts_get_their_tokens_again(recompute, modules, again):
-    est = price(MOE, recompute=recompute, switches={"selective_modules": modules}, **FOUR)
-    found = {name: us for name, us in each_us(est, "ep.").items() if name.endswith("recompute")}
-    once = exchange_us(SENT)
-    assert found == near({f"{DISPATCH}recompute": once, f"{COMBINE}recompute": once} if again else {})
+    ]:
+        est = price(MOE, recompute=recompute, switches={"selective_modules": modules}, **FOUR)
+        found = {name: us for name, us in each_us(est, "ep.").items() if name.endswith("recompute")}
+        once = exchange_us(SENT)
+        assert found == near({f"{DISPATCH}recompute": once, f"{COMBINE}recompute": once} if again else {})
 
 
 def test_gathered_tokens():

@@ -37,16 +37,6 @@ def test_a_rate_below_one_has_digits(capsys):
     assert 0.0 < float(title.split(": ")[1].removesuffix(" tokens/s/GPU")) < 0.1
 
 
-def test_sequences_beyond_the_positions_of_a_model_are_warned_of():
-    """Llama 3.1 has 131,072 positions, for prompt and answer together."""
-    for response_len, said in (
-        (1000, []),
-        (1001, ["sequences of 131,073 tokens are longer than the 131,072"]),
-    ):
-        found = cm.generate(**{**DENSE, "prompt_len": 130_072, "response_len": response_len}, layout="tp8")
-        assert [text.partition(" of llama")[0] for text in found.warnings] == said
-
-
 def test_rates_by_hand():
     """64 sequences on two replicas of four GPUs, 32 each: tokens a second are 64 over the time of a token."""
     found = cm.generate(**DENSE, layout="tp4", batch=64, price_usd_per_gpu_hour=3.6)
@@ -149,16 +139,13 @@ def test_the_command_answers_in_twenty_lines(capsys):
     assert out.rstrip().endswith("--batch 256 --format json")
 
 
-@pytest.mark.parametrize(
-    ("cluster", "gpus", "remedies"),
-    [
+def test_what_holds_no_weights_is_answered_with_what_would():
+    for cluster, gpus, remedies in [
         # 405 B parameters of 16 bits are 810 GB: 12 GPUs of 80 GB at 90 % at least; the A100 multiplies int8 alone.
         ("dgx-a100-hdr", 8, "16 GPUs would do"),
         # A byte a weight is 404 GB for 8 times 72 GB.
         ("dgx-h100-ndr", 8, "16 GPUs or --precision fp8 would do"),
         ("dgx-h100-ndr", 1, "16 GPUs would do"),
-    ],
-)
-def test_what_holds_no_weights_is_answered_with_what_would(cluster, gpus, remedies):
-    with pytest.raises(NothingFitsError, match=f"one sequence of 2,048 tokens: .*; {remedies}$"):
-        cm.generate(model="llama3-405b", cluster=cluster, gpus=gpus)
+    ]:
+        with pytest.raises(NothingFitsError, match=f"one sequence of 2,048 tokens: .*; {remedies}$"):
+            cm.generate(model="llama3-405b", cluster=cluster, gpus=gpus)

@@ -171,17 +171,14 @@ def test_the_backward_pass_multiplies_five_times():
     assert core_us(16000)[BACK] == near(attention(16000, 20.0, 20.0, products=5))
 
 
-@pytest.mark.parametrize(
-    ("constants", "changes"),
-    [
+def test_rate_of_attention():
+    for constants, changes in [
         ({"causal_fraction": 0.9}, {"peak": 45.0}),
         ({"ramp_seq": 1000}, {"ramp": 1 + 1000 / 8000}),
         # Head dimensions of 128 lie half way between 64 and 256.
         ({"peak_fractions": {64: 0.4, 256: 0.8}}, {"peak": 60.0}),
-    ],
-)
-def test_rate_of_attention(constants, changes):
-    assert core_us(16000, **constants)[CORE] == near(attention(16000, 20.0, 20.0, **changes))
+    ]:
+        assert core_us(16000, **constants)[CORE] == near(attention(16000, 20.0, 20.0, **changes))
 
 
 def test_kernels_beside_attention():
@@ -340,25 +337,22 @@ HALVES = 4 * 4096 * 4 * 2 * 2880
 """Elements of both halves of the activation's input."""
 
 
-@pytest.mark.parametrize(
-    ("name", "touched", "moved"),
-    [
+def test_clamps_and_biases_of_experts_go_element_by_element(bill):
+    """On 148 SMs at 2.61e9 elements a second each."""
+    for name, touched, moved in [
         ("compute.moe.moe.experts.clamp.forward", 1 * HALVES, 4 * HALVES),
         ("compute.moe.moe.experts.clamp.backward", 2.5 * HALVES, 9.5 * HALVES),
         ("compute.moe.moe.experts.bias.forward", 2 * HALVES / 2, 14 * HALVES / 2),
         ("compute.moe.moe.experts.bias.backward", 3 * HALVES / 2, 22 * HALVES / 2),
-    ],
-)
-def test_clamps_and_biases_of_experts_go_element_by_element(bill, name, touched, moved):
-    """On 148 SMs at 2.61e9 elements a second each."""
-    (found,) = (one for one in bill.time_lines if one.name == name)
-    assert found.terms["scalar_elements"] == pytest.approx(touched)
-    assert found.terms["scalar_bytes"] == pytest.approx(moved)
-    assert found.terms["scalar_elements_per_s"] == pytest.approx(148 * 2.61e9)
-    rest = found.terms["moved_bytes"] - moved
-    bandwidth = found.terms["memory_fraction"] * found.terms["hbm_bytes_per_s"]
-    fixed = found.terms["kernels"] * found.terms["fixed_s"]
-    assert found.each_s == pytest.approx(fixed + rest / bandwidth + touched / (148 * 2.61e9))
+    ]:
+        (found,) = (one for one in bill.time_lines if one.name == name)
+        assert found.terms["scalar_elements"] == pytest.approx(touched)
+        assert found.terms["scalar_bytes"] == pytest.approx(moved)
+        assert found.terms["scalar_elements_per_s"] == pytest.approx(148 * 2.61e9)
+        rest = found.terms["moved_bytes"] - moved
+        bandwidth = found.terms["memory_fraction"] * found.terms["hbm_bytes_per_s"]
+        fixed = found.terms["kernels"] * found.terms["fixed_s"]
+        assert found.each_s == pytest.approx(fixed + rest / bandwidth + touched / (148 * 2.61e9))
 
 
 def test_other_kernels_of_the_layer_go_by_their_bytes(bill):

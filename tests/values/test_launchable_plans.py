@@ -137,20 +137,18 @@ def test_what_somebody_ran_is_searched():
     assert 32 in set(beyond.candidates.top["ep"] * beyond.candidates.top["etp"])
 
 
-@pytest.mark.parametrize(
-    ("model", "cluster"), [("llama3-8b", "dgx-h100-ndr"), ("qwen3-30b-a3b", "gb200-nvl72-ndr")]
-)
-def test_a_layout_fits_with_nine_in_ten_unless_asked(model, cluster):
+def test_a_layout_fits_with_nine_in_ten_unless_asked():
     """By the odds of its recipe alone, whatever the machine or the kind of model."""
-    asked = {**SMALL, "model": model, "cluster": cluster}
-    question = make_question(**asked)
-    (job,) = question.jobs
-    found = odds().fits_with(job.recipe.name)
-    device = job.cluster.accelerator.memory_bytes
-    assert found.probability(question.limit_bytes(job), device) == pytest.approx(0.9)
-    assert make_question(**asked, headroom=0).headroom_share(job) == 0
-    risky = make_question(**asked, risk=0.3)
-    assert found.probability(risky.limit_bytes(job), device) == pytest.approx(0.7)
+    for model, cluster in [("llama3-8b", "dgx-h100-ndr"), ("qwen3-30b-a3b", "gb200-nvl72-ndr")]:
+        asked = {**SMALL, "model": model, "cluster": cluster}
+        question = make_question(**asked)
+        (job,) = question.jobs
+        found = odds().fits_with(job.recipe.name)
+        device = job.cluster.accelerator.memory_bytes
+        assert found.probability(question.limit_bytes(job), device) == pytest.approx(0.9)
+        assert make_question(**asked, headroom=0).headroom_share(job) == 0
+        risky = make_question(**asked, risk=0.3)
+        assert found.probability(risky.limit_bytes(job), device) == pytest.approx(0.7)
 
 
 def test_tight_is_said():
@@ -253,20 +251,17 @@ def by_chunk(layers, pp, vp, head, split):
     )
 
 
-@pytest.mark.parametrize(
-    ("vp", "chunks", "shares"),
-    [
+def test_shares_of_chunks():
+    for vp, chunks, shares in [
         (2, (), (0.6, 0.4)),
         (5, (), (0.2, 0.2)),
         (3, (), (0.4, 0.2)),
         (4, (), (0.4, 0.2)),
         (2, (Chunk(1, 4, 0, 0), Chunk(0, 3, 0, 0), Chunk(0, 1, 0, 0), Chunk(0, 1, 1, 1)), (0.8, 0.2)),
-    ],
-)
-def test_shares_of_chunks(vp, chunks, shares):
-    plan = plan_stages([0] * 9, 1, 2, every_stage=True)
-    assert plan.layers[0].tolist() == [5, 4]
-    assert [float(share) for share in chunk_shares(plan, vp, chunks)] == pytest.approx(list(shares))
+    ]:
+        plan = plan_stages([0] * 9, 1, 2, every_stage=True)
+        assert plan.layers[0].tolist() == [5, 4]
+        assert [float(share) for share in chunk_shares(plan, vp, chunks)] == pytest.approx(list(shares))
 
 
 def test_a_pipeline_of_unlike_chunks_waits_for_the_largest_and_holds_it_more_often():
@@ -375,29 +370,26 @@ def test_chunks_that_were_written_out_take_what_their_simulation_takes():
     assert near.priced.step.order_factor == pytest.approx(1.0, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("job", "late"),
-    [
+def test_messages_that_a_run_task_by_task_hides_are_not_billed():
+    """Without a bubble left, closed forms that are 12 and 5 % too slow: messages are hidden, then what comes too late."""
+    for job, late in [
         ({"model": "gpt-oss-120b", "layout": "pp16 vp2", "schedule": "zb-v", "global_batch": 128}, False),
         ({"model": "llama3-8b", "layout": "pp8 vp4", "schedule": "interleaved", "global_batch": 512}, True),
-    ],
-)
-def test_messages_that_a_run_task_by_task_hides_are_not_billed(job, late):
-    """Without a bubble left, closed forms that are 12 and 5 % too slow: messages are hidden, then what comes too late."""
-    switches = {"pp_overlap": True}
-    est = cm.estimate(cluster="cloud-h100-100gbe", gpus=64, seq_len=2048, switches=switches, **job)
-    form, took_s = price(est.job, every_stage=True), simulated_pipeline_s(est.priced)
-    assert billed_pipeline_s(form.bill) > 1.04 * took_s
-    assert billed_pipeline_s(est.bill) == pytest.approx(took_s * (1.0 + PIPELINE_TOLERANCE), rel=1e-9)
-    before, after = (
-        {line.name: float(line.exposed_seconds) for line in one.bill.time_lines if line.axis == "pp"}
-        for one in (form, est)
-    )
-    changed = {name for name in before if before[name] != pytest.approx(after[name], rel=1e-9)}
-    assert changed == {"pp.bubble", "pp.send_recv"} | ({"pp.send_recv.late"} if late else set())
-    assert after["pp.bubble"] == 0.0
-    assert (after["pp.send_recv"] == 0.0) == late
-    assert all(0.0 <= after[name] < before[name] for name in changed)
+    ]:
+        switches = {"pp_overlap": True}
+        est = cm.estimate(cluster="cloud-h100-100gbe", gpus=64, seq_len=2048, switches=switches, **job)
+        form, took_s = price(est.job, every_stage=True), simulated_pipeline_s(est.priced)
+        assert billed_pipeline_s(form.bill) > 1.04 * took_s
+        assert billed_pipeline_s(est.bill) == pytest.approx(took_s * (1.0 + PIPELINE_TOLERANCE), rel=1e-9)
+        before, after = (
+            {line.name: float(line.exposed_seconds) for line in one.bill.time_lines if line.axis == "pp"}
+            for one in (form, est)
+        )
+        changed = {name for name in before if before[name] != pytest.approx(after[name], rel=1e-9)}
+        assert changed == {"pp.bubble", "pp.send_recv"} | ({"pp.send_recv.late"} if late else set())
+        assert after["pp.bubble"] == 0.0
+        assert (after["pp.send_recv"] == 0.0) == late
+        assert all(0.0 <= after[name] < before[name] for name in changed)
 
 
 def test_an_optimizer_that_would_do_is_one_that_the_framework_has():

@@ -15,9 +15,8 @@ PIECE = 2**29
 MIB = 2**20
 
 
-@pytest.mark.parametrize(
-    ("ranks", "node", "network"),
-    [
+def test_buffers_of_a_dispatcher_of_own_kernels():
+    for ranks, node, network in [
         (1, 0, 0),
         (2, 10 * 2 * 256 * SLOT, 0),
         (8, 10 * 8 * 256 * SLOT, 0),
@@ -25,18 +24,16 @@ MIB = 2**20
         (32, 10 * 8 * 288 * SLOT, PIECE),
         # 10 channels, 16 nodes, 128 slots, to and fro: 169 MB.
         (160, 10 * 8 * 720 * SLOT, PIECE),
-    ],
-)
-def test_buffers_of_a_dispatcher_of_own_kernels(ranks, node, network):
-    est = price(MANY, switches=DEEP, gpus=ranks, layout=f"ep{ranks}", global_batch=ranks)
-    held = memory(est, "buffer.ep.dispatcher")
-    wanted = {"buffer.ep.dispatcher.node": node, "buffer.ep.dispatcher.network": network}
-    assert held == near({name: size for name, size in wanted.items() if size})
+    ]:
+        est = price(MANY, switches=DEEP, gpus=ranks, layout=f"ep{ranks}", global_batch=ranks)
+        held = memory(est, "buffer.ep.dispatcher")
+        wanted = {"buffer.ep.dispatcher.node": node, "buffer.ep.dispatcher.network": network}
+        assert held == near({name: size for name, size in wanted.items() if size})
 
 
-@pytest.mark.parametrize(
-    ("ranks", "machine", "peers"),
-    [
+def test_connections_that_an_all_to_all_opens():
+    """Of 32 channels to each peer, 14 MiB each: 3.288 GB for the seven others of a node."""
+    for ranks, machine, peers in [
         (1, {}, 0),
         (2, {}, 1),
         (4, {}, 3),
@@ -45,15 +42,12 @@ def test_buffers_of_a_dispatcher_of_own_kernels(ranks, node, network):
         (32, {"cluster": "dgx-h100-ndr"}, 7),
         (32, {"cluster": "gb200-nvl72-ndr"}, 7),  # no more than were measured
         (8, {"cluster": "mi300x-roce400"}, 0),  # a link to each and no switch
-    ],
-)
-def test_connections_that_an_all_to_all_opens(ranks, machine, peers):
-    """Of 32 channels to each peer, 14 MiB each: 3.288 GB for the seven others of a node."""
-    few = {**MOE, "num_experts": 32}
-    job = {"gpus": ranks, "layout": f"ep{ranks}", "global_batch": ranks, **machine}
-    est = price(few, switches={"communicator_bytes": 1.0}, **job)
-    name = "reserve.ep.connections"
-    assert memory(est, name) == near({name: peers * 469_762_048} if peers else {})
+    ]:
+        few = {**MOE, "num_experts": 32}
+        job = {"gpus": ranks, "layout": f"ep{ranks}", "global_batch": ranks, **machine}
+        est = price(few, switches={"communicator_bytes": 1.0}, **job)
+        name = "reserve.ep.connections"
+        assert memory(est, name) == near({name: peers * 469_762_048} if peers else {})
 
 
 def test_what_opens_no_connections_to_every_peer():
@@ -91,25 +85,23 @@ def test_only_own_kernels_have_buffers_and_sms(dispatcher):
 DEEPSEEK = {"model": "deepseek-v3", "cluster": "h800-cx7", "gpus": 512, "global_batch": 4096, "seq_len": 4096}
 
 
-@pytest.mark.parametrize(
-    "recipe", [name for name in list_recipes() if load_recipe(name).moe.moe_dispatcher == "deep-ep"]
-)
-def test_every_recipe_with_deep_ep_counts_its_buffers_and_sms(recipe):
+def test_every_recipe_with_deep_ep_counts_its_buffers_and_sms():
     """EP64 at hidden 7,168 with 20 SMs: 360 MiB for the node, one piece of 512 MiB for the network."""
-    est = cm.estimate(**DEEPSEEK, layout="tp1 ep64", recipe=recipe)
-    sms = load_recipe(recipe).moe.dispatch_sms or 20
-    held = memory(est, "buffer.ep.dispatcher")
-    assert held["buffer.ep.dispatcher.node"] == near(sms / 2 * 8 * 288 * (2 * 7168 + 8 + 2048))
-    assert held["buffer.ep.dispatcher.network"] == near(
-        np.ceil(sms / 2 * 8 * 128 * 2 * (2 * 7168 + 8 + 2048 + 16) / PIECE) * PIECE
-    )
-    set_aside = load_recipe(recipe).overlap.reserved_sm_share
-    beside = line(est, "ep.moe.moe.dispatch.forward").terms
-    if set_aside:
-        assert set_aside == pytest.approx(20 / 132, rel=0.02)
-        assert beside["contention"] == 0.0
-    else:
-        assert (beside["dispatch_sms"], beside["num_sms"]) == (sms, 132)
+    for recipe in [name for name in list_recipes() if load_recipe(name).moe.moe_dispatcher == "deep-ep"]:
+        est = cm.estimate(**DEEPSEEK, layout="tp1 ep64", recipe=recipe)
+        sms = load_recipe(recipe).moe.dispatch_sms or 20
+        held = memory(est, "buffer.ep.dispatcher")
+        assert held["buffer.ep.dispatcher.node"] == near(sms / 2 * 8 * 288 * (2 * 7168 + 8 + 2048))
+        assert held["buffer.ep.dispatcher.network"] == near(
+            np.ceil(sms / 2 * 8 * 128 * 2 * (2 * 7168 + 8 + 2048 + 16) / PIECE) * PIECE
+        )
+        set_aside = load_recipe(recipe).overlap.reserved_sm_share
+        beside = line(est, "ep.moe.moe.dispatch.forward").terms
+        if set_aside:
+            assert set_aside == pytest.approx(20 / 132, rel=0.02)
+            assert beside["contention"] == 0.0
+        else:
+            assert (beside["dispatch_sms"], beside["num_sms"]) == (sms, 132)
 
 
 @pytest.mark.parametrize("again", ["none", "selective"])
@@ -149,27 +141,24 @@ def test_a_device_with_fewer_sms_hides_nothing():
     assert float(one.exposed_each_s) == near(busy * (least + share * (1 - least)))
 
 
-@pytest.mark.parametrize(
-    ("cluster", "layout", "sp", "size"),
-    [
+def test_multicast_buffers():
+    for cluster, layout, sp, size in [
         ("h100-ndr", "tp8", False, 256 * MIB),  # 16 channels x 2 x 1 MiB for each of eight
         ("h100-ndr", "tp8", True, 0),  # gathers and scatters take rings
         ("h100-ndr", "tp4", False, 0),  # from five ranks on
         ("dgx-a100-hdr", "tp8", False, 0),  # its switch does not add
-    ],
-)
-def test_multicast_buffers(cluster, layout, sp, size):
-    est = cm.estimate(
-        model="llama3-8b",
-        cluster=cluster,
-        gpus=8,
-        layout=layout,
-        global_batch=8,
-        seq_len=8192,
-        sequence_parallel=sp,
-        zero_stage=1,
-    )
-    assert memory(est, "reserve.nvls.tp") == ({"reserve.nvls.tp": near(size)} if size else {})
+    ]:
+        est = cm.estimate(
+            model="llama3-8b",
+            cluster=cluster,
+            gpus=8,
+            layout=layout,
+            global_batch=8,
+            seq_len=8192,
+            sequence_parallel=sp,
+            zero_stage=1,
+        )
+        assert memory(est, "reserve.nvls.tp") == ({"reserve.nvls.tp": near(size)} if size else {})
 
 
 def test_multicast_buffers_of_a_rack_have_at_most_32_parts():

@@ -24,9 +24,8 @@ from round_jobs import (
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError, ModelConfigError
-from costmodel.describe.models.mixers import AnyMixer
 from costmodel.describe.models.model import make_model
-from costmodel.step.anatomy.mixers import MIXERS, mixer_flops, mixer_of, mixer_state
+from costmodel.step.anatomy.mixers import mixer_flops, mixer_state
 from costmodel.step.anatomy.params import layer_param_blocks, model_flops_per_token
 
 T = 1024
@@ -283,9 +282,8 @@ def test_a_selective_scan_sums_its_small_projection_over_tensor_ranks():
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "sent"),
-    [
+def test_what_context_parallelism_sends():
+    for kind, sent in [
         # bf16 of 512 tokens, half of which goes to the other rank: 2,048 channels + gates of 1,024 + 16; 1,024 back.
         ("gated-delta", {"heads": 512 * 3088, "sequence": 512 * 1024}),
         ("kimi-delta", {"heads": 512 * (5 * 1024 + 8), "sequence": 512 * 1024}),
@@ -293,19 +291,17 @@ def test_a_selective_scan_sums_its_small_projection_over_tensor_ranks():
         ("mamba", {"heads": 512 * 4096, "sequence": 512 * 2048}),
         # The states of all ranks in fp32: 8 heads of 128 x 128, of which one rank's is there already.
         ("lightning", {"states": 4 * 8 * KV}),
-    ],
-)
-def test_what_context_parallelism_sends(kind, sent):
-    est = priced(BY_KIND[kind], gpus=2, layout="cp2")
-    assert sent_bytes(est, "cp.") == near(
-        {
-            f"cp.mixer.scan.{label}.{way}": size
-            for label, size in sent.items()
-            for way in ("forward", "backward")
-        }
-    )
-    # There are no keys and values of other ranks to hold.
-    assert "buffer.cp.keys_values" not in memory(est, "buffer.cp")
+    ]:
+        est = priced(BY_KIND[kind], gpus=2, layout="cp2")
+        assert sent_bytes(est, "cp.") == near(
+            {
+                f"cp.mixer.scan.{label}.{way}": size
+                for label, size in sent.items()
+                for way in ("forward", "backward")
+            }
+        )
+        # There are no keys and values of other ranks to hold.
+        assert "buffer.cp.keys_values" not in memory(est, "buffer.cp")
 
 
 def test_a_stage_is_the_sum_of_its_kinds():
@@ -423,22 +419,8 @@ def test_cost_is_linear_in_the_sequence(sizes, data):
     assert kept[1] == near(2 * kept[0])
 
 
-def test_every_kind_has_a_record_and_a_case_here():
-    kinds = {one.model_fields["kind"].default for one in AnyMixer.__origin__.__args__}
-    choosing = {"indexed", "block-sparse", "native-sparse"}  # test_sparse_attention.py
-    # test_other_heads.py: a change of attention, no mixer of its own.
-    assert kinds - {"other-heads"} == set(MIXERS)
-    assert set(MIXERS) - choosing == set(BY_KIND) == set(PARAMS) == set(COUNTS)
-    assert all(one.source for one in MIXERS.values())
-    with pytest.raises(
-        ModelConfigError, match="mixer: 'gated-deltas' is unknown; did you mean 'gated-delta'"
-    ):
-        mixer_of("gated-deltas")
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_what_is_wrong_is_one_line():
+    for changes, said in [
         ({"attention_pattern": "xxyx"}, "attention_pattern: 'y' is no letter of mixers (x), f, w or n"),
         ({"attention_pattern": "ffff"}, "mixers: 'x' stands nowhere in attention_pattern"),
         ({"mixers": {"f": DELTA}, "attention_pattern": "ffff"}, "mixers: 'f' is no letter of its own"),
@@ -446,14 +428,12 @@ def test_every_kind_has_a_record_and_a_case_here():
         ({"mixers": {"x": {**DELTA, "kind": "gated"}}}, "gated"),
         ({"mixers": {"x": {**DELTA, "key_heads": 0}}}, "key_heads"),
         ({"mixers": {"x": {**DELTA, "heads": 1}}}, "heads"),
-    ],
-)
-def test_what_is_wrong_is_one_line(changes, said):
-    values = {"name": "small", **SMALL, "attention_pattern": "xxxx", "mixers": {"x": DELTA}, **changes}
-    with pytest.raises(ModelConfigError) as error:
-        make_model(values)
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
+    ]:
+        values = {"name": "small", **SMALL, "attention_pattern": "xxxx", "mixers": {"x": DELTA}, **changes}
+        with pytest.raises(ModelConfigError) as error:
+            make_model(values)
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
 
 
 def test_tensor_ranks_that_heads_do_not_divide_into():

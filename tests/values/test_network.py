@@ -298,22 +298,19 @@ def test_copies_of_a_token_by_the_nodes_that_it_may_use():
         assert float(alone.made.value) == near(together)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "sides", "whole"),
-    [
+def test_groups_that_cover_boxes_of_chips():
+    """Ranks are whole sides, and whole slices of their product."""
+    for ranks, sides, whole in [
         (16.0, (2.0, 2.0, 4.0), True),
         (32.0, (2.0, 2.0, 4.0), True),  # two slices
         (24.0, (2.0, 2.0, 4.0), False),  # one slice and a half
         (3.0, (1.5, 2.0, 1.0), False),  # half a chip
         (4.0, (8.0, 1.0, 1.0), False),  # half a box
-    ],
-)
-def test_groups_that_cover_boxes_of_chips(ranks, sides, whole):
-    """Ranks are whole sides, and whole slices of their product."""
-    box = Box(tuple(map(np.asarray, sides)), tuple(map(np.asarray, sides)))
-    group = Group(np.asarray(ranks), (np.asarray(ranks),), "tp", box)
-    assert bool(lies_in_boxes([group])) is whole
-    assert bool(lies_in_boxes([Group(np.asarray(7.0), (np.asarray(7.0),)), group])) is whole
+    ]:
+        box = Box(tuple(map(np.asarray, sides)), tuple(map(np.asarray, sides)))
+        group = Group(np.asarray(ranks), (np.asarray(ranks),), "tp", box)
+        assert bool(lies_in_boxes([group])) is whole
+        assert bool(lies_in_boxes([Group(np.asarray(7.0), (np.asarray(7.0),)), group])) is whole
 
 
 def test_shards_and_their_replicas():

@@ -88,22 +88,19 @@ def test_more_gpus_are_offered_where_much_else_would_do():
     assert "160 GPUs" in remedies(model="llama3-405b", gpus=80, global_batch=1024, seq_len=8192)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "batch", "lacking", "near_batch", "near_gpus"),
-    [
+def test_what_gpus_and_batch_do_not_share():
+    for gpus, batch, lacking, near_batch, near_gpus in [
         (72, 1024, 9, 1008, 64),
         (72, 1026, 1, 1008, None),  # 1,026 = 2 · 27 · 19
         (96, 1024, 3, 1056, None),
         (24, 1000, 3, 1008, None),
         (40, 1000, 1, 1000, None),
         (12, 16, 3, 12, None),
-    ],
-)
-def test_what_gpus_and_batch_do_not_share(gpus, batch, lacking, near_batch, near_gpus):
-    assert lacking_factor(gpus, batch) == lacking
-    assert dividing_batch(gpus, batch) == near_batch
-    if lacking > 1:
-        assert dividing_gpus(gpus, batch, 8) == near_gpus
+    ]:
+        assert lacking_factor(gpus, batch) == lacking
+        assert dividing_batch(gpus, batch) == near_batch
+        if lacking > 1:
+            assert dividing_gpus(gpus, batch, 8) == near_gpus
 
 
 def test_a_batch_that_the_gpus_divide_is_priced_beside_one_that_they_do_not():
@@ -155,33 +152,30 @@ def test_experts_of_two_dispatchers():
 TIGHT = {"model": "llama3-70b", "cluster": "dgx-h100-ndr", "gpus": 32, "global_batch": 64, "seq_len": 4096}
 
 
-@pytest.mark.parametrize(
-    ("limits", "bites"),
-    [
+def test_the_limit_that_bites_is_the_one_to_move():
+    """The leanest is of the device's size: it fits to the byte with what the message says."""
+    for limits, bites in [
         ({"max_memory": "20GB"}, "max_memory"),
         ({"headroom": 0.9}, "headroom"),
         ({"max_memory": "20GB", "headroom": 0.6}, "max_memory"),  # 0.4 · 79.2 GiB = 31.7 GiB are left
         ({"max_memory": "30GB", "headroom": 0.9}, "headroom"),  # 7.92 GiB are
-    ],
-)
-def test_the_limit_that_bites_is_the_one_to_move(limits, bites):
-    """The leanest is of the device's size: it fits to the byte with what the message says."""
-    with pytest.raises(cm.NoLayoutError) as caught:
-        cm.plan(**TIGHT, **limits)
-    said = re.search(
-        r"of ([\d.]+) GiB, which (\w+) allows; (\w+) = ([\d.]+)( GiB|%) would do$", str(caught.value)
-    )
-    device = cm.load_cluster("dgx-h100-ndr").accelerator.memory_bytes
-    limit = 20e9 if bites == "max_memory" else device * 0.1
-    assert float(said[1]) == pytest.approx(limit / 2**30, rel=3e-3)
-    assert said[2] == said[3] == bites
-    least = float(re.search(r"needs ([\d.]+) GiB of", str(caught.value))[1])
-    told = float(said[4]) if bites == "max_memory" else (1 - float(said[4]) / 100) * device / 2**30
-    assert told == pytest.approx(least, rel=3e-3)
-    limits[bites] = f"{least * 1.01:.4f} GiB" if bites == "max_memory" else float(said[4]) / 100 - 0.01
-    other = {"headroom": 0.0} if bites == "max_memory" else {"max_memory": None}
-    best = cm.plan(**TIGHT, **{**limits, **other}, choose=False).fastest
-    assert float(best.memory_bytes_per_gpu) <= least * 2**30 * 1.02
+    ]:
+        with pytest.raises(cm.NoLayoutError) as caught:
+            cm.plan(**TIGHT, **limits)
+        said = re.search(
+            r"of ([\d.]+) GiB, which (\w+) allows; (\w+) = ([\d.]+)( GiB|%) would do$", str(caught.value)
+        )
+        device = cm.load_cluster("dgx-h100-ndr").accelerator.memory_bytes
+        limit = 20e9 if bites == "max_memory" else device * 0.1
+        assert float(said[1]) == pytest.approx(limit / 2**30, rel=3e-3)
+        assert said[2] == said[3] == bites
+        least = float(re.search(r"needs ([\d.]+) GiB of", str(caught.value))[1])
+        told = float(said[4]) if bites == "max_memory" else (1 - float(said[4]) / 100) * device / 2**30
+        assert told == pytest.approx(least, rel=3e-3)
+        limits[bites] = f"{least * 1.01:.4f} GiB" if bites == "max_memory" else float(said[4]) / 100 - 0.01
+        other = {"headroom": 0.0} if bites == "max_memory" else {"max_memory": None}
+        best = cm.plan(**TIGHT, **{**limits, **other}, choose=False).fastest
+        assert float(best.memory_bytes_per_gpu) <= least * 2**30 * 1.02
 
 
 def test_that_nothing_fits_is_an_answer_but_none_that_a_program_can_go_on_with(capsys, tmp_path):

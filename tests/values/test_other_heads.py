@@ -41,19 +41,17 @@ def test_parameters_of_each_kind():
     assert attention_params(model, 1) == {"attention.qkv": 1024 * 2048, "attention.out": 1024 * 1024}
 
 
-@pytest.mark.parametrize(
-    ("projections", "columns", "norms"), [(2, 1024 + 1024, 512), (1, 1024 + 512, 512), (0, 1024, 256)]
-)
-def test_keys_and_values_of_one_projection_or_of_none(projections, columns, norms):
-    model = of({**WIDE, "kv_projections": projections}, qk_norm=True)
-    found = attention_params(model, 0)
-    assert found == {
-        "attention.qkv": 1024 * columns,
-        "attention.qk_norm": norms,
-        "attention.out": 1024 * 1024,
-    }
-    each = each_us(priced(model), "compute.dense-other-heads.attention.qkv")
-    assert each["compute.dense-other-heads.attention.qkv.forward"] == near(product_us(T, columns, 1024))
+def test_keys_and_values_of_one_projection_or_of_none():
+    for projections, columns, norms in [(2, 1024 + 1024, 512), (1, 1024 + 512, 512), (0, 1024, 256)]:
+        model = of({**WIDE, "kv_projections": projections}, qk_norm=True)
+        found = attention_params(model, 0)
+        assert found == {
+            "attention.qkv": 1024 * columns,
+            "attention.qk_norm": norms,
+            "attention.out": 1024 * 1024,
+        }
+        each = each_us(priced(model), "compute.dense-other-heads.attention.qkv")
+        assert each["compute.dense-other-heads.attention.qkv.forward"] == near(product_us(T, columns, 1024))
 
 
 def test_each_kind_has_its_own_core_and_products():
@@ -117,13 +115,10 @@ def test_adapters_beside_the_projections_that_there_are():
     assert two - one == near(12 * 2 * 16 * 1536)
 
 
-@pytest.mark.parametrize(
-    ("layout", "said"),
-    [("tp8", "tp = 8 does not divide the model's 4 attention heads of other layers")],
-)
-def test_what_tensor_ranks_must_divide(layout, said):
-    with pytest.raises(LayoutError, match=said):
-        priced(of(), gpus=8, layout=layout)
+def test_what_tensor_ranks_must_divide():
+    for layout, said in [("tp8", "tp = 8 does not divide the model's 4 attention heads of other layers")]:
+        with pytest.raises(LayoutError, match=said):
+            priced(of(), gpus=8, layout=layout)
 
 
 def test_swapping_heads_divides_those_of_all_layers():
@@ -131,17 +126,14 @@ def test_swapping_heads_divides_those_of_all_layers():
         priced(of(), gpus=8, layout="cp8", recipe="deepspeed")
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_wrong_sizes_are_refused():
+    for changes, said in [
         ({"mixers": {"x": {**WIDE, "num_kv_heads": 3}}}, "num_heads 4 does not divide by num_kv_heads 3"),
         ({"layer_embedding_size": 8}, "layer_embedding_size and layer_embedding_rows need each other"),
         ({"mixers": {"x": {**WIDE, "kv_projections": 3}}}, "kv_projections"),
-    ],
-)
-def test_wrong_sizes_are_refused(changes, said):
-    with pytest.raises(ModelConfigError, match=said):
-        of(**changes)
+    ]:
+        with pytest.raises(ModelConfigError, match=said):
+            of(**changes)
 
 
 def test_embeddings_of_each_layer():

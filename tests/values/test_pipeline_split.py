@@ -24,16 +24,13 @@ def test_deepseek_string():
     require_chunks(chunks, layers=61, mtp=1, pp=4, vp=4)
 
 
-@pytest.mark.parametrize(
-    ("text", "same"),
-    [
+def test_ways_to_write_the_same():
+    for text, same in [
         ("Ett|ttL", "Et*2|t*2L"),
         ("E,t*2 | (tt|)*2 L", "Et*2|(t*2|)*2L"),
         ("Et|((t|)*2tt|)*2L", "Et|t|t|tt|t|t|tt|L"),
-    ],
-)
-def test_ways_to_write_the_same(text, same):
-    assert parse_chunks(text) == parse_chunks(same)
+    ]:
+        assert parse_chunks(text) == parse_chunks(same)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
@@ -42,9 +39,8 @@ def test_text_and_back(layers):
     assert parse_chunks(chunks_text(chunks)) == tuple(chunks)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_what_is_no_layout():
+    for text, says in [
         ("", "nothing"),
         ("Etx|L", "'x'"),
         ("E(t|L", "not closed"),
@@ -53,27 +49,22 @@ def test_text_and_back(layers):
         ("Et*0|L", "repeats 0 times"),
         ("Et*99999999|L", "repeats 99999999 times"),
         ("E((((t*9)*9)*9)*999)*999|L", "repeats"),
-    ],
-)
-def test_what_is_no_layout(text, says):
-    with pytest.raises(LayoutError, match="pipeline_layout") as caught:
-        parse_chunks(text)
-    assert says in str(caught.value)
+    ]:
+        with pytest.raises(LayoutError, match="pipeline_layout") as caught:
+            parse_chunks(text)
+        assert says in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_what_does_not_hold_the_model():
+    for text, says in [
         ("Et*4|t*4L", "2 chunks, pp·vp = 2·2 needs 4"),
         ("Et*4|t|t|t*3L", r"9 layers \(t\), the model needs 8"),
         ("Et*4|t|t|t*2mL", r"1 multi-token-prediction layers \(m\), the model needs 0"),
         ("t*4|Et|t|t*2L", "must begin with the embedding"),
         ("Et*4|t|tL|t*2L", r"2 losses \(L\), the model needs 1"),
-    ],
-)
-def test_what_does_not_hold_the_model(text, says):
-    with pytest.raises(LayoutError, match=says):
-        require_chunks(parse_chunks(text), layers=8, mtp=0, pp=2, vp=2)
+    ]:
+        with pytest.raises(LayoutError, match=says):
+            require_chunks(parse_chunks(text), layers=8, mtp=0, pp=2, vp=2)
 
 
 def test_chunks_go_round_the_ranks():

@@ -52,9 +52,8 @@ def tried(found, knob):
     return sorted(set(found.to_frame()[knob].tolist()))
 
 
-@pytest.mark.parametrize(
-    ("knob", "model", "asked", "values"),
-    [
+def test_values_tried_unasked():
+    for knob, model, asked, values in [
         ("micro_batch", SMALL, {"gpus": 1, "global_batch": 128}, [1, 2, 4, 8, 16, 32, 64]),
         ("tp", SMALL, {"gpus": 16}, [1, 2, 4]),  # up to the node, where nobody asks for more
         ("cp", SMALL, {"gpus": 8, "global_batch": 8, "seq_len": 8192}, [1, 2, 4, 8]),
@@ -72,10 +71,8 @@ def tried(found, knob):
         ("shard_group", SMALL, {"gpus": 32}, [0, 2, 4, 8, 16]),
         ("shard_group", MOE, {"gpus": 32}, [0, 4]),  # experts have a group of their own
         ("recompute", SMALL, {}, ["full", "none", "selective"]),
-    ],
-)
-def test_values_tried_unasked(knob, model, asked, values):
-    assert tried(plan(model, free=(knob,), **asked), knob) == values
+    ]:
+        assert tried(plan(model, free=(knob,), **asked), knob) == values
 
 
 def test_virtual_stages_tried_unasked():
@@ -99,9 +96,8 @@ def test_shardings_are_counted():
     assert found.rejected["sharding_not_divisible"] == 6
 
 
-@pytest.mark.parametrize(
-    ("layers", "fixed", "asked", "count"),
-    [
+def test_schedules_are_counted():
+    for layers, fixed, asked, count in [
         # Eight micro-batches on two stages: five schedules of one chunk, DualPipe, interleaved and two in a V.
         (4, {"pp": 2}, {"gpus": 4, "global_batch": 16}, 5 + 1 + 1 + 2),
         # Three layers a stage are one chunk or three.
@@ -114,11 +110,9 @@ def test_shardings_are_counted():
         (4, {"pp": 2}, {"gpus": 2, "global_batch": 3}, 5 + 0 + 1),
         # One stage runs none.
         (4, {"pp": 1}, {"gpus": 4, "global_batch": 16}, 1),
-    ],
-)
-def test_schedules_are_counted(layers, fixed, asked, count):
-    found = plan({**SMALL, "num_layers": layers}, free=("vp", "schedule"), fixed=fixed, **asked)
-    assert found.num_priced == count
+    ]:
+        found = plan({**SMALL, "num_layers": layers}, free=("vp", "schedule"), fixed=fixed, **asked)
+        assert found.num_priced == count
 
 
 def test_what_is_out_and_what_does_not_fit():
@@ -202,26 +196,24 @@ def test_the_best_of_each_value():
     assert found.num_fit == len(frame)
 
 
-@pytest.mark.parametrize(
-    ("framework", "stages"), [("megatron", [0, 1]), ("torchtitan", [3]), ("deepspeed", [0, 1, 2, 3])]
-)
-def test_frameworks_launch_what_they_can(framework, stages):
-    fix = {
-        knob: value
-        for knob, value in ONE.items()
-        if knob not in ("zero_stage", "sequence_parallel", "schedule")
-    }
-    found = cm.plan(
-        model=model_file(SMALL),
-        cluster=str(CLUSTER),
-        gpus=4,
-        global_batch=4,
-        seq_len=1024,
-        switches=QUIET,
-        fix=fix,
-        framework=framework,
-    )
-    assert tried(found, "zero_stage") == stages
+def test_frameworks_launch_what_they_can():
+    for framework, stages in [("megatron", [0, 1]), ("torchtitan", [3]), ("deepspeed", [0, 1, 2, 3])]:
+        fix = {
+            knob: value
+            for knob, value in ONE.items()
+            if knob not in ("zero_stage", "sequence_parallel", "schedule")
+        }
+        found = cm.plan(
+            model=model_file(SMALL),
+            cluster=str(CLUSTER),
+            gpus=4,
+            global_batch=4,
+            seq_len=1024,
+            switches=QUIET,
+            fix=fix,
+            framework=framework,
+        )
+        assert tried(found, "zero_stage") == stages
 
 
 def test_unasked_a_plan_keeps_to_what_the_recipe_launches():

@@ -29,9 +29,8 @@ def operator(kind="matmul", modules=("mlp",), part="mlp", role="column"):
     )
 
 
-@pytest.mark.parametrize(
-    ("modules", "what", "again", "kept"),
-    [
+def test_share_of_an_operator_run_again_and_bytes_kept():
+    for modules, what, again, kept in [
         (["core_attn"], operator(), [0, 0, 1], [100, 100, 0]),
         (["mlp"], operator(), [0, 1, 1], [100, 0, 0]),
         # half of the products keep their output of 8 x 8 in 16 bits
@@ -53,12 +52,10 @@ def operator(kind="matmul", modules=("mlp",), part="mlp", role="column"):
         ),
         (["attention_output"], operator(role="row"), [0, 0, 1], [100, 100, 0]),
         (["attention_output"], operator(part="attention", role="core"), [0, 0, 1], [100, 100, 0]),
-    ],
-)
-def test_share_of_an_operator_run_again_and_bytes_kept(modules, what, again, kept):
-    share, held = of(*modules).of_operator(what)
-    assert share.tolist() == again
-    assert held.tolist() == kept
+    ]:
+        share, held = of(*modules).of_operator(what)
+        assert share.tolist() == again
+        assert held.tolist() == kept
 
 
 @pytest.mark.parametrize(

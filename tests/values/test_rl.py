@@ -79,6 +79,11 @@ def test_measured_lengths_and_quantiles_keep_what_they_were_given():
     assert measured_lengths([100.0, 100.0]).mean_age == pytest.approx(50.0)
     known = quantile_lengths({0.5: 800.0, 0.9: 3000.0}, 8000.0)
     assert [float(known.quantile(level)) for level in (0.5, 0.9, 1.0)] == [800.0, 3000.0, 8000.0]
+    # From the shortest on a straight line through the origin: 800 x 0.5 / 0.9; the mean is that of three trapezes.
+    shortest = 800 * 0.5 / 0.9
+    assert float(known.quantile(0.0)) == pytest.approx(shortest)
+    by_hand = 0.5 * (shortest + 800) / 2 + 0.4 * (800 + 3000) / 2 + 0.1 * (3000 + 8000) / 2
+    assert known.mean == pytest.approx(by_hand, rel=1e-3)
 
 
 # --- rollout ---------------------------------------------------------------------------------
@@ -161,6 +166,18 @@ def test_a_rollout_decodes_every_token_and_never_more_answers_than_fit(samples, 
     assert np.all(spans.steps > 0)
     assert spans.batch.max() <= min(samples, places) * (1 + 1e-9)
     assert spans.steps.sum() >= lengths.mean * 0.99 * samples / min(samples, places) * 0.5
+
+
+def test_tokens_are_decoded_where_they_stand_in_their_answers():
+    """All together or in turns, a token meets its prompt and what came before it: E[l^2] / 2 E[l] on average."""
+    for lengths in (exponential_lengths(1000.0, 8000.0), measured_lengths(np.arange(100.0, 1100.0))):
+        levels = (np.arange(100_000) + 0.5) / 100_000
+        drawn = lengths.quantile(levels)
+        before = float((drawn**2).mean() / (2 * drawn.mean()))
+        for samples, places in ((2000, 2000), (2000, 500)):
+            spans = rollout_spans(lengths, samples, places, 130.0)
+            context = np.average(spans.context, weights=spans.steps * spans.batch)
+            assert context == pytest.approx(130 + before, rel=0.02), (samples, places)
 
 
 # --- refit, packing --------------------------------------------------------------------------
@@ -455,6 +472,40 @@ def test_what_is_sick_is_said():
     assert any("wait" in warning for warning in slow.warnings)
 
 
+def test_warnings_are_of_what_costs_much_and_say_how_much():
+    """From padding to half as long again on, refits of a fifth of the step, and trainers that wait for a quarter of it."""
+    large = {"model": "qwen3-30b-a3b", "layout": "ep8", "generation_layout": "tp2"}
+    seen = set()
+    for more in (
+        {},
+        {"batching": "padding"},
+        {"batching": "padding", "response_len": 2700},
+        {"batching": "padding", "response_len": 2500},
+        {"refit": "naive"},
+        {"refit": "broadcast", **large},
+        {"generation_gpus": 4, "lag": 1},
+        {"generation_gpus": 8, "lag": 0},
+    ):
+        found = cm.estimate_rl(**{**SMALL, **more})
+        lengths = found.job.lengths.after(130)
+        refit = sum(phase.seconds for phase in found.phases if phase.name == "refit") / found.step_time_s
+        waits, padding = found.waiting_s / found.step_time_s, lengths.longest / lengths.mean
+        for text, is_much, shown in (
+            (
+                "Answers are padded",
+                more.get("batching") == "padding" and padding > 1.5,
+                f" {padding:.1f} times",
+            ),
+            ("Refit by", refit > 0.2, f", {refit:.0%} of the step"),
+            ("GPUs that train wait", waits > 0.25, f" ({waits:.0%})"),
+        ):
+            said = [warning for warning in found.warnings if text in warning]
+            assert bool(said) == is_much, (text, more)
+            assert all(shown in warning for warning in said), said
+            seen.add((text, is_much))
+    assert len(seen) == 6
+
+
 def test_wrong_input_is_one_line_that_names_the_field():
     for changed, said in (
         ({"global_batch": 8}, "global_batch: follows from prompts"),
@@ -552,6 +603,8 @@ def test_a_campaign_is_steps_times_the_step():
     step, run = cm.estimate_rl(**SMALL), cm.run_rl(8640, **SMALL)
     assert run.days == pytest.approx(step.step_time_s / 10)
     assert run.gpu_hours == pytest.approx(run.days * 24 * 16)
+    hourly = step.job.cluster.price_usd_per_gpu_hour
+    assert step.usd_per_step == pytest.approx(16 * step.step_time_s / 3600 * hourly)
     assert run.dollars == pytest.approx(8640 * step.usd_per_step)
     assert run.days_range == pytest.approx([seconds / 10 for seconds in step.range_s])
     assert run.dollars_range == pytest.approx([run.dollars / 1.19, run.dollars * 1.19])

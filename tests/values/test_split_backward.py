@@ -37,9 +37,8 @@ def simulated(name, p, m, f, b, w, *, synchronized=False):
     return (run.makespan_s() if synchronized else run.step_s()) - m * (f + b + w)
 
 
-@pytest.mark.parametrize(
-    ("name", "times", "expected"),
-    [
+def test_bubbles_of_four_stages_and_sixteen_micro_batches():
+    for name, passes, expected in [
         # Three hops of F + B, less a W, or at most an F, for each.
         ("zb-h1", (1.0, 1.1, 0.8), 3 * (1 + 1.1 - 0.8)),
         ("zb-h1", (1.0, 1.1, 1.3), 3 * 1.1),
@@ -53,11 +52,9 @@ def simulated(name, p, m, f, b, w, *, synchronized=False):
         # Of V-Min: F, I and W; three I.
         ("v-min", (1.0, 1.0, 1.0), 5.5),
         ("v-min", (1.0, 2.6, 0.4), 16 * (2 * 2.6 - 1) + 4 * 1 + 1 * 2.6 - 15.5 * 0.4),
-    ],
-)
-def test_bubbles_of_four_stages_and_sixteen_micro_batches(name, times, expected):
-    assert bubble(name, 4, 16, *times) == pytest.approx(expected, rel=1e-12)
-    assert simulated(name, 4, 16, *times) == pytest.approx(expected, rel=1e-9)
+    ]:
+        assert bubble(name, 4, 16, *passes) == pytest.approx(expected, rel=1e-12)
+        assert simulated(name, 4, 16, *passes) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["zb-h1", "zb-2p"])

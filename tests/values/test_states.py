@@ -106,13 +106,6 @@ def test_groups_that_shard():
     assert states(with_context)["optimizer.moments"] == near(N)
 
 
-def test_tensor_ranks_and_stages():
-    """A stage has two layers and a table; norms are whole on both tensor ranks, matrices halved."""
-    est = price(gpus=4, layout="tp2 pp2", global_batch=2)
-    first = 2 * (15 * 2**19 + 2048) + TABLE_PARAMS / 2
-    assert states(est)["parameters"] == near([2 * first, 2 * (first + 1024)])
-
-
 def test_a_tied_table_on_both_ends():
     tied = {**SMALL, "tied_embeddings": True}
     layers = 2 * LAYER_PARAMS + TABLE_PARAMS

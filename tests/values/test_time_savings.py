@@ -97,17 +97,14 @@ def test_what_does_not_fit_is_said():
     assert said.endswith("does not fit)")
 
 
-@pytest.mark.parametrize(
-    ("changed", "without"),
-    [
+def test_what_the_framework_does_not_start_is_left_out():
+    for changed, without in [
         ({"pp": 1}, ("--vp", "--pipeline-layout", "--axis-order")),
         ({"pp": 8, "recipe": "aleph-scaling"}, ("--vp", "--axis-order")),  # no virtual stages there
         ({"pp": 8, "recipe": "torchtitan", "zero_stage": 3}, ("--pipeline-layout", "--axis-order")),
         ({"pp": 8, "pipeline_layout": "Et*4|(t*4|)*6t*4L"}, ("--vp", "--pipeline-layout")),
         ({"pp": 8, "schedule": "zb-h1", "recipe": "zero-bubble"}, ("--vp",)),
         ({"pp": 2, "ep": 8, "model": "qwen3-30b-a3b"}, ("--axis-order",)),  # experts divide otherwise
-    ],
-)
-def test_what_the_framework_does_not_start_is_left_out(changed, without):
-    flags = " ".join(str(one.change) for one in time_savings(cm.estimate(**{**SMALL, **changed}).job))
-    assert not [flag for flag in without if flag in flags]
+    ]:
+        flags = " ".join(str(one.change) for one in time_savings(cm.estimate(**{**SMALL, **changed}).job))
+        assert not [flag for flag in without if flag in flags]

@@ -159,3 +159,17 @@ def test_a_record_of_a_validation():
     assert list(found.to_frame().columns) == list(columns)
     # What nobody measured is none in a record, not a number that is none.
     assert checked(*times((11, 10))).to_dict()["memory"]["all"][0]["median_%"] is None
+
+
+def test_the_chart_of_a_validation_has_lines_of_ten_and_twenty_five_percent():
+    """11 for 10 and 15 for 20: 10 % too long and 25 % too short, between lines from 0.7 of the least to 1.4 of the most."""
+    chart = checked(*times((11, 10), (15, 20), accelerator="x")).plot.chart("predicted")
+    *lines, dots = chart.panels[0].marks
+    slopes = [float(y / x) for line in lines for x, y in zip(line.x, line.y, strict=True)]
+    assert slopes[::2] == slopes[1::2] == pytest.approx([1, 1.1, 0.9, 1.25, 0.75])
+    assert all(list(line.x) == pytest.approx([0.7 * 10, 1.4 * 20]) for line in lines)
+    assert (list(dots.x), list(dots.y), dots.label) == ([10, 20], [11, 15], "x (2)")
+    assert "of 2 published runs: median error 17.5%, 90 % within 23.5%, bias -7.5%" in chart.title
+    # One run out of memory, seen: nothing is left of it that could be right by halves.
+    seen = checked({"oom": True, "predicted_fits": False, "use": "memory"}).out_of_memory()
+    assert (seen["precision"], seen["recall"], seen["right"]) == (1, 1, 1)

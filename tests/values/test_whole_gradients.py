@@ -21,28 +21,25 @@ def _reductions(est):
     )
 
 
-@pytest.mark.parametrize(
-    ("zero", "batch", "each", "shards", "reductions"),
-    [
+def test_memory_or_messages():
+    """8,030,261,248 parameters at 4 B of fp32 gradients on 8 data-parallel ranks, 1 or 8 micro-batches."""
+    for zero, batch, each, shards, reductions in [
         (1, 64, False, 1, 1),
         (2, 64, False, 1, 1),
         (2, 64, True, 8, 8),
         (2, 8, False, 8, 1),
         (2, 8, True, 8, 1),
-    ],
-)
-def test_memory_or_messages(zero, batch, each, shards, reductions):
-    """8,030,261,248 parameters at 4 B of fp32 gradients on 8 data-parallel ranks, 1 or 8 micro-batches."""
-    job = {
-        **JOB,
-        "tp": 1,
-        "zero_stage": zero,
-        "global_batch": batch,
-        "switches": {"reduce_each_micro_batch": each},
-    }
-    est = cm.estimate(**job)
-    assert _gradients(est) == pytest.approx(4 * 8_030_261_248 / shards)
-    assert _reductions(est) == reductions
+    ]:
+        job = {
+            **JOB,
+            "tp": 1,
+            "zero_stage": zero,
+            "global_batch": batch,
+            "switches": {"reduce_each_micro_batch": each},
+        }
+        est = cm.estimate(**job)
+        assert _gradients(est) == pytest.approx(4 * 8_030_261_248 / shards)
+        assert _reductions(est) == reductions
 
 
 def test_zero_2_with_several_micro_batches_holds_what_zero_1_holds():

@@ -7,11 +7,12 @@ one degree. Inside one place the text and a degree must agree.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import lcm
 from pathlib import Path
 from typing import Any
 
-from costmodel.base.errors import CostModelError, DataError, LayoutError, near_hint, shown
+from costmodel.base.errors import CostModelError, DataError, LayoutError, ProfileError, near_hint, shown
 from costmodel.base.units import read_quantity
 from costmodel.base.yaml_files import parse_mapping, read_mapping
 from costmodel.describe.hardware.cluster import Cluster
@@ -104,11 +105,16 @@ def merge_jobs(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
 def with_own_prices(jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return jobs without the prices of clusters that others of them are on, where prices of several are given."""
     found = [dict(job) for job in jobs]
-    several = [job for job in found if isinstance(read_given(job, _PRICE), Mapping)]
-    clusters = [cluster_of(job).name for job in several]
-    for job, own in zip(several, clusters, strict=True):
-        others = {*clusters} - {own}
+    several = []
+    for job in found:
+        # A job on a cluster that nobody knows is refused where it is priced.
+        with suppress(ProfileError):
+            if isinstance(read_given(job, _PRICE), Mapping):
+                several.append((job, cluster_of(job).name))
+    clusters = {own for _, own in several}
+    for job, own in several:
         prices = read_given(job, _PRICE).items()
+        others = clusters - {own}
         job[_PRICE] = {name: usd for name, usd in prices if name == own or priced_name(name) not in others}
     return found
 
