@@ -30,19 +30,17 @@ def test_a_pattern_of_blocks():
     assert model_of("--hybrid-override-pattern MM --num-layers 2").mixers["m"].heads == 2 * 256 // 64
 
 
-@pytest.mark.parametrize(
-    ("freq", "pattern"), [("4", "dddfdd"), ("[1,0]*3", "dfdfdf"), ("([0]*2+[1]*4)", "ffdddd")]
-)
-def test_gated_delta_nets(freq, pattern):
-    model = model_of(
-        f"--num-layers 6 --experimental-attention-variant gated_delta_net --linear-attention-freq {freq} "
-        "--linear-num-key-heads 2 --linear-num-value-heads 4 --linear-key-head-dim 32 --linear-value-head-dim 48 "
-        "--linear-conv-kernel-dim 3 --attention-output-gate"
-    )
-    assert model.attention_pattern == pattern
-    assert model.attention_gate
-    sizes = GatedDelta(key_heads=2, value_heads=4, key_head_dim=32, value_head_dim=48, conv_kernel=3)
-    assert model.mixers == {"d": sizes}
+def test_gated_delta_nets():
+    for freq, pattern in [("4", "dddfdd"), ("[1,0]*3", "dfdfdf"), ("([0]*2+[1]*4)", "ffdddd")]:
+        model = model_of(
+            f"--num-layers 6 --experimental-attention-variant gated_delta_net --linear-attention-freq {freq} "
+            "--linear-num-key-heads 2 --linear-num-value-heads 4 --linear-key-head-dim 32 --linear-value-head-dim 48 "
+            "--linear-conv-kernel-dim 3 --attention-output-gate"
+        )
+        assert model.attention_pattern == pattern
+        assert model.attention_gate
+        sizes = GatedDelta(key_heads=2, value_heads=4, key_head_dim=32, value_head_dim=48, conv_kernel=3)
+        assert model.mixers == {"d": sizes}
 
 
 def test_sparse_attention():
@@ -53,23 +51,20 @@ def test_sparse_attention():
     assert (model.attention_pattern, model.mixers["i"]) == ("iii", Indexed(heads=2, head_dim=16, top_k=64))
 
 
-@pytest.mark.parametrize(
-    ("model", "layout"),
-    [
+def test_written_and_read_back_to_the_same_bill():
+    for model, layout in [
         ("nemotron-h-56b", "tp8"),
         ("nemotron-3-nano-30b-a3b", "ep8"),
         ("qwen3-next-80b-a3b", "ep8"),
         ("deepseek-v3.2", "ep8"),
-    ],
-)
-def test_written_and_read_back_to_the_same_bill(model, layout):
-    job = {"cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 128, "seq_len": 4096, "zero_stage": 1}
-    est = cm.estimate(model=model, layout=layout, **job)
-    text = emit(est, "megatron")
-    assert ("pretrain_mamba.py" in text) == ("--hybrid-layer-pattern" in text) == ("nemotron" in model)
-    back = cm.estimate(**read_flags(text).estimate_keywords(cluster="dgx-h100-ndr"))
-    assert float(back.step_time_s) == pytest.approx(float(est.step_time_s), rel=1e-12)
-    assert float(back.memory_bytes_per_gpu) == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
+    ]:
+        job = {"cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 128, "seq_len": 4096, "zero_stage": 1}
+        est = cm.estimate(model=model, layout=layout, **job)
+        text = emit(est, "megatron")
+        assert ("pretrain_mamba.py" in text) == ("--hybrid-layer-pattern" in text) == ("nemotron" in model)
+        back = cm.estimate(**read_flags(text).estimate_keywords(cluster="dgx-h100-ndr"))
+        assert float(back.step_time_s) == pytest.approx(float(est.step_time_s), rel=1e-12)
+        assert float(back.memory_bytes_per_gpu) == pytest.approx(float(est.memory_bytes_per_gpu), rel=1e-12)
 
 
 def hybrid(mlp_pattern="ndnd", **more):
@@ -81,20 +76,17 @@ def hybrid(mlp_pattern="ndnd", **more):
     return make_model({**fields, "attention_pattern": pattern, "mixers": mixers})
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
+def test_what_megatron_does_not_have_is_one_line():
+    for model, said in [
         (hybrid(chunk=256), "Megatron-LM's state-space layers have chunk = 128, h has 256"),
         (hybrid(conv_kernel=3), "state-space layers have conv_kernel = 4, h has 3"),
         ("kimi-linear-48b-a3b", "Megatron-LM has no layers of kimi-delta"),
         (hybrid(mlp_pattern="dddd"), "one block a layer, a mixer or an MLP; those of h have both"),
-    ],
-)
-def test_what_megatron_does_not_have_is_one_line(model, said):
-    est = cm.estimate(model=model, gpus=8, global_batch=8, seq_len=512, zero_stage=1)
-    with pytest.raises(CostModelError) as caught:
-        emit(est, "megatron")
-    assert said in str(caught.value)
+    ]:
+        est = cm.estimate(model=model, gpus=8, global_batch=8, seq_len=512, zero_stage=1)
+        with pytest.raises(CostModelError) as caught:
+            emit(est, "megatron")
+        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("model", ["qwen3-next-80b-a3b", "deepseek-v3.2"])

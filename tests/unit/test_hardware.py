@@ -287,20 +287,17 @@ def test_a_broken_file_gets_file_key_value_and_what_is_expected(home, text, old,
     assert any(all(part in line for part in parts) for line in found), found
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_wrong_names_get_the_nearest_right_ones():
+    for call, message in [
         (lambda: load_cluster("h100-nrd"), "did you mean 'h100-ndr'"),
         (lambda: load_accelerator("h10"), "did you mean 'h100'"),
         (lambda: load_cluster("nowhere.yaml"), r"no file 'nowhere.yaml'"),
         (lambda: list_profiles("gpu"), "known: accelerator"),
         (lambda: load_cluster("home", profile_path="nowhere"), "'nowhere' is not a folder"),
-    ],
-)
-def test_wrong_names_get_the_nearest_right_ones(call, message):
-    with pytest.raises(ProfileError, match=message) as error:
-        call()
-    assert "\n" not in str(error.value)
+    ]:
+        with pytest.raises(ProfileError, match=message) as error:
+            call()
+        assert "\n" not in str(error.value)
 
 
 def test_a_missing_file_is_a_problem_not_a_crash(tmp_path):
@@ -343,9 +340,8 @@ def test_pages_of_profiles():
         hardware_profile("ib-ndx")
 
 
-@pytest.mark.parametrize(
-    ("typed", "cluster"),
-    [
+def test_names_as_typed_find_their_cluster():
+    for typed, cluster in [
         ("trillium", "tpu-v6e"),
         ("Google TPU v5p", "tpu-v5p"),
         ("gaudi 3", "gaudi3-roce"),
@@ -363,10 +359,8 @@ def test_pages_of_profiles():
         # Several machines hold these; the vendor's own is the one that a bare name means.
         ("h100 sxm", "dgx-h100-ndr"),
         ("v100", "dgx-v100-edr"),
-    ],
-)
-def test_names_as_typed_find_their_cluster(typed, cluster):
-    assert load_cluster(typed).name == cluster
+    ]:
+        assert load_cluster(typed).name == cluster
 
 
 @pytest.mark.parametrize(
@@ -488,11 +482,13 @@ def test_prices_are_read_as_a_number_or_by_cluster():
 
 def test_a_price_goes_to_the_cluster_that_it_names_by_name_alias_or_accelerator():
     h200, tpu = load_cluster("dgx-h200-ndr"), load_cluster("tpu-v6e")
-    given = {"h200-ndr": 2.5, "tpu-v6e": 1.8}
-    assert with_price(h200, given).price_usd_per_gpu_hour == 2.5
-    assert price_text(with_price(tpu, given)) == "$1.80 (given)"
+    given, among = {"h200-ndr": 2.5, "tpu-v6e": 1.8}, ("dgx-h200-ndr", "tpu-v6e")
+    assert with_price(h200, given, among=among).price_usd_per_gpu_hour == 2.5
+    assert price_text(with_price(tpu, given, among=among)) == "$1.80 (given)"
     other = load_cluster("dgx-h100-ndr")
-    assert with_price(other, given) is other
+    assert with_price(other, given, among=among) is other
+    with pytest.raises(cm.CostModelError, match="dgx-h200-ndr is not used here; expected dgx-h100-ndr"):
+        with_price(other, given)
     assert with_price(other, None) is other
     assert with_price(replace(other, name="mine"), {"mine": 1.0}).price_usd_per_gpu_hour == 1.0
     with pytest.raises(cm.CostModelError, match="price_usd_per_gpu_hour: unknown cluster 'h300'"):
