@@ -7,7 +7,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
-from costmodel.interop.nccl_rows import bus_factor, default_columns, read_row
+from costmodel.interop.nccl_tests import bus_factor, default_columns, read_row
 from costmodel.interop.reading import read as read_file
 
 MODEL = (

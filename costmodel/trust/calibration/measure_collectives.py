@@ -13,8 +13,7 @@ from statistics import median
 from typing import Any
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.nccl_rows import bus_factor
-from costmodel.interop.nccl_tests import PROGRAMS
+from costmodel.interop.nccl_tests import PROGRAMS, bus_factor
 from costmodel.trust.calibration.measure_kernels import import_torch, wait
 
 COLUMNS = """\
