@@ -38,7 +38,6 @@ def test_a_flag_of_its_own_reaches_the_answer(call):
         (f"sensitivity {JOB}", "--by 0.5", "+50%"),
         (f"estimate {JOB} --roofline", "--all-lines", "embedding.lookup.backward"),
         (f"run {JOB} --tokens 1T", "--start 2026-12-01", "started on 2026-12-01, done by p10 202"),
-        ("collective all-reduce --size 1MB --ranks 16", "--tier nvlink", "textbook ring"),
         ("collective moe-dispatch --size 28MiB --ranks 32 -c h800-cx7", "--node-limit 2", "once-per-node"),
         ("hardware list", "--kind storage", "storage"),
         ("model show llama3-8b", "--seq-len 8192", "8,192"),
