@@ -105,6 +105,11 @@ class Split(NamedTuple):
         return np.asarray(self.tp * self.pp * self.dp, dtype=np.float64)
 
     @property
+    def degrees(self) -> dict[str, float]:
+        """Degrees of one split by name. [-]"""
+        return {name: float(degree) for name, degree in self._asdict().items()}
+
+    @property
     def text(self) -> str:
         """Degrees of one split, such as ``tp8 ep8``."""
         return " ".join(f"{name}{n:.0f}" for name, n in self._asdict().items() if n > 1) or "tp1"

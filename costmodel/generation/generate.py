@@ -171,26 +171,22 @@ class Generation(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""
         served, work = self.served, self.work
+        figures = (
+            "replicas", "considered", "running", "largest_batch", "itl_s", "first_token_s", "tokens_per_s_per_gpu",
+            "cache_bytes_per_token", "usd_per_million_tokens",
+        )  # fmt: skip
         return {
             "schema_version": SCHEMA_VERSION,
             "version": __version__,
             "model": served.model.name,
             "cluster": served.cluster.name,
             "gpus": work.gpus,
-            "layout": {name: float(degree) for name, degree in self.split._asdict().items()},
-            "replicas": self.replicas,
-            "considered": self.considered,
+            "layout": self.split.degrees,
             "engine": served.engine.name,
             "precision": served.weights.name,
             "prompt_len": work.prompt_len,
             "response_len": work.response_len,
-            "running": self.running,
-            "largest_batch": self.largest_batch,
-            "itl_s": self.itl_s,
-            "first_token_s": self.first_token_s,
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "cache_bytes_per_token": self.cache_bytes_per_token,
-            "usd_per_million_tokens": self.usd_per_million_tokens,
+            **{name: getattr(self, name) for name in figures},
             "memory_bytes": self.memory,
             "lines": line_rows(self.bill.time_lines),
             "warnings": self.warnings,

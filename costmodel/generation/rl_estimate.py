@@ -190,21 +190,24 @@ class RLEstimate(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and texts."""
         job = self.job
+        of_job = ("algorithm", "gpus", "train_gpus", "generation_gpus", "lag", "answers")
+        of_step = (
+            "step_time_s",
+            "waiting_s",
+            "tokens_per_s_per_gpu",
+            "samples_per_day",
+            "usd_per_step",
+            "fits",
+        )
         return {
             "schema_version": SCHEMA_VERSION,
             "version": __version__,
             "model": job.model.name,
             "cluster": job.cluster.name,
-            "algorithm": job.algorithm,
-            "gpus": job.gpus,
-            "train_gpus": job.train_gpus,
-            "generation_gpus": job.generation_gpus,
-            "lag": job.lag,
-            "answers": job.answers,
-            "generation_layout": {name: float(degree) for name, degree in job.split._asdict().items()},
-            "step_time_s": self.step_time_s,
+            **{name: getattr(job, name) for name in of_job},
+            "generation_layout": job.split.degrees,
+            **{name: getattr(self, name) for name in of_step},
             "step_time_range_s": list(self.range_s),
-            "waiting_s": self.waiting_s,
             "period": {
                 "formula": self.period.formula,
                 "terms": {k: float(np.asarray(v)) for k, v in self.period.terms.items()},
@@ -218,13 +221,9 @@ class RLEstimate(Answer):
                 }
                 for phase in self.phases
             ],
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "samples_per_day": self.samples_per_day,
-            "usd_per_step": self.usd_per_step,
             "mean_running_batch": self.spans.mean_batch if job.generates else None,
             "places": self.places if job.generates else None,
             "memory_bytes": self.memory,
-            "fits": self.fits,
             "lines": self._lines(),
             "warnings": self.warnings,
         }

@@ -104,11 +104,10 @@ class RLPlan(Answer):
 
     def records(self) -> list[dict[str, Any]]:
         """Return a record a split."""
+        of_job = ("train_gpus", "generation_gpus", "lag")
         return [
             {
-                "train_gpus": found.job.train_gpus,
-                "generation_gpus": found.job.generation_gpus,
-                "lag": found.job.lag,
+                **{name: getattr(found.job, name) for name in of_job},
                 "training_layout": layout_of(found),
                 "training_switches": switches_of(found),
                 "generation_tp": int(float(found.job.split.tp)),
@@ -116,9 +115,10 @@ class RLPlan(Answer):
                 "training_s": found.seconds_of("training"),
                 "generation_s": found.seconds_of("generation"),
                 "latency_s": found.answer_latency_s,
-                "waiting_s": found.waiting_s,
-                "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
-                "usd_per_step": found.usd_per_step,
+                **{
+                    name: getattr(found, name)
+                    for name in ("waiting_s", "tokens_per_s_per_gpu", "usd_per_step")
+                },
             }
             for found in self.found
         ]
@@ -373,20 +373,15 @@ class RLRun(Answer):
 
     def _record(self) -> dict[str, Any]:
         job = self.step.job
-        days_low, days_high = self.days_range
-        dollars_low, dollars_high = self.dollars_range or (None, None)
+        answers = self.steps * job.answers
         return {
             "steps": self.steps,
-            "answers": self.steps * job.answers,
-            "generated_tokens": self.steps * job.answers * job.rollout_factor * job.lengths.mean,
+            "answers": answers,
+            "generated_tokens": answers * job.rollout_factor * job.lengths.mean,
             "step_time_s": self.step.step_time_s,
-            "days": self.days,
-            "gpu_hours": self.gpu_hours,
-            "dollars": self.dollars,
-            "days_low": days_low,
-            "days_high": days_high,
-            "dollars_low": dollars_low,
-            "dollars_high": dollars_high,
+            **{name: getattr(self, name) for name in ("days", "gpu_hours", "dollars")},
+            **dict(zip(("days_low", "days_high"), self.days_range, strict=True)),
+            **dict(zip(("dollars_low", "dollars_high"), self.dollars_range or (None, None), strict=True)),
         }
 
     def to_dict(self) -> dict[str, Any]:

@@ -243,7 +243,7 @@ def test_packing_fills_sequences_and_padding_does_not():
     assert not any("padded" in said for said in packed.warnings)
     # Interleaved, micro-batches come in twos over pp2: 128 answers take 40 sequences of eight ranks, or 48.
     few = {**SMALL, "optimizer_steps": 16}
-    even, interleaved = cm.estimate_rl(**few), cm.estimate_rl(**few, vp=2)
+    even, interleaved = cm.estimate_rl(**few), cm.estimate_rl(**few, vp=4)
     assert [float(one.training.job.global_batch) for one in (even, interleaved)] == [40, 48]
     # Several answers of 1,130 tokens attend within themselves; one that fills its sequence is not packed.
     full = cm.estimate_rl(**{**SMALL, "response_len": 4000})
