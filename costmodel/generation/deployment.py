@@ -231,8 +231,12 @@ def deployment(
     model = load_model(model) if isinstance(model, str) else model
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     accelerator = cluster.accelerator
-    if not model.causal:
-        raise CostModelError(f"model: {model.name} is an encoder, which generates no tokens; name a decoder")
+    draft = load_model(draft_model) if isinstance(draft_model, str) else draft_model
+    for field, generates in (("model", model), ("draft_model", draft)):
+        if generates is not None and not generates.causal:
+            raise CostModelError(
+                f"{field}: {generates.name} is an encoder, which generates no tokens; name a decoder"
+            )
     if accelerator.kernels is None or "bf16" not in accelerator.peak_flops_per_s:
         raise CostModelError(
             f"cluster: {accelerator.name} has no 16-bit kernel constants with bf16, which generation is priced by"
@@ -256,10 +260,11 @@ def deployment(
             f"acceptance_length: expected the tokens that a step yields on average, from 1 to {num_speculative_tokens + 1} "
             f"with {plural(num_speculative_tokens, 'draft token')}, got {found} (DeepSeek-V3 with 1: 1.85, arXiv:2412.19437)"
         )
-    draft = load_model(draft_model) if isinstance(draft_model, str) else draft_model
-    own = draft is not None
     drafting = replace(served, model=draft or prediction_layer(model))
-    return replace(served, speculation=Speculation(drafting, own, num_speculative_tokens, acceptance_length))
+    own_tables = draft is not None
+    return replace(
+        served, speculation=Speculation(drafting, own_tables, num_speculative_tokens, acceptance_length)
+    )
 
 
 def prediction_layer(model: Model) -> Model:
