@@ -80,7 +80,7 @@ def test_search_equals_the_scalar_estimate():
     ]:
         question = make_question(**asked)
         rng = np.random.default_rng(1)
-        parts = list(itertools.islice(priced_parts(question, chunk=2**14), 40))
+        parts = list(itertools.islice(priced_parts(question, chunk=2**14), 20))
         for index in rng.choice(len(parts), 10):
             part = parts[index]
             flat = np.flatnonzero(part.slab.possible)
@@ -250,10 +250,9 @@ def test_stage_make_ups_cover_every_stage():
         assert few.index[-1] == pp - 1
 
 
-@pytest.mark.parametrize("gpus", [24, 72])
-def test_every_rule_of_layouts_has_its_words_in_a_plan(gpus):
-    """Three divides 24 and 72 GPUs and no width of Mixtral's experts: a plan tells what it left out, and why."""
-    found = cm.plan(model="mixtral-8x7b", gpus=gpus, global_batch=96, seq_len=4096, recipe="nemo")
+def test_every_rule_of_layouts_has_its_words_in_a_plan():
+    """Three divides 24 GPUs and no width of Mixtral's experts: a plan tells what it left out, and why."""
+    found = cm.plan(model="mixtral-8x7b", gpus=24, global_batch=96, seq_len=4096, recipe="nemo")
     assert found.rejected["expert_ffn_not_divisible"] > 0
     told = [row[0] for grid in found.grids() for row in grid.rows]
     assert any("etp does not divide the width of the experts" in str(cell) for cell in told)
