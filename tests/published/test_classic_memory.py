@@ -66,14 +66,3 @@ def test_sequence_parallelism_shards_what_is_between():
     with_sp = activations(price("gpt3-175b", 8, global_batch=1, sequence_parallel=1, **asked))
     assert without == pytest.approx(sbh * (10 + 24 / 8 + scores / 8), rel=1e-12)
     assert with_sp == pytest.approx(sbh * (34 + scores) / 8, rel=1e-12)
-
-
-def test_activations_are_quadratic_only_without_flash_attention():
-    """The posts call them quadratic in the sequence."""
-    growth = {}
-    for kernel in ("fused-softmax", "flash2"):
-        switches = {"attention_kernel": kernel}
-        short, long = (activations(price("llama-7b", seq_len=s, switches=switches)) for s in (8192, 16384))
-        growth[kernel] = long / short
-    assert growth["flash2"] == pytest.approx(2.0, rel=1e-9)
-    assert growth["fused-softmax"] > 3.2

@@ -316,16 +316,6 @@ def test_the_message_is_one_line_with_what_was_given_and_an_example():
         assert parse_quantity(example, unit) > 0
 
 
-def test_a_quantity_of_another_dimension_is_refused():
-    for wanted in ["B", "B/s", "FLOP/s", "FLOP", "s", "W"]:
-        for given_unit in ["B", "B/s", "bit/s", "FLOP/s", "FLOP", "s", "W"]:
-            if given_unit == wanted or (given_unit, wanted) == ("bit/s", "B/s"):
-                assert parse_quantity(f"8 {given_unit}", wanted) in (8.0, 1.0)
-            else:
-                with pytest.raises(UnitError):
-                    parse_quantity(f"8 {given_unit}", wanted)
-
-
 SIZES = st.floats(min_value=1e-3, max_value=1e21, allow_nan=False)
 
 
@@ -337,12 +327,6 @@ def test_si_text_round_trips(value, unit):
 @given(st.floats(min_value=1e-10, max_value=1e7, allow_nan=False))
 def test_seconds_round_trip(value):
     assert parse_quantity(format_seconds(value, digits=17), "s") == pytest.approx(value, rel=1e-14)
-
-
-@given(st.integers(min_value=0, max_value=2**60))
-def test_bytes_round_trip_to_the_digits_printed(value):
-    text = format_bytes(value, digits=6)
-    assert parse_quantity(text, "B") == pytest.approx(value, rel=1e-5, abs=0.5)
 
 
 def test_zero_and_infinity_print():

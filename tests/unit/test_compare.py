@@ -8,7 +8,6 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_seconds
 from costmodel.reporting.comparison import compare_remarks
 from costmodel.what_if.compare import compare, varied_jobs, vary
-from costmodel.whole_run.run import step_power_w
 
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 
@@ -122,20 +121,6 @@ def test_bills_of_other_stages_are_said_to_be():
     assert "Mind" not in compare_remarks(compare(even, even))[0]
     flat = {row[0]: row[1:] for row in compare(small(), late).grids()[0].rows}
     assert flat["slowest stage, from 0"] == ["the only one", "2 of 4"]
-
-
-def test_whole_runs_have_the_spread_of_an_estimate():
-    """What a layout errs by beside another decides between them; a run's days have it once."""
-    comparison = compare(small(tokens="1T"), small(tokens="1T", tp=4))
-    for one, est in zip(comparison.spent, comparison.estimates, strict=True):
-        within = est.sample().interval()
-        assert one.low == pytest.approx(within.low / float(est.step_time_s))
-        assert one.high == pytest.approx(within.high / float(est.step_time_s))
-        watts = step_power_w(est) * est.job.cluster.pue
-        assert est.job.cluster.pue > 1.05
-        assert one.energy_kwh == pytest.approx(one.days * 24 * 64 * watts / 1e3)
-    assert "nothing lost to failures" in comparison.grids()[0].note
-    assert compare(small(), small(tp=4)).grids()[0].note == ""
 
 
 def test_each_cluster_has_its_own_price():

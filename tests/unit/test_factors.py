@@ -294,14 +294,6 @@ def test_factors_over_layouts_have_dimensions_of_one_behind_them():
     assert Factors().of("launch") is None
 
 
-def test_single_layouts_have_the_part_of_what_a_class_leaves_that_their_source_says():
-    for name in ("hopper-dense", "cdna4-moe", "other"):
-        layout, common = factors()[f"layout.{name}"], factors()[f"unexplained.{name}"]
-        stated = float(layout.source.partition("; ")[2].partition("%")[0]) / 100.0
-        assert layout.spread**2 / (layout.spread**2 + common.spread**2) == pytest.approx(stated, abs=0.005)
-        assert (layout.tail, layout.points) == (common.tail, common.points)
-
-
 CHIP = """schema_version: 1
 profile: accelerator
 name: next-chip

@@ -155,7 +155,6 @@ CHANGES = {
     "a rate of its own": (LOAN, OWN_RATE % "peak_fraction: 0.6, source: ours"),
     "a rate without source": (LOAN, OWN_RATE % "peak_fraction: 0.6"),
     "a rate above the peak": (LOAN, OWN_RATE % "peak_fraction: 1.6, source: ours"),
-    "a rate of nothing known": (LOAN, OWN_RATE % "peak_fracture: 0.6, source: ours"),
     "a group that is none": (LOAN, LOAN.replace("}", ", vector: {source: ours}}")),
     "a group that is a number": (LOAN, LOAN.replace("}", ", memory: 0.8}")),
     "another vendor's kernels": ("like: mi300x", "like: h100-sxm-80gb"),
@@ -164,22 +163,12 @@ CHANGES = {
         "generation: cdna3",
         "generation: cdna9\nsoftware: {attention: flash2, torch_attention: flash2, fp8: fp8-delayed, fp8_layouts: one}",
     ),
-    "software that is a choice": (
-        "generation: cdna3",
-        "generation: cdna3\nsoftware: {attention: auto, torch_attention: flash2, fp8: fp8-delayed, fp8_layouts: one}",
-    ),
-    "no such recipe": (
-        "generation: cdna3",
-        "generation: cdna3\nsoftware: {attention: flash2, torch_attention: flash2, fp8: fp8-delayed, fp8_layouts: one,"
-        " recipe: megatron-on-mars}",
-    ),
     "no such link": ("scale_up_link: xgmi-mi300x", "scale_up_link: xgmi-mi999x"),
     "no 16-bit peak": (
         "  fp16: {value: 1307 TFLOP/s, source: sheet}\n  bf16: {value: 1307 TFLOP/s, source: sheet}\n",
         "",
     ),
     "no unit": ("1000 W", "1000"),
-    "negative memory": ("6 TB/s", "-6 TB/s"),
     "no source": ("sheet}\ntdp", "sheets}\ntdp"),
 }
 

@@ -1,6 +1,5 @@
 """Whole runs side by side: the figures are those of each run."""
 
-import json
 import re
 from datetime import date
 
@@ -52,22 +51,6 @@ def test_one_run_or_too_few_labels_are_refused():
         cm.runs(run)
     with pytest.raises(CostModelError, match="as many labels"):
         cm.runs(run, run, labels=["x"])
-
-
-def test_the_command_takes_several_files(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for tp in (2, 4):
-        (tmp_path / f"t{tp}.yaml").write_text(
-            f"model: llama3-8b\ngpus: 8\nglobal_batch: 8\nseq_len: 2k\ntp: {tp}\n"
-        )
-    flags = ["--tokens", "1T", "--format", "json"]
-    assert main(["run", "t2.yaml", "t4.yaml", *flags]) == 0
-    both = json.loads(capsys.readouterr().out)["runs"]
-    assert [run["label"] for run in both] == ["t2", "t4"]
-    for tp, run in zip((2, 4), both, strict=True):
-        assert main(["run", f"t{tp}.yaml", *flags]) == 0
-        assert {"label": f"t{tp}", **json.loads(capsys.readouterr().out)} == run
-    assert main(["run", "t2.yaml", "t4.yaml", "--tokens", "1T", "--expect", "days < 1"]) == 3
 
 
 def test_limits_are_told_of_every_run_side_by_side(tmp_path, capsys):

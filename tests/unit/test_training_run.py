@@ -1,11 +1,8 @@
 """A run is its bill times its steps; losses are lines; wrong input is one line."""
 
-import json
-
 import pytest
 
 import costmodel as cm
-from costmodel.cli import main
 from costmodel.estimates import priced_job
 from costmodel.reporting import training_runs
 
@@ -17,7 +14,6 @@ JOB = {
     "global_batch": 512,
     "seq_len": 8192,
 }
-FLAGS = ["--model=llama3-8b", "--gpus=512", "--tp=2", "--global-batch=512", "--seq-len=8192"]
 
 
 def price(**changes):
@@ -47,34 +43,6 @@ def test_a_layout_that_may_well_not_fit_is_warned_of_with_the_flag(monkeypatch, 
         planned = price()
         planned.est.is_planned = True
         assert any("the planner's layout is only" in text for text in training_runs.run_remarks(planned))
-
-
-def test_command(capsys):
-    assert main(["run", *FLAGS, "--tokens=1e12", "--format=json", "--seed=7"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    run = price(seed=7)
-    assert record["days"] == pytest.approx(run.days)
-    assert record["spread"]["days"]["p50"] == pytest.approx(run.spread()["days"][1])
-    assert main(["run", *FLAGS, "--tokens=1e12", "--details"]) == 0
-    shown = capsys.readouterr().out
-    for words in ("Where the GPU-hours go", "rework", "checkpoint pause", "p90", "$"):
-        assert words in shown
-    assert main(["run", *FLAGS, "--tokens=1e12", "--format=csv"]) == 0
-    assert capsys.readouterr().out.startswith("figure,unit,expected,p10,p50,p90\n")
-    assert main(["run", *FLAGS]) == 2
-    assert "tokens missing" in capsys.readouterr().err
-    stars = [
-        ("", "llama3*"),
-        ("--reliability=llama3", "llama3,"),
-        ("--failures-per-node-day=0.01", "llama3,"),
-    ]
-    for flag, rates in stars:
-        assert main(["run", *FLAGS, "--tokens=1e12", *filter(None, [flag])]) == 0
-        shown = capsys.readouterr().out
-        assert f"at the rates of {rates}" in shown
-        assert "hot spares* not billed (*assumed)" in shown
-    assert main(["run", *FLAGS, "--tokens=1e12", "--reliability=llama3", "--spare-nodes=3"]) == 0
-    assert "3 hot spares\n" in capsys.readouterr().out
 
 
 def test_epochs_of_a_data_set_are_tokens_of_a_run():

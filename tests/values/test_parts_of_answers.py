@@ -31,26 +31,6 @@ def test_a_link_of_twice_the_rate_or_the_latency(name):
     assert slow.fabric.copy_bandwidth_bytes_per_s == link.fabric.copy_bandwidth_bytes_per_s
 
 
-def test_the_list_of_models_says_what_each_model_says():
-    table = cm.models_table().columns()
-    assert table["name"] == [cm.load_model(name).name for name in cm.list_models()]
-    for row, name in enumerate(cm.list_models()):
-        model = cm.load_model(name)
-        for field in (
-            "num_layers",
-            "hidden_size",
-            "num_heads",
-            "num_kv_heads",
-            "attention",
-            "num_experts",
-            "vocab_size",
-        ):
-            assert table[field][row] == getattr(model, field)
-        facts = cm.model_facts(name)
-        assert table["num_params"][row] == facts.num_params
-        assert table["num_active_params"][row] <= table["num_params"][row]
-
-
 def test_memory_of_every_stage_is_told_from_an_estimate_of_the_worst_alone():
     """A trace prices the stages that an estimate of many left out."""
     est = price(gpus=4, layout="pp4", global_batch=8)
