@@ -5,12 +5,16 @@ from functools import partial
 
 import numpy as np
 import pytest
-from test_fit_scripts import attention_s
 
 from costmodel.cli import main
 from costmodel.describe.hardware.hardware import check_file, load_accelerator
 from costmodel.describe.hardware.kernels import AttentionPassBlock, MatmulBlock
-from costmodel.physics.kernels.roofline import AttentionPassConstants, MatmulConstants, matmul_time
+from costmodel.physics.kernels.roofline import (
+    AttentionPassConstants,
+    MatmulConstants,
+    attention_time,
+    matmul_time,
+)
 from costmodel.trust.calibration.kernel_csv import read_timings, table_of
 from costmodel.trust.calibration.kernel_fits import (
     _cases,
@@ -46,6 +50,26 @@ def matmul_csv(slower=1.0):
                 f"{m},{n},{k},bf16,{float(one.value) * 1e6 * slower * np.exp(0.02 * rng.standard_normal()):.3f}"
             )
     return "\n".join(lines) + "\n"
+
+
+def attention_s(accelerator, kernel, seq, dim, causal, backward):
+    """Time of an attention kernel over 16,384 tokens of 2,048 features."""
+    return float(
+        attention_time(
+            16384 // seq,
+            seq,
+            seq,
+            2048 // dim,
+            kv_heads=2048 // dim,
+            qk_head_dim=dim,
+            v_head_dim=dim,
+            causal=causal,
+            backward=backward,
+            constants=accelerator.kernels.attention[kernel],
+            peak_flops_per_s=accelerator.peak_flops_per_s["fp8" if kernel == "cudnn-fp8" else "bf16"],
+            memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
+        ).value
+    )
 
 
 def attention_csv(kernel="flash3"):
