@@ -138,7 +138,7 @@ def with_file(state: State, name: str, content: bytes) -> tuple[State, str]:
         texts.pop("model", None)
     model = job.model or ("" if "model" in job.fields else now.model)
     remarks = " ".join(["Read as", f"{found.kind}.", *map(one_line, found.remarks[:12])])
-    return state.with_job(Texts(texts, model)), remarks
+    return state.with_job(Texts(texts, model, job.batches)), remarks
 
 
 def warnings(job: Texts) -> str:
@@ -300,7 +300,7 @@ def plan(state: State, *, progress: Progress) -> Record:
 def overview_plan(state: State, *, progress: Progress) -> Record:
     """Search the layouts of a job whatever layout it has now: the figure, and a few of them to take."""
     free = {name: text for name, text in state.job.fields.items() if FIELD[name].group != "layout"}
-    found = cm.plan(**plan_keywords(Texts(free, state.job.model), {}), progress=progress)
+    found = cm.plan(**plan_keywords(replace(state.job, fields=free), {}), progress=progress)
     trials = [est for est, _ in found.trials()]
     layouts = [
         (
@@ -323,7 +323,8 @@ def _taken(state: State, est: Estimate) -> str:
     """Return the query of the state in which a layout is the job's."""
     texts = texts_of(expand_layout(short_form(est.job)))
     model = {"model": state.job.fields["model"]} if state.job.fields.get("model") else {}
-    job = Texts({**{name: text for name, text in texts.items() if name != "model"}, **model}, state.job.model)
+    fields = {**{name: text for name, text in texts.items() if name != "model"}, **model}
+    job = replace(state.job, fields=fields)
     return query_of(replace(state.with_job(job), view="overview", line=""))
 
 

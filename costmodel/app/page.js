@@ -168,8 +168,9 @@
   for (const input of inputs) {
     input.addEventListener("input", () => {
       set(nameOf(input), input.value.trim());
-      // A model that is named replaces one that was dropped.
-      if (input.name === "model" && input.value.trim()) state.delete((isSecond() ? "b." : "") + "model_file");
+      // A model that is named replaces one that was dropped, and a batch the file's that grows.
+      const dropped = { model: "model_file", global_batch: "batches" }[input.name];
+      if (dropped && input.value.trim()) state.delete((isSecond() ? "b." : "") + dropped);
       clearTimeout(waiting);
       waiting = setTimeout(answer, 100);
     });
@@ -188,7 +189,7 @@
   }
   byId("copy").addEventListener("click", () => {
     const [from, to] = isSecond() ? ["b.", ""] : ["", "b."];
-    for (const name of [...start.fields, "model_file"]) set(to + name, state.get(from + name));
+    for (const name of [...start.fields, "model_file", "batches"]) set(to + name, state.get(from + name));
     byId("dropped").textContent = `Job ${isSecond() ? "A" : "B"} is a copy of this one.`;
     answer();
   });

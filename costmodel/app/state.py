@@ -32,6 +32,7 @@ FIGURES = {
 """Figures of a job, with titles."""
 
 _SECOND, _SEARCH, _RUN, _MODEL = "b.", "plan.", "run.", "model_file"
+_BATCHES = "batches"
 _LONGEST_MODEL = 100_000
 """Upper limit of a model unpacked from a link, in characters."""
 
@@ -73,6 +74,7 @@ def query_of(state: State) -> str:
         pairs += [(f"{prefix}{name}", text) for name, text in job.named().items()]
         if job.model:
             pairs.append((f"{prefix}{_MODEL}", _packed(job.model)))
+        pairs += [(f"{prefix}{_BATCHES}", job.batches)] if job.batches else []
     for prefix, texts in ((_SEARCH, state.search), (_RUN, state.run)):
         pairs += [(f"{prefix}{name}", text.strip()) for name, text in texts.items() if text.strip()]
     looked_at = {"view": state.view, "figure": state.figure, "line": state.line}
@@ -93,9 +95,10 @@ def state_of(query: str) -> State:
         prefix = next((prefix for prefix in (_SECOND, _SEARCH, _RUN) if name.startswith(prefix)), "")
         parts[prefix][name.removeprefix(prefix)] = text
     models = [_unpacked(parts[prefix].pop(_MODEL, "")) for prefix in ("", _SECOND)]
+    batches = [parts[prefix].pop(_BATCHES, "") for prefix in ("", _SECOND)]
     first, second = (
-        Texts(_by_degree(known_fields(parts[prefix], JOB_FIELDS)), model)
-        for prefix, model in zip(("", _SECOND), models, strict=True)
+        Texts(_by_degree(known_fields(parts[prefix], JOB_FIELDS)), model, grows)
+        for prefix, model, grows in zip(("", _SECOND), models, batches, strict=True)
     )
     return State(
         jobs=(first, second),

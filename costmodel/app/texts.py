@@ -47,10 +47,11 @@ _HELD_BY_JOB = tuple(f.name for f in PLAN_FIELDS if f not in SEARCH_FIELDS)
 
 @dataclass(frozen=True)
 class Texts:
-    """A job as somebody typed it: texts by field, and a model file of ours (YAML) in place of a preset, if not empty."""
+    """A job as somebody typed it: texts by field, and what only files say."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
-    model: str = ""
+    model: str = ""  # A model file of ours (YAML) in place of a preset, if not empty
+    batches: str = ""  # All batches of one that grows, which a plan's layouts have to run
 
     def named(self) -> dict[str, str]:
         """Return the fields that have a text, in the order of the table."""
@@ -73,7 +74,8 @@ def plan_keywords(job: Texts, search: Mapping[str, str]) -> dict[str, Any]:
         if text.strip():
             several = FIELD[name].several or FIELD[name].tuned
             above[name] = text.strip() if several else _read(name, text)
-    return {**above, "job": job_keywords(job)}
+    batches = tuple(int(one) for one in job.batches.split(",") if one.isdecimal())
+    return {**above, "job": JobFile(job_keywords(job), batches=batches)}
 
 
 def run_keywords(job: Texts, run: Mapping[str, str]) -> dict[str, Any]:
@@ -190,7 +192,7 @@ def read_upload(name: str, content: bytes, form: Mapping[str, str] | None = None
     job = expand_layout(found.keywords)
     model = job.pop("model", None)
     own = _of_model(model) if isinstance(model, Model) else Texts(texts_of({"model": model}))
-    return Texts({**texts_of(job), **own.fields}, own.model), found
+    return Texts({**texts_of(job), **own.fields}, own.model, ",".join(map(str, found.batches))), found
 
 
 def _of_model(model: Model) -> Texts:

@@ -30,6 +30,7 @@ FILES = {
     "job.yaml": "model: llama3-8b\ngpus: 8\ntp: 2\nglobal_batch: 64\nseq_len: 4096\n",
     "train.sh": "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 8 "
     "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+    "--rampup-batch-size 16 16 1000 "
     "--vocab-size 32000 --tensor-model-parallel-size ${TP:-2}\n",
     "config.json": json.dumps(MODEL),
     "titan.toml": '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
