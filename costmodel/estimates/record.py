@@ -95,7 +95,7 @@ def input_record(job: Job) -> dict[str, Any]:
 
 
 def _pipeline_layout(job: Job) -> str | None:
-    """Return how a job deals its layers to stages where that is not what happens by itself."""
+    """Return how a job assigns its layers to stages where that is not what happens by itself."""
     if job.balanced_stages:
         return BALANCED
     return chunks_text(job.pipeline_layout) or (EVEN if balances_stages(job.model, job.recipe) else None)

@@ -53,7 +53,7 @@ REASONS = {
     "batch_not_divisible": "dp·micro_batch does not divide the batch",
     "experts_not_divisible": "ep does not divide the experts",
     "expert_ranks_not_divisible": "ep·etp does not divide tp·cp·dp",
-    "heads_not_divisible_by_cp": "tp·cp does not divide the heads that Ulysses deals out",
+    "heads_not_divisible_by_cp": "tp·cp does not divide the heads that Ulysses divides",
     "heads_not_divisible_by_a2a": "what a2a+p2p swaps inside a node divides cp or the heads of keys not",
     "shard_group_not_divisible": "shard_group does not divide dp·cp",
     "vp_without_pp": "virtual stages without a pipeline",

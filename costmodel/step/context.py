@@ -6,7 +6,7 @@ chunk behind the attention of the chunk before; `all-gather` collects K and V fi
 neighbours and rotates K and V around the groups of them. Hides: only the ring,
 behind attention itself. A layer without attention sends what its operators need of their
 neighbours. Stores: the K and V of other ranks while they pass through. Slices are
-dealt in zig-zag, so that a causal mask leaves every rank the same work, unless the recipe's `cp_slices`
+in zig-zag order, so that a causal mask leaves every rank the same work, unless the recipe's `cp_slices`
 says that they are contiguous.
 
 PyTorch's own (the recipe's `cp_by_torch`) runs attention slice by slice however K and V come. What it gathers is

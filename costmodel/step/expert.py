@@ -1,4 +1,4 @@
-"""Expert parallelism: experts are dealt to ranks, and tokens travel to them and back.
+"""Expert parallelism: experts are assigned to ranks, and tokens travel to them and back.
 
 Sends: a dispatch and a combine in every MoE layer, forward and backward, over the EP group; with
 expert tensor parallelism also an all-gather and a reduce-scatter inside each expert's TP group.
@@ -209,7 +209,7 @@ def _own_exchange_line(
 def _node_limit(placed: PlacedJob) -> Array:
     """Nodes that the experts of one token may lie on; 0 is no limit. [-]
 
-    A token keeps to some of the groups that the model deals its experts to. On fewer nodes than groups a
+    A token keeps to some of the groups that the model divides its experts into. On fewer nodes than groups a
     node holds several of them; on more a group spreads over several nodes.
     """
     model, group = placed.model, placed.mesh.ep

@@ -344,7 +344,7 @@ _DONE = "min(matrices, ceil(matrices / ranks) + shared) / matrices"
 def _iteration_lines(step: Step) -> list[TimeLine]:
     """Return the iteration of an optimizer on whole matrices, and what is gathered for it.
 
-    States are dealt out to the ranks of data parallelism as one flat sequence, so that a rank touches the
+    States are sharded over the ranks of data parallelism as one flat sequence, so that a rank touches the
     matrices of its part and one more. It gathers them over these ranks and over tensor parallelism, iterates on
     each, and keeps its part of the result; where parameters are sharded tensor by tensor (ZeRO-3), owners send
     the others' parts back. Without sharding every rank iterates on all.

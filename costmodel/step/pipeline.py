@@ -1,4 +1,4 @@
-"""Pipeline parallelism: layers are dealt to stages, micro-batches flow through them.
+"""Pipeline parallelism: layers are assigned to stages, micro-batches flow through them.
 
 Sends: one activation forward and one gradient backward per micro-batch and chunk, point to
 point. Pays: the bubble, which the schedule and the slowest stage decide. Hides: transfers of

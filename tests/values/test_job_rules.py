@@ -50,7 +50,7 @@ def test_what_cannot_be_is_one_line():
         (
             SMALL,
             {"cp": 16, "switches": {"cp_method": "ulysses"}},
-            "cp_method ulysses deals out heads, and tp·cp = 1·16 does not divide the model's 8 heads",
+            "cp_method ulysses divides heads, and tp·cp = 1·16 does not divide the model's 8 heads",
         ),
         (
             SMALL,
@@ -362,7 +362,7 @@ def test_a_batch_is_asked_of_whole_replicas_alone():
 
 
 def test_rules_of_context_methods():
-    """Ulysses deals 8 heads to tp·cp ranks; of a2a+p2p the first ranks deal 4 heads of keys."""
+    """Ulysses divides 8 heads over tp·cp ranks; of a2a+p2p the first ranks deal 4 heads of keys."""
     assert broken(cp=8, method="ulysses") == set()
     assert broken(gpus=16, cp=8, tp=2, method="ulysses") == {"heads_not_divisible_by_cp"}
     assert broken(cp=8, method="a2a+p2p", swapped=4) == set()

@@ -83,7 +83,7 @@ def test_what_saves_no_more_together_than_the_better_of_two_is_not_offered(model
 def test_the_stage_with_the_head_gets_fewer_layers():
     est = cm.estimate(**SMALL, pp=8)
     (said,) = (one for one in est.warnings if one.startswith("--pipeline-layout balanced saves"))
-    layout = re.search(r"pace; (\S+) deals", said)[1]
+    layout = re.search(r"pace; (\S+) gives", said)[1]
     written = cm.estimate(**SMALL, pp=8, pipeline_layout=layout)
     balanced = cm.estimate(**SMALL, pp=8, pipeline_layout="balanced")
     assert float(written.step_time_s) == pytest.approx(float(balanced.step_time_s), rel=1e-12)

@@ -55,7 +55,7 @@ def fits(shape: tuple[int, ...], pod: tuple[int, ...]) -> bool:
 
 
 def default_slice(pod: Tier, chips: int) -> tuple[int, ...]:
-    """Return the slice of a job that names none: with all ends joined if there is one, else the nearest to a cube."""
+    """Return the slice of a job that names none: a full torus if there is one, else the nearest to a cube."""
     for size in range(min(chips, prod(pod.shape)), 0, -1):
         if chips % size:
             continue

@@ -145,7 +145,7 @@ def layout_problems(
     """Return every rule of ``describe/data/layout_rules.csv`` with the mask of layouts that break it.
 
     `sentence` is a format string over `numbers`, what the rules are about. `overlap` has the recipe's way of context
-    parallelism, a ring without one: Ulysses deals out heads (arXiv:2309.14509, section 3), and so do the first
+    parallelism, a ring without one: Ulysses divides heads (arXiv:2309.14509, section 3), and so do the first
     `cp_a2a_ranks` of a2a+p2p.
     """
     method, swapped = (overlap.cp_method, overlap.cp_a2a_ranks) if overlap else ("ring", 0)

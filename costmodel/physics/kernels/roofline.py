@@ -51,7 +51,7 @@ class MatmulConstants(NamedTuple):
     cast_fixed_s: float = 0.0  # Fixed time of the quantising kernels. [s]
     fixed_per_group_s: float = 0.0  # Time that each product of a grouped kernel adds, whatever its size. [s]
     shared_rows: float = 0.0
-    """Rows of the tile in which one group ends and the next begins, where a grouped kernel deals tiles over all rows
+    """Rows of the tile in which one group ends and the next begins, where a grouped kernel distributes tiles over all rows
     and computes such a tile once for each; 0 where every group has tiles of its own. [elements]"""
 
 

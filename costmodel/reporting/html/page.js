@@ -38,10 +38,10 @@
     const schedule = chosen.pp === 1 ? "none" : isPlain ? "1f1b" : own.schedule;
     const vp = keep ? own.vp : 1;
     const writtenOut = own.pipeline_layout && own.pipeline_layout !== "balanced";
-    const deals = own.pipeline_layout && (writtenOut ? keep && chosen.pp === Number(own.pp) : chosen.pp > 1);
+    const given = own.pipeline_layout && (writtenOut ? keep && chosen.pp === Number(own.pp) : chosen.pp > 1);
     return `${job.command} -n ${chosen.gpus} -l "tp${chosen.tp} cp${chosen.cp} pp${chosen.pp} vp${vp} ep${chosen.ep} ` +
       `etp${own.etp}" --micro-batch ${chosen.micro_batch} --schedule ${schedule}` +
-      (deals ? ` --pipeline-layout "${own.pipeline_layout}"` : "");
+      (given ? ` --pipeline-layout "${own.pipeline_layout}"` : "");
   }
 
   function drawParts(index, known) {

@@ -125,7 +125,7 @@ def _latent_projections(given: Given, kind: LayerKind) -> list[Operator]:
 def _keys_share(shard: Shard, recipe: Recipe, *, causal: bool) -> Array:
     """Share of all keys that a query of the slowest context rank meets, all of a document's without a causal mask. [-]
 
-    Half of them where slices are dealt so that ranks have the same work; the last of n contiguous slices meets
+    Half of them where slices are assigned so that ranks have the same work; the last of n contiguous slices meets
     the n - 1 before it and half of its own, of a packed document as far as that reaches. Ranks that swap heads hold
     all of what they swapped.
     """

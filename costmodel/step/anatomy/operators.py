@@ -184,7 +184,7 @@ class Matrix(NamedTuple):
     copies: float
     """How many there are: every expert has its own."""
     is_expert: bool
-    """Whether EP deals them out."""
+    """Whether EP shards them."""
     is_split: bool
     """Whether TP (of experts: ETP) splits each."""
 
