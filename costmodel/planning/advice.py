@@ -24,12 +24,6 @@ from costmodel.interop.assertions.tables import ASSERTIONS
 from costmodel.physics.pipeline.chunks import chunks_text
 from costmodel.planning.found import SearchResult
 from costmodel.planning.no_layout import (
-    dividing_batch,
-    dividing_gpus,
-    feasible,
-    has_slices,
-    job_with,
-    lacking_factor,
     needed,
     reason_of,
 )
@@ -278,7 +272,7 @@ def relaxed_gains(plan: SearchResult) -> list[tuple[str, float]]:
         )
         saved.append(("tp inside the domain", 1.0 - min(_best_score(plan, beyond), score) / score))
     saved.append(("memory of the GPU", plan.memory_gain))
-    return [*saved, *_shared_factor_gains(question, score)]
+    return saved
 
 
 def _least(scores: Mapping[int, float], jobs: Sequence[int]) -> float:
@@ -291,33 +285,6 @@ def _best_score(plan: SearchResult, question: Question) -> float:
         return _least(plan.search(question, num_candidates=1).tally.best_score, range(len(question.jobs)))
     except NoLayoutError:
         return float("inf")
-
-
-def _shared_factor_gains(question: Question, score: float) -> list[tuple[str, float]]:
-    """Return what a batch or a number of GPUs nearby would save a sequence, where both share few factors."""
-    if len(question.jobs) != 1:
-        return []
-    (job,) = question.jobs
-    gpus, batch = float(job.layout.gpus), float(job.global_batch)
-    if lacking_factor(gpus, batch) == 1:
-        return []
-    step_s, other = score / question.weight(job), dividing_batch(gpus, batch)
-    count = dividing_gpus(gpus, batch, job.cluster.gpus_per_node)
-    tried = {
-        f"a batch of {other:,.0f}, which {gpus:,.0f} GPUs divide (time a sequence)": job_with(
-            job, global_batch=other
-        )
-    }
-    if count is not None and not has_slices(job) and count <= job.cluster.tiers[-1].size:
-        tried[f"{count:,.0f} GPUs, which divide the batch (GPU time a sequence)"] = job_with(job, gpus=count)
-    found = []
-    for name, changed in tried.items():
-        best = feasible(replace(question, jobs=(changed,)))
-        if best is not None:
-            spent = float(changed.layout.gpus) / float(changed.global_batch) * float(best["step_time_s"][0])
-            gain = 1.0 - spent / (gpus / batch * step_s)
-            found += [(name, gain)] if gain > _AS_FAST else []
-    return found
 
 
 def why_not(plan: SearchResult, layout: str | Mapping[str, Any], job: int = 0) -> str:

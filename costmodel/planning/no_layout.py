@@ -204,20 +204,6 @@ def dividing_batch(gpus: float, batch: float) -> float:
     return float(max(round(batch / gpus), 1) * gpus)
 
 
-def dividing_gpus(gpus: float, batch: float, per_node: int) -> float | None:
-    """Return the number of GPUs nearest to one whose odd factors the batch has, whole nodes at most a quarter away.
-
-    >>> dividing_gpus(72, 1024, 8), dividing_gpus(56, 1024, 8), dividing_gpus(3, 1024, 1)
-    (64.0, 64.0, None)
-    """
-    step = per_node if gpus >= per_node else 1
-    for away in range(step, int(gpus / 4) + 1, step):
-        for count in (gpus - away, gpus + away):
-            if count % step == 0 and lacking_factor(count, batch) == 1:
-                return float(count)
-    return None
-
-
 def _other_batch(question: Question, job: Job) -> Iterator[Remedy]:
     """Try the nearest batch that the GPUs divide, where both share few factors."""
     gpus, batch = float(job.layout.gpus), float(job.global_batch)

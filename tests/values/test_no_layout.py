@@ -8,7 +8,7 @@ import pytest
 import costmodel as cm
 from costmodel.cli import main
 from costmodel.planning.entry import alternative
-from costmodel.planning.no_layout import _tried, dividing_batch, dividing_gpus, lacking_factor
+from costmodel.planning.no_layout import _tried, dividing_batch, lacking_factor
 from costmodel.planning.request import make_question
 
 LLAMA = {"model": "llama3-70b", "gpus": 8, "global_batch": 128, "seq_len": 8192}
@@ -89,38 +89,16 @@ def test_more_gpus_are_offered_where_much_else_would_do():
 
 
 def test_what_gpus_and_batch_do_not_share():
-    for gpus, batch, lacking, near_batch, near_gpus in [
-        (72, 1024, 9, 1008, 64),
-        (72, 1026, 1, 1008, None),  # 1,026 = 2 · 27 · 19
-        (96, 1024, 3, 1056, None),
-        (24, 1000, 3, 1008, None),
-        (40, 1000, 1, 1000, None),
-        (12, 16, 3, 12, None),
+    for gpus, batch, lacking, near_batch in [
+        (72, 1024, 9, 1008),
+        (72, 1026, 1, 1008),  # 1,026 = 2 · 27 · 19
+        (96, 1024, 3, 1056),
+        (24, 1000, 3, 1008),
+        (40, 1000, 1, 1000),
+        (12, 16, 3, 12),
     ]:
         assert lacking_factor(gpus, batch) == lacking
         assert dividing_batch(gpus, batch) == near_batch
-        if lacking > 1:
-            assert dividing_gpus(gpus, batch, 8) == near_gpus
-
-
-def test_a_batch_that_the_gpus_divide_is_priced_beside_one_that_they_do_not():
-    asked = {"model": "llama3-8b", "gpus": 72, "seq_len": 4096}
-    plan = cm.plan(**asked, global_batch=1024)
-    gains = dict(plan.gains())
-    plain = {batch: cm.plan(**asked, global_batch=batch, choose=False).to_frame() for batch in (1008, 1024)}
-    each = {batch: frame.step_time_s.min() / batch for batch, frame in plain.items()}
-    (name,) = (name for name in gains if name.startswith("a batch of 1,008, which 72 GPUs divide"))
-    # Both sides of a gain are closed forms; rows of a plan follow their simulation.
-    assert gains[name] == pytest.approx(1.0 - each[1008] / each[1024], abs=0.02)
-    assert gains[name] > 0.05
-    (name,) = (name for name in gains if name.startswith("64 GPUs, which divide the batch"))
-    fewer = cm.plan(**{**asked, "gpus": 64}, global_batch=1024, choose=False).to_frame()
-    assert gains[name] == pytest.approx(
-        1.0 - 64 * fewer.step_time_s.min() / (72 * each[1024] * 1024), abs=0.02
-    )
-    assert not [
-        name for name in dict(cm.plan(**{**asked, "gpus": 64}, global_batch=1024).gains()) if "batch" in name
-    ]
 
 
 def test_what_the_user_decided_is_not_turned():

@@ -1,7 +1,6 @@
 """Searches small enough to count by hand: what is tried, what is out, who wins by which objective, and what is said."""
 
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,9 +12,6 @@ import costmodel as cm
 from costmodel.base.errors import NoLayoutError
 from costmodel.base.units import format_seconds
 from costmodel.describe.odds import odds
-from costmodel.planning.advice import _shared_factor_gains
-from costmodel.planning.no_layout import feasible, job_with
-from costmodel.planning.request import make_question
 from costmodel.planning.search import PricedSlab, space_of
 
 pytestmark = pytest.mark.usefixtures("memory_alone_limits_norms")
@@ -384,13 +380,3 @@ def test_memory_limits_a_plan_from_half_a_per_cent_on(gain, said, monkeypatch):
     found = plan(gpus=4)
     monkeypatch.setattr(type(found), "memory_gain", gain)
     assert any(said in text for text in found.advice())
-
-
-@pytest.mark.parametrize(("gain", "count"), [(0.0004, 0), (0.0006, 1)])
-def test_a_batch_that_saves_as_much_as_prints_is_a_row(gain, count):
-    """24 GPUs and a batch of 64 share 8: of 72, three to a GPU, a sequence takes its share less than of the 64."""
-    question = make_question(model="llama3-8b", gpus=24, global_batch=64, seq_len=2048, framework="any")
-    of_72 = feasible(replace(question, jobs=(job_with(question.jobs[0], global_batch=72),)))
-    step_s = 64 / 72 * float(of_72["step_time_s"][0]) / (1.0 - gain)
-    found = [name for name, _ in _shared_factor_gains(question, step_s) if name.startswith("a batch of 72")]
-    assert len(found) == count
