@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.base.answer import Summary, rows_of
 from costmodel.base.grid import Grid, columns
-from costmodel.base.units import format_count, format_seconds
+from costmodel.base.units import format_seconds
 from costmodel.base.words import plural
 from costmodel.describe.hardware.cluster import Cluster
 from costmodel.describe.jobs.fields import DEGREES
@@ -18,7 +18,7 @@ from costmodel.estimates.estimate import Estimate
 from costmodel.estimates.pipeline_run import port_floor_lines
 from costmodel.estimates.samples import QUANTILES
 from costmodel.planning.advice import by_speed, simplest, yours_text
-from costmodel.planning.machines import TRILLION, Machine
+from costmodel.planning.machines import Machine
 from costmodel.planning.plan import Plan
 from costmodel.planning.preference import TIE_SHARE
 from costmodel.planning.space import REASONS
@@ -27,7 +27,6 @@ from costmodel.reporting.cells import Form, dollars_of, figures_from, say, table
 from costmodel.reporting.summaries import answer_text, job_rows
 from costmodel.reporting.tables import breakdown_text, off_middle, spent_text
 from costmodel.reporting.training_runs import AT_LISTS, dollars_at_lists, percentiles_text
-from costmodel.step.anatomy.adapters import job_flops_per_token
 
 if TYPE_CHECKING:
     from costmodel.planning.sweep import Sweep
@@ -50,11 +49,9 @@ def plan_grids(
     gains: Sequence[tuple[str, float]] = (),
     start: str = "",
 ) -> list[Grid]:
-    """Return the tables of a plan: the best of each machine, the best layouts, the front, scaling, what is out …"""
+    """Return the tables of a plan: the best of each machine, the best layouts, the front, what is out …"""
     grids = [machines_grid(plan, start)] if plan.has_machines else []
     grids += [top_grid(plan, count), front_grid(plan)]
-    if len(plan.by_value["gpus"]) > 1:
-        grids.append(_scaling_grid(plan))
     searched = [[name, values] for name, values in plan.searched.items()]
     grids.append(Grid("Searched", columns("Knob", "Values"), searched, note=f"{plan.fixed}."))
     grids.append(rejected_grid(plan))
@@ -316,34 +313,6 @@ def front_grid(plan: Plan) -> Grid:
     title = f"Pareto front: {plan.question.objective} vs. memory"
     without = [*_alike(plan, front), *_OF_BEST]
     return table_of("layouts", shown, without=without, title=title, note=note)
-
-
-def _scores(plan: Plan, score: float) -> dict[str, str]:
-    """Return what a score of a search (`Question.weight`) is in words that people use, by title."""
-    objective, job = plan.question.objective, plan.best.job
-    if objective == "tokens-per-dollar":
-        return {
-            "Tokens a dollar >": format_count(1.0 / score),
-            "Dollars a trillion tokens >": f"${score * TRILLION:,.0f}",
-        }
-    if objective == "gpu-hours":
-        return {"GPU-hours a trillion tokens >": f"{score * TRILLION:,.0f}"}
-    if objective == "mfu":
-        return {"MFU >": f"{float(job_flops_per_token(job)) / score:.1%}"}
-    return {"Step >": format_seconds(score, 4)}
-
-
-def _scaling_grid(plan: Plan) -> Grid:
-    """Return what the best layout on each number of GPUs reaches of what was asked for."""
-    scores = plan.by_value["gpus"]
-    first = scores[min(scores)]
-    rows = [
-        [f"{gpus:,.0f}", *_scores(plan, score).values(), f"{first / score:.2f}"]
-        for gpus, score in sorted(scores.items())
-    ]
-    titles = columns("GPUs >", *_scores(plan, first), "Gain >")
-    note = "gain: how many times as good as on the fewest GPUs"
-    return Grid(f"Best {plan.question.objective} by GPUs", titles, rows, note=note)
 
 
 def rejected_grid(plan: Plan) -> Grid:
