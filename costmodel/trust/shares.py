@@ -19,8 +19,8 @@ from costmodel.describe.recipe import share_keys
 
 MIN_RUNS = 7  # Fewest runs of a generation, or of a recipe on it, for which a share is fitted
 
-SOURCE_WEIGHT = 60.0
-"""Largest weight of a family of sources, in runs; runs of larger families are weighted down."""
+FAMILY_POWER = 0.75
+"""A family of sources counts as this power of its runs, in shares and in bands."""
 
 LEAST_OFFSET = 0.02
 """Least difference of a recipe's logarithm from its generation's; smaller ones are ignored."""
@@ -107,7 +107,7 @@ def fit_shares(runs: pd.DataFrame) -> dict[tuple[str, str], Share]:
     """
     used = runs[~runs.source.isin(HELD_OUT_SOURCES)]
     of_family = used.groupby("source_family").log_factor.transform("size")
-    weights = np.minimum(of_family, SOURCE_WEIGHT) / of_family
+    weights = of_family ** (FAMILY_POWER - 1.0)
     found: dict[tuple[str, str], Share] = {}
     kinds = {
         "gpu": used[used.is_gpu & ~used.own_stack],

@@ -142,13 +142,13 @@ def test_a_run_is_judged_by_what_its_family_of_sources_did_not_fit():
 def test_a_recipe_takes_the_share_of_its_runs_on_the_generation_then_of_all_there_unless_it_is_set():
     job = {"model": "llama2-7b", "gpus": 8, "global_batch": 8, "seq_len": 4096}
     for cluster, device in (("dgx-a100-hdr", A100), ("dgx-h100-ndr", H100)):
-        for recipe in ("llama3", "nemo"):
+        for recipe in ("llama3", "torchtitan"):
             share = cm.estimate(**job, cluster=cluster, recipe=recipe).job.recipe.host.overhead_fraction
             assert share == usual_overhead(load_accelerator(device), recipe)
     hopper, ampere = load_accelerator(H100), load_accelerator(A100)
-    assert usual_overhead(hopper, "llama3") == usual_overhead(hopper) != usual_overhead(hopper, "nemo")
-    # What runs of NeMo on Hopper tell is not lent to Ampere.
-    assert usual_overhead(ampere, "nemo") == usual_overhead(ampere)
+    assert usual_overhead(hopper, "llama3") == usual_overhead(hopper) != usual_overhead(hopper, "torchtitan")
+    # What runs of torchtitan on Hopper tell is not lent to Ampere.
+    assert usual_overhead(ampere, "torchtitan") == usual_overhead(ampere)
     fixed = cm.estimate(**job, cluster="dgx-a100-hdr", switches={"overhead_fraction": 0.5})
     assert fixed.job.recipe.host.overhead_fraction == 0.5
     assert SWITCHES["overhead_fraction"].words == ()

@@ -413,7 +413,8 @@ def test_attention_through_the_score_matrix():
             "compute.attention.scores.backward_weight": product_us(130, 1024, 1024, **batch),
             "compute.attention.softmax.forward": moved_us(29 * scores, 5),
             "compute.attention.softmax.backward": moved_us(33 * scores, 5),
-            "compute.attention.dropout.forward": moved_us(5 * scores),
+            # One SM draws 2.07e9 / 0.78 numbers a second, more slowly than memory moves 5 B of each.
+            "compute.attention.dropout.forward": computed_us(0.78 * scores),
             "compute.attention.dropout.backward": moved_us(5 * scores),
             "compute.attention.context.forward": product_us(1024, 130, 1024, **batch),
             "compute.attention.context.backward_input": product_us(1024, 1024, 130, **batch),
@@ -507,7 +508,7 @@ def test_unfused_kernels():
     assert times["compute.attention.rope.forward"] == near(moved_us(22 * 1.5 * ELEMENTS, 8))
     assert times["compute.mlp.activation.forward"] == near(moved_us(10 * 4 * ELEMENTS, 2))
     assert times["compute.mlp.activation.backward"] == near(moved_us(18 * 4 * ELEMENTS, 4))
-    assert times["compute.attention.residual.forward"] == near(moved_us(7 * ELEMENTS))
+    assert times["compute.attention.residual.forward"] == near(computed_us(0.78 * ELEMENTS))
     assert times["compute.attention.residual.backward"] == near(moved_us(5 * ELEMENTS))
     held = memory(est, "activation.attention", "activation.mlp", "activation.embedding")
     # Norms keep 2 + 6 bytes, sums 2 + 1, the activation its product and the activated gate.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from costmodel.describe.hardware.hardware import list_profiles, load_accelerator
 from costmodel.estimates.priced_job import LARGE
 from costmodel.physics.run.distributions import student_quantile
-from costmodel.trust.shares import source_family
+from costmodel.trust.shares import FAMILY_POWER, source_family
 
 LEAST_RUNS = 8
 """Runs that a band needs."""
@@ -28,9 +28,6 @@ LEAST_PEAKS = 50
 
 SHARE = 0.8
 """Of the runs, that a band holds."""
-
-FAMILY_POWER = 0.75
-"""A family of sources counts as this power of its runs."""
 
 _Z = 1.2816
 """Standard normal quantile of its upper end."""

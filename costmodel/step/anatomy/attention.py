@@ -14,6 +14,7 @@ from costmodel.describe.models.model import LayerKind
 from costmodel.describe.recipe import Recipe
 from costmodel.step.anatomy.operator_parts import (
     BF16,
+    RANDOM_NUMBERS,
     ROPE_BY_ELEMENT,
     ROPE_CHAIN,
     ROPE_FUSED,
@@ -45,7 +46,7 @@ _SOFTMAX_FUSED = Traffic(4, 6, 1, 1)
 _SOFTMAX_CAUSAL = Traffic(3, 4, 1, 1)
 _SOFTMAX_BLOCK = 4.0
 _SOFTMAX_CHAIN = Traffic(29, 33, 5, 5)
-_SOFTMAX_DROPOUT = Traffic(5, 5, 1, 1)
+SOFTMAX_DROPOUT = Traffic(5, 5, 1, 1, scalar_forward=(RANDOM_NUMBERS, 5))
 
 
 def attention_operators(given: Given, kind: LayerKind) -> list[Operator]:
@@ -216,9 +217,7 @@ def _unfused_core(given: Given, kind: LayerKind) -> list[Operator]:
     ]
     if recipe.kernels.dropout:
         ops.append(
-            elementwise(
-                "attention", "dropout", scores, _SOFTMAX_DROPOUT, 3.0 * scores, role="core", also=core
-            )
+            elementwise("attention", "dropout", scores, SOFTMAX_DROPOUT, 3.0 * scores, role="core", also=core)
         )
     return [*ops, linear("attention", "context", "core", seq_q, d_v, seq_k, kept=BF16, **by_heads)]
 
