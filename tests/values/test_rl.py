@@ -541,7 +541,10 @@ def test_wrong_input_is_one_line_that_names_the_field():
         ({"critic_epochs": 2}, "critic_epochs: only ppo has a critic"),
         ({"acceptance_length": 1.5}, "acceptance_length: is of speculative decoding"),
         ({"draft_model": "llama3-8b"}, "draft_model: is of speculative decoding"),
-        ({"num_speculative_tokens": 1, "draft_model": "bert-large"}, "draft_model: bert-large is an encoder"),
+        (
+            {"num_speculative_tokens": 1, "draft_model": "bert-large"},
+            "draft_model: bert-large-uncased is an encoder",
+        ),
         ({"num_speculative_tokens": 2}, "acceptance_length: expected the tokens .* from 1 to 3"),
         ({"num_speculative_tokens": 2, "acceptance_length": 3.1}, "with 2 draft tokens, got 3.1"),
         ({"num_speculative_tokens": 2, "acceptance_length": 0.9}, "acceptance_length: expected"),
