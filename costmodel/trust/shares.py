@@ -20,7 +20,7 @@ from costmodel.describe.recipe import share_keys
 MIN_RUNS = 7  # Fewest runs of a generation, or of a recipe on it, for which a share is fitted
 
 FAMILY_POWER = 0.75
-"""A family of sources counts as this power of its runs, in shares and in bands."""
+"""A family of sources counts as this power of its runs: the next is like none of them more than the others."""
 
 LEAST_OFFSET = 0.02
 """Least difference of a recipe's logarithm from its generation's; smaller ones are ignored."""

@@ -68,6 +68,14 @@ def test_one_source_moves_a_recipe_half_way_from_its_generation_and_two_agreeing
     assert found["both", "hopper"].spread == pytest.approx(0.0)
 
 
+def test_a_family_counts_as_the_three_quarter_power_of_its_runs():
+    """Of four families each 16 runs count 8: 32 are more than 27 of 81 runs and fewer than 64 of 256."""
+    small = [("core", name, 0.10, 16, H100) for name in "abcd"]
+    for count, usual in ((81, 0.10), (256, 0.30)):
+        found = fit_shares(runs(*small, ("core", "large", 0.30, count, H100)))["any", "hopper"]
+        assert logs(found.share) == pytest.approx((logs(0.10) + 10 * logs(usual)) / 11)
+
+
 def test_sources_of_one_family_are_one_source():
     """Two containers of one framework say what one says."""
     others = [("core", name, 0.0, 20, H100) for name in "abc"]

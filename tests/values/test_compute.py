@@ -510,6 +510,11 @@ def test_unfused_kernels():
     assert times["compute.mlp.activation.backward"] == near(moved_us(18 * 4 * ELEMENTS, 4))
     assert times["compute.attention.residual.forward"] == near(computed_us(0.78 * ELEMENTS))
     assert times["compute.attention.residual.backward"] == near(moved_us(5 * ELEMENTS))
+    # Of a chain the dropout draws, and moves 5 of its 15 B.
+    chain = each_us(price(switches={"dropout": True, "fused_dropout_add": False}))
+    drawn = computed_us(0.78 * ELEMENTS, 3) + 10 * ELEMENTS / 1e6
+    assert chain["compute.attention.residual.forward"] == near(drawn)
+    assert chain["compute.attention.residual.backward"] == near(moved_us(9 * ELEMENTS, 2))
     held = memory(est, "activation.attention", "activation.mlp", "activation.embedding")
     # Norms keep 2 + 6 bytes, sums 2 + 1, the activation its product and the activated gate.
     assert held == near(

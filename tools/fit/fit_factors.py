@@ -47,7 +47,14 @@ from costmodel.describe.hardware.profile_files import read_yaml, shipped_folder
 from costmodel.describe.odds import FitOdds
 from costmodel.step.placed_job import OVERLAPPED_AXES
 from costmodel.trust.published_runs import read_rows
-from costmodel.trust.shares import errors_of, fit_shares, fitted_runs, left_out_errors, source_family
+from costmodel.trust.shares import (
+    FAMILY_POWER,
+    errors_of,
+    fit_shares,
+    fitted_runs,
+    left_out_errors,
+    source_family,
+)
 from costmodel.trust.validation import Validation, validate
 
 Array = NDArray[np.float64]
@@ -56,8 +63,6 @@ LEAST_RUNS = 8
 """Runs that a class needs for spreads of its own."""
 DEPENDS = 0.01
 """Share of a step from which a run tells something of a constant. [-]"""
-FAMILY_POWER = 0.75
-"""A family of sources counts as this power of its runs: the next family is like none of them more than the others."""
 POOLED = 3.0
 """Families that what classes of one kind have in common counts as, beside a class's own. [-]"""
 MOST_OF_LAYOUTS = 0.9
