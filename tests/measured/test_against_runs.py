@@ -80,7 +80,7 @@ def test_machines_are_priced_around_what_was_measured(checked):
         found = runs.groupby(by).logarithm.agg(["count", "mean"])
         of_many = found[found["count"] >= fewest]
         assert len(of_many) >= 2
-        far = of_many[(np.exp(of_many["mean"]) - 1.0).abs() > 0.02]
+        far = of_many[(np.exp(of_many["mean"]) - 1.0).abs() > 0.025]
         assert far.empty, far
 
 
