@@ -138,6 +138,17 @@ def test_several_slices_meet_over_the_network():
     assert steps["once_s_per_byte"] == pytest.approx(63 / 64 / (4 * 90e9), rel=1e-12)
 
 
+def test_a_ring_over_slices_has_a_step_less_than_slices(profiles):
+    """Three steps between four slices, each 3 us longer where the network's ring steps are."""
+    hops_s = []
+    for longer in ("", "fabric: {simple_step: 3 us}\n"):
+        (profiles / "outer.yaml").write_text(LINK.replace("name: wires", "name: outer") + longer)
+        (profiles / "chips.yaml").write_text(CLUSTER.replace("link: ib-ndr", "link: outer"))
+        (line,) = price(gpus=2048).explain("dp.dense.grad_reduce_scatter")
+        hops_s.append({step.name: step.value for step in line.steps}["outer_hops_s"])
+    assert hops_s[1] - hops_s[0] == pytest.approx(9e-6, rel=1e-9)
+
+
 def test_several_slices_wait_for_the_slowest(profiles):
     """Four slices that differ by 3 %: 1.029 standard deviations of all that is known before."""
     (profiles / "apart.yaml").write_text(

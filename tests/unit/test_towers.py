@@ -80,6 +80,18 @@ def test_a_tower_is_left_out_until_images_are_named_and_then_stands_on_the_first
     assert float(est.step_time_s) > float(cm.estimate(model=model, pp=4, **JOB).step_time_s)
 
 
+def test_an_image_of_a_fixed_size_is_as_many_tokens_as_its_patches_are_merged_to():
+    """Gemma 3: 896 / 14 = 64 patches a side, of which 16 become a token."""
+    row = next(row for row in PUBLISHED.values() if row.get("tokens") == [4096, 16])
+    text = {**TEXT, "model_type": "llama", "hidden_size": row["hidden_size"], "name": "x"}
+    model = read_hf_config(text).model.model_copy(update={"tower": tower_of(row, row["hidden_size"], "x")})
+    est = cm.estimate(model=model, images_per_sample=2, **JOB)
+    assert est.job.images.tokens == 256
+    assert float(est.step_time_s) == float(
+        cm.estimate(model=model, images_per_sample=2, image_tokens=256, **JOB).step_time_s
+    )
+
+
 def test_work_of_a_tower_by_hand():
     """Two images of 64 tokens, 256 patches each, in windows of 64: all matrices once, and two products of scores."""
     model = read(TINY)

@@ -71,6 +71,9 @@ def test_what_follows_from_a_number():
     # The spine behind the adapters is as slow as they are; NVLink is not.
     rates = [tier.bandwidth_bytes_per_s for tier in with_hardware(by_peak, {"nic": 25e9}).tiers]
     assert rates == [450e9, 25e9, 25e9]
+    # What goes into a switch that adds up takes the same wires.
+    inside, slower = by_peak.tiers[0], with_hardware(by_peak, {"nvlink": "50%"}).tiers[0]
+    assert inside.reduction_bandwidth_bytes_per_s == 2 * slower.reduction_bandwidth_bytes_per_s > 0
     capped, free = (cm.run(**JOB, tokens=1e11, hw=hw) for hw in ({"tdp": "350 W"}, None))
     # The power of a board halves, its clock under load is (1/2) ** (1/3) = 0.794, so energy falls by a third.
     assert 0.55 < capped.energy_kwh / free.energy_kwh < 0.72

@@ -264,6 +264,9 @@ def test_the_copy_for_the_norm():
     for job, elements in [({"zero_stage": 0}, TABLE_PARAMS), ({"gpus": 8, "global_batch": 8}, N / 8)]:
         est = price(switches={"norm_copy_bytes": 4}, **job)
         assert memory(est, "reserve.gradient") == near({"reserve.gradient_norm": 4 * elements})
+    # Beside a small table it is the matrix of gate and up projection, of which tensor parallelism leaves a rank half.
+    est = price({**SMALL, "vocab_size": 1024}, switches={"norm_copy_bytes": 4}, gpus=2, layout="tp2")
+    assert memory(est, "reserve.gradient") == near({"reserve.gradient_norm": 4 * 4 * MIB})
 
 
 def test_temporaries_of_adam_take_the_place_of_activations():
