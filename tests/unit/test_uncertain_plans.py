@@ -1,5 +1,6 @@
 """Plans under uncertainty: who is the best how surely, which few to try, and what risk and quantiles choose."""
 
+from dataclasses import replace
 from math import exp, log, sqrt
 
 import numpy as np
@@ -9,12 +10,16 @@ import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.describe.factors import factor_name, job_class
 from costmodel.describe.odds import FitOdds, odds
+from costmodel.planning.search import layout_of
 from costmodel.planning.uncertain import (
     NOISE,
     OF_LAYOUTS,
+    SAMPLES,
     Odds,
+    compare,
     sampled,
 )
+from costmodel.step.price import price
 
 JOB = {"model": "llama3-8b", "cluster": "h100-ndr", "gpus": 64, "global_batch": 256, "seq_len": 8192}
 
@@ -85,6 +90,18 @@ def test_what_settles_between_two_is_the_shared_factor_that_moves_their_ratio():
     assert found.trial(1, 0).settles == "links"
     assert found.trial(0, 0).settles == found.trial(2, 0).settles == ""
     assert found._decides(2, 0) == ""
+
+
+def test_a_limit_of_memory_is_as_it_was_said_whatever_room_a_device_has(plan):
+    """The leanest layout under the median of what it may need: half of the samples fit, those that need no more."""
+    top = plan.candidates.top
+    row = np.argmin(top["memory_bytes"] + 1e30 * (top["job"] > 0))
+    lean, job = {name: values[[row]] for name, values in top.items()}, plan.jobs[0]
+    drawn = sampled(job, lean, SAMPLES, seed=0)
+    need = price(replace(job, layout=layout_of(lean), factors=drawn)).bill.memory_bytes()[:, 0]
+    assert need.max() < 0.9 * job.cluster.accelerator.memory_bytes
+    found = compare(plan.variants, top, np.array([row]), lambda _: 1.0, max_memory_bytes=np.median(need))
+    assert np.array_equal(found.fits[:, 0], need <= np.median(need))
 
 
 def test_layouts_share_what_their_knobs_have_in_common(plan):

@@ -8,7 +8,7 @@ import pytest
 import costmodel as cm
 from costmodel.cli import main
 from costmodel.planning.entry import alternative
-from costmodel.planning.no_layout import _tried, dividing_batch, lacking_factor
+from costmodel.planning.no_layout import _other_batch, _tried, dividing_batch, lacking_factor
 from costmodel.planning.request import make_question
 
 LLAMA = {"model": "llama3-70b", "gpus": 8, "global_batch": 128, "seq_len": 8192}
@@ -99,6 +99,16 @@ def test_what_gpus_and_batch_do_not_share():
     ]:
         assert lacking_factor(gpus, batch) == lacking
         assert dividing_batch(gpus, batch) == near_batch
+
+
+def test_another_batch_is_offered_only_where_replicas_cannot_be_as_many(monkeypatch):
+    """1,026 has the nines of 72 GPUs, though 1,008 is nearer to a multiple; 1,024 lacks them."""
+    monkeypatch.setattr("costmodel.planning.no_layout.feasible", lambda question: {})
+    said = {}
+    for batch in (1024, 1026, 1008):
+        question = make_question(**{**LLAMA, "gpus": 72, "global_batch": batch})
+        said[batch] = [one.change for one in _other_batch(question, question.jobs[0])]
+    assert said == {1024: ["global_batch = 1008 instead of 1024"], 1026: [], 1008: []}
 
 
 def test_what_the_user_decided_is_not_turned():
