@@ -104,6 +104,13 @@ def test_a_limit_of_memory_is_as_it_was_said_whatever_room_a_device_has(plan):
     assert np.array_equal(found.fits[:, 0], need <= np.median(need))
 
 
+def test_what_is_tried_is_of_the_layouts_that_fit(plan):
+    fit = plan.num_priced - plan.rejected["does_not_fit"]
+    assert 0 < fit < plan.num_priced
+    titles = [grid.title for grid in plan.grids()]
+    assert f"Three to try, of {fit:,} layouts that fit ({plan.num_priced:,} priced)" in titles
+
+
 def test_layouts_share_what_their_knobs_have_in_common(plan):
     rows = {name: np.repeat(values[:1], 3) for name, values in plan.candidates.top.items()}
     rows["tp"], rows["micro_batch"] = np.array([1.0, 2.0, 1.0]), np.array([1.0, 1.0, 4.0])

@@ -119,6 +119,17 @@ def test_what_it_costs(tmp_path):
     assert f"over the 10,000 steps that are left this costs {days:.3g} days and $" in seen.remarks()[0]
 
 
+def test_how_far_steps_are_beyond_the_band_is_over_the_end_that_they_left(tmp_path):
+    low, high = EST.range_s
+    for factor, beyond, side in (
+        (1.5, 1.5 * STEP_S / high - 1, "above"),
+        (0.5, 1 - 0.5 * STEP_S / low, "below"),
+    ):
+        (said,) = look(tmp_path, log_of([factor] * 40)).remarks()
+        assert f", {beyond:.1%} {side} the band (" in said
+        assert f"{factor - 1:+.1%} off the " in said
+
+
 def test_the_length_of_a_run_is_the_logs_or_that_of_its_tokens(tmp_path):
     # torchtitan prints no number of steps in all: 128 · 8,192 tokens a step.
     rate = 128 * 8192 / (1.5 * STEP_S) / 64
