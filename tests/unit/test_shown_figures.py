@@ -210,6 +210,12 @@ def test_memory_that_is_left_or_too_much_and_lines_too_small_to_show():
         shows(host.rows[-1][1], est.host_memory_capacity_bytes - float(est.host_memory_bytes))
 
 
+def test_a_replica_has_the_answers_that_are_generated_beyond_those_that_train():
+    """64 x 32 answers and half as many again on 16 replicas of one GPU."""
+    (text,) = rows_of(cm.estimate_rl(**RL, rollout_factor=1.5).grids()[0])["generating half"]
+    assert "answers a replica, which has 192;" in text
+
+
 def test_steps_of_reinforcement_learning_and_of_decoding():
     apart = {**RL, "generation_gpus": 8, "lag": 2}
     for job in (RL, apart):
