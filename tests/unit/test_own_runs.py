@@ -1,6 +1,7 @@
 """`calibrate runs` and `--site`: factors learn from measured runs, bands narrow where these speak, and only there."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ from costmodel.base.errors import CostModelError, DataError
 from costmodel.cli import main
 from costmodel.describe.factors import Factors, factors, job_class
 from costmodel.describe.site import load_site, site_text
-from costmodel.reporting.calibration import moved_text
+from costmodel.reporting.calibration import moved_text, runs_grids, runs_remarks
 from costmodel.trust import site_fit
 from costmodel.trust.own_runs import read_runs
 from costmodel.trust.published_runs import seen_by_kind
-from costmodel.trust.site_fit import fit_site, row_scale
+from costmodel.trust.site_fit import RunFit, fit_site, row_scale
 
 JOB = {"model": "llama3-8b", "cluster": "dgx-h100-ndr", "gpus": 64, "global_batch": 128, "seq_len": 8192}
 LAYOUTS = ("tp2", "tp4", "tp2 pp2", "pp4", "tp8", "cp2")
@@ -61,6 +62,20 @@ def test_a_site_that_is_a_tenth_slower_is_found_and_predicted():
         assert own.low < time_s < own.high
     assert found.errors["before"] == pytest.approx(1 - 1 / 1.1)
     assert found.errors["left_out"] < 0.04
+
+
+def test_errors_are_of_predictions_over_what_was_measured():
+    """8 s where 10 were measured are 20 % too few; 60 of 80 GB a quarter."""
+    est = cm.estimate(**JOB, layout="tp2")
+    fits = (
+        RunFit("a", "time", 10.0, 8.0, 9.0, 11.0, 0.0, ""),
+        RunFit("a", "memory", 80e9, 60e9, 64e9, 76e9, 0.0, ""),
+    )
+    found = replace(cm.calibrate.runs({"a": (est, float(est.step_time_s))}), fits=fits)
+    time, memory = (row[3:6] for row in runs_grids(found)[1].rows)
+    assert (time, memory) == (["-20.0%", "-10.0%", "+10.0%"], ["-25.0%", "-20.0%", "-5.0%"])
+    said = "Memory predicted over measured: -25.0% as shipped, -20.0% of each from all others, -5.0% with all"
+    assert any(text.startswith(said) for text in runs_remarks(found))
 
 
 def test_the_factor_that_is_off_is_the_one_that_moves():

@@ -173,7 +173,13 @@ def test_tables_and_records():
     record = found.to_dict()
     assert record["sum_of_rates"] == pytest.approx(found.total("rate"))
     assert all(effect["elasticity"] is None for effect in record["effects"] if effect["kind"] == "switch")
-    assert "bf16 peak" in sensitivity_remarks(found)[0]
+    waits, saves = sensitivity_remarks(found)[:2]
+    peak = next(effect for effect in found.effects if effect.name == "bf16 peak")
+    assert f"bf16 peak {-peak.elasticity:.0%}" in waits
+    assert peak.elasticity < 0
+    best = found.best_switch
+    assert f"{best.name}={best.after} would save {-best.more:.1%} of the step: " in saves
+    assert best.more < 0
     reach = [effect.reach for effect in found.effects]
     assert reach == sorted(reach, reverse=True)
 
