@@ -210,6 +210,19 @@ def test_memory_that_is_left_or_too_much_and_lines_too_small_to_show():
         shows(host.rows[-1][1], est.host_memory_capacity_bytes - float(est.host_memory_bytes))
 
 
+def test_the_answer_says_what_a_device_lacks_and_only_so_much_where_it_is_unlikely_to_fit():
+    est = cm.estimate(**STEP, layout="tp2")
+    need = float(est.memory_bytes_per_gpu)
+    for share, said in ((0.9, None), (1.005, "only "), (2.0, "")):
+        held = cm.estimate(**STEP, layout="tp2", hw={"memory": share * need})
+        title = held.brief().grids[0].title
+        if said is None:
+            assert title.startswith("DOES NOT FIT: ")
+            shows(re.search(r"([\d.]+ \w+) too much", title)[1], need - held.memory_capacity_bytes)
+        else:
+            assert re.search(r"; (only )?[^;]* likely to fit$", title)[1] == (said or None)
+
+
 def test_a_replica_has_the_answers_that_are_generated_beyond_those_that_train():
     """64 x 32 answers and half as many again on 16 replicas of one GPU."""
     (text,) = rows_of(cm.estimate_rl(**RL, rollout_factor=1.5).grids()[0])["generating half"]
