@@ -83,6 +83,17 @@ def test_the_table_and_the_record_have_them_side_by_side(found):
     assert (record["a800-roce"]["dollars"], record["a800-roce"]["price_usd_per_gpu_hour"]) == (None, None)
 
 
+def test_a_trillion_tokens_at_the_prices_of_lists_are_so_many_hours_of_all_gpus(found):
+    rows = found.grids()[0].rows
+    below = rows[[row[0] for row in rows].index("a trillion tokens") + 1]
+    assert below[0] == "  at the lowest / highest list price"
+    for cell, one in zip(below[1:], found.machines, strict=True):
+        prices = one.job.cluster.price_range_usd_per_gpu_hour or ()
+        hours = 64 * float(one.est.step_time_s) * 1e12 / (128 * 8192) / 3600
+        assert cell == " / ".join(f"${hours * price:,.0f}" for price in prices)
+    assert any(below[1:])
+
+
 def test_a_summary_names_the_price_that_its_rows_have(found):
     cheapest = min((one for one in found.machines if one.run.dollars), key=lambda one: one.run.dollars)
     (table,) = plan_summary(found).grids
