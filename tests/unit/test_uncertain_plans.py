@@ -8,6 +8,7 @@ import pytest
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
+from costmodel.base.units import format_seconds
 from costmodel.describe.factors import factor_name, job_class
 from costmodel.describe.odds import FitOdds, odds
 from costmodel.planning.search import layout_of
@@ -108,7 +109,14 @@ def test_what_is_tried_is_of_the_layouts_that_fit(plan):
     fit = plan.num_priced - plan.rejected["does_not_fit"]
     assert 0 < fit < plan.num_priced
     titles = [grid.title for grid in plan.grids()]
-    assert f"Three to try, of {fit:,} layouts that fit ({plan.num_priced:,} priced)" in titles
+    title = f"Three to try, of {fit:,} layouts that fit ({plan.num_priced:,} priced)"
+    assert title in titles
+    # Each with its own range.
+    grid = plan.grids()[titles.index(title)]
+    at = [column.title for column in grid.columns].index("80% range")
+    ends = [[format_seconds(end, 3) for end in est.range_s] for est, _ in plan.trials()]
+    assert [row[at] for row in grid.rows] == [f"{low.removesuffix(' s')}–{high}" for low, high in ends]
+    assert len({row[at] for row in grid.rows}) > 1
 
 
 def test_layouts_share_what_their_knobs_have_in_common(plan):

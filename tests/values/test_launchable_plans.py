@@ -167,6 +167,13 @@ def test_tight_is_said():
     assert (frame.memory_bytes_per_gpu > (1 - 0.093) * have).any()
 
 
+def test_a_part_of_a_node_is_a_node_to_start():
+    for gpus, nodes in ((4, "1 node"), (12, "2 nodes"), (16, "2 nodes")):
+        plan = cm.plan(**{**SMALL, "gpus": gpus, "global_batch": 3 * gpus}, choose=False, zero_stage=1)
+        readme = next(text for path, text in plan.launch_folders().items() if path.endswith("README.md"))
+        assert f"* {nodes} of up to 8 GPUs" in readme
+
+
 def test_a_plan_takes_no_written_layout():
     with pytest.raises(LayoutError, match="a plan takes even or balanced"):
         cm.plan(**SMALL, pipeline_layout="Et*16|t*16L")
