@@ -103,7 +103,7 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
         if not chosen:
             _take_kernels(config, _EAGER_RECIPE, draft)
         draft = _joined(file, named, draft)
-        return _answer(config, draft)
+        return _answer(file, config, draft)
     if (config["cp"] or config["ulysses"] or 1) > 1:
         ring = config["cp"] and not config["sharding"]
         _take_method(config["sequence_mode"] or ("ring" if ring else "ulysses"), draft)
@@ -117,11 +117,13 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
     if not chosen:
         _take_kernels(config, _FSDP_RECIPE, draft)
     draft.step_offloaded_as_adam()
-    return _answer(config, draft)
+    return _answer(file, config, draft)
 
 
-def _answer(config: Values, draft: Draft) -> Imported:
+def _answer(file: TextFile, config: Values, draft: Draft) -> Imported:
     """Return what was read; of DPO a step on pairs of answers, each sequence with a pass of the reference."""
+    own = (name for name, words in _OWN_WORDS.items() if re.search(words, file.text, re.M))
+    draft.more["framework"] = next(own, "transformers")
     if config["stage"] != "dpo":
         draft.put_steps(config["steps"])
         return draft.answer()
@@ -136,6 +138,12 @@ def _answer(config: Values, draft: Draft) -> Imported:
 
 
 _STARTS = re.compile(r"\b(?:swift (?:sft|pt|rlhf)|swift/cli/(?:sft|pt|rlhf)\.py|llamafactory-cli train)\b")
+_OWN_WORDS = {
+    "Axolotl": r"\bbase_model\"?\s*:",
+    "LLaMA-Factory": r"llamafactory|\b(?:finetuning_type|cutoff_len)\b",
+    "ms-swift": r"\bswift\b|\b(?:tuner_type|train_type|sft_type)\b",
+}
+"""What only the files of one trainer have; all others are of the Trainer of transformers."""
 _CUTOFF = 2048
 """Tokens of a sequence of DPO where nothing says how long it may be: LLaMA-Factory's `cutoff_len`."""
 _LAUNCHER = ("nproc_per_node", "num_processes", "num_gpus", "nnodes", "num_nodes", "config_file")
@@ -405,7 +413,7 @@ def _joined(file: TextFile, named: Any, draft: Draft) -> Draft:
     found.warnings += draft.warnings
     found.facts = {**draft.facts, **found.facts}
     found.ignored += draft.ignored
-    found.missing = [key for key in found.missing if draft[key] is None]
+    found.missing = [key for key in found.missing if key not in _LEFT_TO_TRAINER and draft[key] is None]
     return found
 
 
@@ -417,14 +425,18 @@ def _neighbour(file: TextFile, named: str) -> tuple[dict[str, Any], str]:
     if path := beside(file, named):
         return parse_json(read_text(path).text, named), f"DeepSpeed: {named}"
     if known is not None:
-        return known, f"DeepSpeed: {named} is not beside the file; taken for what its name says"
+        own = _AXOLOTLS_STAGE_2 in named
+        as_what = "Axolotl's, with the optimizer on the host" if own else "what its name says"
+        return known, f"DeepSpeed: {named} is not beside the file; taken for {as_what}"
     raise FrameworkConfigError(
         f"deepspeed: {shown(named)} is not beside the file; read it with the job's values given"
     )
 
 
-# LLaMA-Factory's examples/deepspeed, axolotl's deepspeed_configs and ms-swift's short names say stage and offload in
-# their names, and leave all else to the trainer.
+_AXOLOTLS_STAGE_2 = "deepspeed_configs/zero2"
+# LLaMA-Factory's examples/deepspeed (ds_...), axolotl's deepspeed_configs and ms-swift's short names say stage and
+# offload in their names, and leave all else to the trainer; the latter two overlap at any stage, and Axolotl's zero2.json
+# has the optimizer on the host without a word of it.
 _BY_NAME = re.compile(
     r"(?:ds_)?z(?:ero)?_?([0-3])(?:_(?:bf16|fp16|fp8))?(_(?:cpu)?offload(?:_(?:params?|all))?)?(?:_config)?(?:\.json)?"
 )
@@ -437,7 +449,9 @@ def _known_by_name(named: str) -> dict[str, Any] | None:
         return None
     stage, offload = found.groups()
     zero: dict[str, Any] = {"stage": int(stage)}
-    if offload and not offload.endswith(("param", "params")):
+    if found[0].startswith("zero"):
+        zero["overlap_comm"] = True
+    if _AXOLOTLS_STAGE_2 in named or (offload and not offload.endswith(("param", "params"))):
         zero["offload_optimizer"] = {"device": "cpu"}
     if offload and stage == "3":
         zero["offload_param"] = {"device": "cpu"}

@@ -41,6 +41,8 @@ def value_of(found, key):
     if key in ("missing", "ignored", "notes", "warnings", "switches"):
         held = job.get(key) if key == "switches" else list(getattr(found, key))
         return held
+    if key == "framework":
+        return found.framework
     if key.startswith("facts."):
         return found.facts[key.removeprefix("facts.")]
     if key == "num_params":
