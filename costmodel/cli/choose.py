@@ -92,9 +92,7 @@ def plan(given: Mapping[str, Any], target: Target, options: Any) -> None:
         return
     if folder is not None:
         written = found.launch_folders(keywords.get("framework") or "")
-        why = [
-            line[2:] for text in written.values() for line in text.splitlines() if line.startswith("* No `")
-        ]
+        why = [line[2:] for text in written.values() for line in text.splitlines() if line.startswith("* No")]
         for line in dict.fromkeys(why):
             target.note(line)
         for name, text in written.items():

@@ -65,6 +65,7 @@ def emit_megatron(job: Job) -> str:
     back = read_flags(Flags(text), {"recipe": base_recipe(job, DEFAULT_RECIPE)}).answer()
     require_same_model(job, back.job["model"], "Megatron-LM")
     notes = [
+        "#!/bin/bash",
         f"# model {job.model.name}, cluster {job.cluster.name}, recipe {job.recipe.name}",
         f"# flags of {launched_by('megatron', job.recipe.launches).release}",
     ]

@@ -10,7 +10,8 @@ from pathlib import PurePath
 from typing import Any
 
 from costmodel.base.errors import CostModelError
-from costmodel.interop.answer import JobFile, job_file
+from costmodel.interop.answer import READING, JobFile, job_file
+from costmodel.interop.megatron_job import MEGATRON
 from costmodel.interop.text_file import TextFile, read_text
 
 _TOGETHER = (
@@ -25,19 +26,42 @@ _TOGETHER = (
         *("--recompute-activations", "--checkpoint-activations"),
     ),
     ("--cuda-graph-impl", "--cuda-graph-scope", "--enable-cuda-graph", "--external-cuda-graph"),
+    ("--global-batch-size", "--rampup-batch-size", "--step-batch-size-schedule"),
 )
 """Flags that say one thing: where one of them changes, all that a script has of them go."""
+_OF_FSDP = re.compile(
+    r"--(?:(?:megatron-)?fsdp-[\w-]+|init-model-with-meta-device|outer-dp-sharding-strategy|"
+    r"keep-fp8-transpose-cache[\w-]*)"
+)
+"""Flags that go with ``--use-megatron-fsdp``: megatron/training/arguments.py asserts it of some, the rest do nothing."""
+_PER_STAGE = re.compile(r"--[\w-]+-per-stage")
+"""Flags of forks that list a value for each stage: they go where the stages or what they recompute change."""
+_OF_CORE = {"--pipeline-model-parallel-layout", "--cuda-graph-impl", "--use-megatron-fsdp"}
+"""Flags that only models of Megatron-Core have: ``--use-legacy-models`` goes where they come."""
 _ANCHORS = ("--tensor-model-parallel-size", "--micro-batch-size", "--global-batch-size", "--num-layers")
 """Flags behind which others are written, the first that a script has."""
 _WIDTH = 120  # Of a line that is not broken into several
 _VALUE = r"""(?:(?:[ \t]+|=)(?!-{1,2}[A-Za-z])(?:"[^"\n]*"|'[^'\n]*'|\$\{[^}\n]*\}|[^\s\\"')]+))?"""
+_MORE_VALUES = r"""(?:[ \t]+[\w.]+(?<!\.py)(?![\w./=]))*"""
+_TRUTH = r"""(?:(?:[ \t]+|=)(?i:true|false)\b)?"""
+_KINDS = {flag: field.kind for field in MEGATRON.fields.values() for flag in field.keys} | {
+    "--cuda-graph-impl": "text"
+}
 
 
-def script_changes(file: JobFile, before: str, after: str) -> str:
-    """Return what to change in a script, as a diff that ``patch`` takes in its folder; empty where its lines do not say it.
+def read_alone(file: JobFile, text: str | None = None) -> JobFile:
+    """Read a script, or another text of it, by itself: nothing that is given beside it completes it."""
+    source = read_text(file.path)
+    how = {name: file.reading[name] for name in READING if file.reading.get(name)}
+    return job_file(source if text is None else source._replace(text=text), **how)
 
-    `before` and `after` are configurations as they are written for the script's own layout and another. The changed script
-    is read again: it has to be the job of `after` in all in which they differ, and its own in the rest.
+
+def script_changes(file: JobFile, before: str, after: str) -> tuple[str, str]:
+    """Return what to change in a script, as a diff that ``patch`` takes in its folder, and the script with it.
+
+    Both are empty where its lines do not say it. `before` and `after` are configurations as they are written for the
+    script's own job and another. The changed script is read again: it has to be the job of `after` in all in which they
+    differ, and its own in the rest.
     """
     source, old = read_text(file.path), _flags(before)
     # Quotes inside a text that a shell splits into words are no quotes, and a line ends in none that it leaves alone.
@@ -48,13 +72,15 @@ def script_changes(file: JobFile, before: str, after: str) -> str:
     )
     right = next((text for text in texts if text and _is_right(file, text, before, after)), "")
     if not right:
-        return ""
-    ours, theirs = (one.splitlines(keepends=True) for one in (source.text, _on_nodes(file, right, after)))
+        return "", ""
+    right = _on_nodes(file, right, after)
+    ours, theirs = (one.splitlines(keepends=True) for one in (source.text, right))
     name = PurePath(file.path).name  # patch takes no absolute path, and none with ..
     lines = difflib.unified_diff(ours, theirs, name, name)
-    return "".join(
+    diff = "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
+    return diff, right
 
 
 def _flags(written: str) -> dict[str, str]:
@@ -66,16 +92,19 @@ def _flags(written: str) -> dict[str, str]:
 
 
 def _on_nodes(file: JobFile, text: str, after: str) -> str:
-    """Return a script whose number of nodes is that of a configuration, where the job is then on its GPUs."""
+    """Return a script whose nodes and GPUs of each are those of a configuration, where the job is then on its GPUs."""
     wanted = re.search(r"--nnodes (\d+) --nproc-per-node (\d+)", after)
     if wanted is None:
         return text
-    own = re.search(r"--nnodes[ =]+[\"']?\$\{?(\w+)", text)
-    name = rf"\b{own[1]}=(?:\$\{{\w+:-)?" if own else "--nnodes[ =]+"
-    changed = re.sub(rf"({name}|^#SBATCH +(?:--nodes[ =]|-N ?))\d+", rf"\g<1>{wanted[1]}", text, flags=re.M)
-    reading = {name: value for name, value in file.reading.items() if name != "gpus"}
+    nodes = (r"--nnodes", r"^#SBATCH +(?:--nodes[ =]|-N ?)", wanted[1])
+    each = (r"--nproc[-_]per[-_]node", r"^#SBATCH +--gpus-per-node[ =]", wanted[2])
+    changed = text
+    for flag, other, count in (nodes, each):
+        own = re.search(rf"{flag}[ =]+[\"']?\$\{{?(\w+)", text)
+        name = rf"\b{own[1]}=(?:\$\{{\w+:-)?" if own else f"{flag}[ =]+"
+        changed = re.sub(rf"({name}|{other})\d+", rf"\g<1>{count}", changed, flags=re.M)
     try:
-        found = job_file(read_text(file.path)._replace(text=changed), **reading).keywords.get("gpus")
+        found = read_alone(file, changed).keywords.get("gpus")
     except CostModelError:
         return text
     return changed if found == int(wanted[1]) * int(wanted[2]) else text
@@ -92,6 +121,9 @@ def _changed(
             put |= {flag: after[flag] for flag in group if flag in after}
             gone |= {*group} - after.keys()
     lines = text.splitlines(keepends=True)
+    if any(_find("--train-samples", line) for line in lines):
+        put.pop("--train-iters", None)  # Megatron-LM takes one of the two
+    gone |= _tied(lines, {*put, *gone}, gone, put) - after.keys()
     present = {flag for flag in {*put, *_ANCHORS} if any(_find(flag, line) for line in lines)}
     missing = [f"{flag} {put[flag]}".strip() for flag in put if flag not in present]
     anchor = next((flag for flag in _ANCHORS if flag in present), "")
@@ -103,15 +135,40 @@ def _changed(
         for flag in present & put.keys():
             if match := _find(flag, kept):
                 kept = f"{kept[: match.start()]}{flag} {put[flag]}".rstrip(" ") + kept[match.end() :]
+        goes_on = bool(found) and found[-1].rstrip().endswith("\\")
         if missing and (match := _find(anchor, kept)):
-            kept = _with_more(kept, match, missing, width)
-        found.append(kept)
+            is_listed = kept.strip() == match[0] and kept.endswith("\n") and not goes_on
+            kept = _with_more(kept, match, missing, width, is_listed=is_listed)
+        if kept and (kept == line or kept.strip() or goes_on):
+            found.append(kept)
     return "".join(found)
+
+
+def _tied(
+    lines: Sequence[str], changed: Collection[str], gone: Collection[str], put: Collection[str]
+) -> set[str]:
+    """Return the flags of a script that mean nothing, or are refused, once others have changed."""
+    there = {
+        flag
+        for line in lines
+        if not line.lstrip().startswith("#")
+        for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", line)
+    }
+    stages = {"--pipeline-model-parallel-size", *_TOGETHER[0], *_TOGETHER[1]}
+    patterns = [_OF_FSDP] if "--use-megatron-fsdp" in gone else []
+    patterns += [] if stages.isdisjoint(changed) else [_PER_STAGE]
+    patterns += [] if _OF_CORE.isdisjoint(put) else [re.compile("--use-legacy-models")]
+    return {flag for flag in there if any(pattern.fullmatch(flag) for pattern in patterns)}
 
 
 def _find(flag: str, line: str) -> re.Match[str] | None:
     """Find a flag with its value in a line that is no comment."""
-    return None if line.lstrip().startswith("#") else re.search(rf"(?<![\w-]){flag}(?![\w-]){_VALUE}", line)
+    if line.lstrip().startswith("#"):
+        return None
+    kind = "words" if _PER_STAGE.fullmatch(flag) else _KINDS.get(flag)
+    is_switch = kind == "switch" or (_OF_FSDP.fullmatch(flag) and not flag.endswith(("dtype", "strategy")))
+    values = _TRUTH if is_switch else _VALUE + _MORE_VALUES * (kind == "words")
+    return re.search(rf"(?<![\w-]){flag}(?![\w-]){values}", line)
 
 
 def _without(line: str, flags: Collection[str]) -> str:
@@ -123,10 +180,17 @@ def _without(line: str, flags: Collection[str]) -> str:
     return "" if kept != line and kept.strip() == "\\" else kept
 
 
-def _with_more(line: str, match: re.Match[str], flags: Sequence[str], width: float) -> str:
-    """Write flags behind the one that was found: on lines of their own where the line goes on in the next, or gets long."""
+def _with_more(
+    line: str, match: re.Match[str], flags: Sequence[str], width: float, *, is_listed: bool
+) -> str:
+    """Write flags behind the one that was found: on lines of their own where the line goes on in the next, or gets long.
+
+    `is_listed` says that the flag is alone in its line, an element of an array.
+    """
+    indent = line[: len(line) - len(line.lstrip())]
+    if is_listed:
+        return line + "".join(f"{indent}{flag}\n" for flag in flags)
     if line.rstrip().endswith("\\") and not line[match.end() :].strip(" \t\\\n"):
-        indent = line[: len(line) - len(line.lstrip())]
         return line + "".join(f"{indent}{flag} \\\n" for flag in flags)
     longer = " ".join([line[: match.end()], *flags]) + line[match.end() :]
     if len(longer) <= width:
@@ -134,7 +198,6 @@ def _with_more(line: str, match: re.Match[str], flags: Sequence[str], width: flo
     rest = line[match.end() :].lstrip(" \t")
     *most, last = flags
     ends = [last, rest] if rest.startswith(("-", "$")) else [last + rest]
-    indent = line[: len(line) - len(line.lstrip())]
     return f" \\\n{indent}    ".join([line[: match.end()], *most, *ends])
 
 
@@ -153,6 +216,7 @@ def _is_right(file: JobFile, changed: str, before: str, after: str) -> bool:
 
 
 def _job(file: JobFile, text: TextFile) -> dict[str, Any]:
-    """Return the keywords of a script, each switch by itself; a list of layers that is even is none."""
-    found = dict(job_file(text, **file.reading).keywords)
-    return {**found, "model": None, "switches": None, **(found.get("switches") or {})}
+    """Return the keywords of a script, each switch by itself; not its model, nor the length that its batch makes."""
+    beside = {name: file.reading[name] for name in (*READING, "gpus") if file.reading.get(name)}
+    found = dict(job_file(text, **beside).keywords)
+    return {**found, "model": None, "tokens": None, "switches": None, **(found.get("switches") or {})}

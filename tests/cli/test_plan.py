@@ -12,6 +12,7 @@ import costmodel as cm
 from costmodel.base.units import format_seconds
 from costmodel.cli import main
 from costmodel.interop import script_changes
+from costmodel.planning import launch
 
 SHAPE = (
     "--num-layers",
@@ -117,6 +118,39 @@ CHANGES = (
         "x --num-layers 2 --recompute-granularity selective y",
     ),
     ("--tp 8", "--tp 4|--sp", "x --lr 3", None),
+    # In an array flags go and come a line each; a switch takes no variable with it, a list all its words.
+    (
+        "--num-layers 2|--sequence-parallel|--recompute-modules mlp norm",
+        "--num-layers 2|--bf16",
+        "A=(\n  --num-layers 2\n  --sequence-parallel\n)\nx --sequence-parallel $B --recompute-modules mlp norm a.py",
+        "A=(\n  --num-layers 2\n  --bf16\n)\nx $B a.py",
+    ),
+    # What Megatron-LM refuses, or a fork lists for each stage, goes with what it belongs to, and stays with it.
+    (
+        "--num-layers 2|--use-megatron-fsdp",
+        "--num-layers 2",
+        "x --use-megatron-fsdp --fsdp-double-buffer --megatron-fsdp-main-grads-dtype bf16 --num-layers-per-stage 1 1",
+        "x --num-layers-per-stage 1 1",
+    ),
+    (
+        "--num-layers 2|--sp",
+        "--num-layers 2",
+        "x --use-megatron-fsdp --fsdp-double-buffer --sp",
+        "x --use-megatron-fsdp --fsdp-double-buffer ",
+    ),
+    (
+        "--pipeline-model-parallel-size 4",
+        "--pipeline-model-parallel-size 2|--cuda-graph-impl local",
+        "x --num-layers 4 --num-layers-per-stage 1 1 1 1 --use-legacy-models --pipeline-model-parallel-size 4",
+        "x --num-layers 4 --cuda-graph-impl local --pipeline-model-parallel-size 2",
+    ),
+    # A batch that grows does so no more where another is given; a run has samples or steps.
+    (
+        "--global-batch-size 64",
+        "--global-batch-size 32|--train-iters 9",
+        "x --rampup-batch-size 8 8 100 --train-samples 5 --global-batch-size 64 y",
+        "x --train-samples 5 --global-batch-size 32 y",
+    ),
 )
 
 
@@ -163,13 +197,15 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
     assert main([*SMALL, "-r", "megatron-core", "--emit", "megatron"]) == 0
     model = [line for line in capsys.readouterr().out.split(" \\\n    ") if not line.startswith("--micro")]
     shape = " ".join(one for one in model if one.split()[0] in SHAPE)
-    script.write_text(
-        f"#!/bin/bash\nNODES=1\ntorchrun --nnodes ${{NODES}} --nproc-per-node 8 pretrain_gpt.py {shape} {today} --bf16\n"
-    )
+    start = "#!/bin/bash\nNODES=1\nEACH=16\ntorchrun --nnodes ${NODES} --nproc-per-node $EACH"
+    script.write_text(f"{start} pretrain_gpt.py {shape} {today} --bf16\n")
     saved = tmp_path / "saved"
-    assert main(["plan", str(script), "16xH100", "--save", str(saved)]) == 0
-    assert "No `job.yaml`: " in capsys.readouterr().err
-    plan = cm.plan(str(script), "16xH100")
+    given = ["16xH100", "--global-batch", "64"]
+    assert main(["plan", str(script), *given, "--save", str(saved)]) == 0
+    err = capsys.readouterr().err
+    assert "No `job.yaml`: " in err
+    assert "Not in `changes.diff`" not in err
+    plan = cm.plan(str(script), "16xH100", global_batch=64)
     folders = sorted(saved.iterdir(), key=lambda folder: int(folder.name.partition("-")[0]))
     assert [int(folder.name.partition("-")[0]) for folder in folders] == [
         plan.ranks[one.row] for _, one in plan.trials()
@@ -194,7 +230,8 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
         subprocess.run(re.search("`(patch .*)` here", readme)[1], shell=True, cwd=folder, check=True)
         script.rename(patched)
         script.write_text(before)
-        assert "\nNODES=2\n" in patched.read_text()
+        assert "\nNODES=2\nEACH=8\n" in patched.read_text()
+        assert cm.estimate(patched, "16xH100").job.global_batch == 64
         assert cm.estimate(patched, cluster="h100").job.layout.gpus == 16
         assert all(len(line) < 120 for line in patched.read_text().splitlines() if line.startswith("    --"))
         # Megatron pads the vocabulary of a script to a multiple of its own degree.
@@ -205,6 +242,14 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
         assert "No `job.yaml`: " in readme
         ends = (format_seconds(est.step_time_s * end, 3) for end in (est.error_band.low, est.error_band.high))
         assert "({} to {})".format(*ends) in readme
+    unsaid = launch._unsaid(est, plan.question.file, before)
+    assert "--global-batch 64" in unsaid
+    assert "the patched script alone is priced at" in unsaid
+    refused = launch._unsaid(est, plan.question.file, before.replace("--bf16", "--bf16 --zero-stage 9"))
+    assert refused.startswith("all of it; the patched script is refused: ")
+    idle = launch._unsaid(est, plan.question.file, before.replace(" 8 --micro", " 3 --micro"))
+    assert "refused: " in idle
+    assert "--global-batch 64" in idle
     toml = "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nlocal_batch_size = 2\nseq_len = 4096\n[parallelism]\n"
     (tmp_path / "titan.toml").write_text(toml + "tensor_parallel_degree = 8\n")
     written = cm.plan(tmp_path / "titan.toml", "16xH100").launch_folders()
@@ -222,6 +267,9 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
         again = cm.estimate(**yaml.safe_load(text))
         assert again.step_time_s == pytest.approx(est.step_time_s, rel=1e-12), path
     capsys.readouterr()
+    assert main([*SMALL, "-r", "megatron-deepspeed", "--save", str(tmp_path / "readme")]) == 0
+    nobody = "No framework's configuration, and no `changes.diff`: none is written for the recipe"
+    assert f"{nobody} megatron-deepspeed.\n" in capsys.readouterr().err
     assert main(["plan", str(script), "8xH100", "--save", str(saved)]) == 2
     assert capsys.readouterr().err.strip().endswith("has files; --force writes among them")
     assert main(["plan", str(script), "8xH100", "--save", str(script)]) == 2
