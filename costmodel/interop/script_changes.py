@@ -129,7 +129,7 @@ def _changed(
     anchor = next((flag for flag in _ANCHORS if flag in present), "")
     if missing and not anchor:
         return None
-    found = []
+    found: list[str] = []
     for line in lines:
         kept = _without(line, gone)
         for flag in present & put.keys():

@@ -13,6 +13,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_bytes, format_seconds
 from costmodel.base.words import chance_text, plural
 from costmodel.describe.frameworks import FRAMEWORKS
+from costmodel.describe.jobs.job import BALANCED
 from costmodel.describe.jobs.layout_text import layout_text
 from costmodel.describe.jobs.short_form import command_text
 from costmodel.estimates.estimate import estimate
@@ -83,12 +84,14 @@ def _configuration(
 
 def _own(file: JobFile, today: Estimate) -> str:
     """Return what is written for the job of a script alone, without what is given beside it; empty where it is none."""
-    try:
-        job = {**read_alone(file).keywords, "cluster": today.job.cluster, "gpus": int(today.job.layout.gpus)}
-        job.pop("dp", None)
-        return emit(estimate(**job), "megatron")
-    except CostModelError:
-        return ""
+    for gpus in ({"gpus": int(today.job.layout.gpus)}, {}):  # its batch may divide among its own GPUs alone
+        try:
+            job = {**read_alone(file).keywords, "cluster": today.job.cluster, **gpus}
+            job.pop("dp", None)
+            return emit(estimate(**job), "megatron")
+        except CostModelError:
+            pass
+    return ""
 
 
 def _unsaid(est: Estimate, file: JobFile, changed: str) -> str:
@@ -106,6 +109,9 @@ def _unsaid(est: Estimate, file: JobFile, changed: str) -> str:
         priced = f"priced at {format_seconds(again, 4)}, not {format_seconds(float(est.step_time_s), 4)}"
     except CostModelError as error:
         priced = f"refused: {error}"
+    below["tokens"] = est.job.tokens  # they follow from the batch
+    if est.job.balanced_stages and "pipeline_layout" in below:
+        below["pipeline_layout"] = BALANCED
     flags = command_text(est.job, path="-", below=below).removeprefix("costmodel estimate -").strip()
     return f"{f'`{flags}`' if flags else 'what no flag says'}; the patched script alone is {priced}"
 

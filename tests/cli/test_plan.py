@@ -250,6 +250,10 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
     idle = launch._unsaid(est, plan.question.file, before.replace(" 8 --micro", " 3 --micro"))
     assert "refused: " in idle
     assert "--global-batch 64" in idle
+    alone = tmp_path / "alone.sh"  # its batch divides among its own 8 GPUs, not among 16
+    alone.write_text(before.replace("EACH=16", "EACH=8").replace("batch-size 32", "batch-size 1"))
+    theirs = cm.plan(str(alone), "16xH100", global_batch=64)
+    assert "--global-batch-size 1 " in launch._own(theirs.question.file, theirs.yours.est)
     toml = "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nlocal_batch_size = 2\nseq_len = 4096\n[parallelism]\n"
     (tmp_path / "titan.toml").write_text(toml + "tensor_parallel_degree = 8\n")
     written = cm.plan(tmp_path / "titan.toml", "16xH100").launch_folders()
