@@ -1,5 +1,6 @@
 """Plans under uncertainty: who is the best how surely, which few to try, and what risk and quantiles choose."""
 
+import re
 from dataclasses import replace
 from math import exp, log, sqrt
 
@@ -11,6 +12,7 @@ from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_seconds
 from costmodel.describe.factors import factor_name, job_class
 from costmodel.describe.odds import FitOdds, odds
+from costmodel.planning.advice import relaxed_gains
 from costmodel.planning.search import layout_of
 from costmodel.planning.uncertain import (
     NOISE,
@@ -117,6 +119,20 @@ def test_what_is_tried_is_of_the_layouts_that_fit(plan):
     ends = [[format_seconds(end, 3) for end in est.range_s] for est, _ in plan.trials()]
     assert [row[at] for row in grid.rows] == [f"{low.removesuffix(' s')}–{high}" for low, high in ends]
     assert len({row[at] for row in grid.rows}) > 1
+    before, after = plan.odds.regret([0]), plan.odds.regret_after(plan.odds.chosen())
+    assert f"cuts the expected loss from {before:.1%} to {after:.1%}." in grid.note
+    assert after < before
+
+
+def test_signs_of_what_memory_kept_free_and_a_pipeline_save():
+    """Half of the memory free costs what the best in all of it is faster; one stage holds less than all together."""
+    half, all_of_it = (cm.plan(**JOB, pp=4, headroom=kept, choose=False) for kept in (0.5, 0.0))
+    saved = dict(relaxed_gains(half))["headroom 50.0%"]
+    scores = [min(one.tally.best_score.values()) for one in (all_of_it, half)]
+    assert saved == pytest.approx(1 - scores[0] / scores[1])
+    assert saved > 0
+    (said,) = re.findall(r"\(([\d.]+) GiB a GPU instead of ([\d.]+) GiB\)", " ".join(half.advice()))
+    assert 2 < float(said[1]) / float(said[0]) <= 4
 
 
 def test_layouts_share_what_their_knobs_have_in_common(plan):

@@ -302,6 +302,11 @@ def test_causes_share_what_interruptions_take():
     assert found.reliability.mean_detection_s == near(200)
     assert found.downtime_s == near(200 + 200 + 14 * N / STORE)
     card, hang = sorted(found.by_cause(), key=lambda row: row.cause)
+    (table,) = (grid for grid in found.grids() if grid.note.startswith("work done again"))
+    # Rates are off by a factor of e to their spread of a half.
+    assert any("failure rate ×/÷1.6, " in grid.note for grid in found.grids())
+    shares = {f"{one.gpu_hours / found.gpu_hours:.2%}" for one in (card, hang)}
+    assert {row[[column.title for column in table.columns].index("Share")] for row in table.rows} == shares
     assert card.interruptions == near(3 * hang.interruptions)
     assert (card.detection_s, hang.detection_s) == (100, 500)
     lost = found.lost_gpu_hours()
