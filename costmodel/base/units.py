@@ -193,6 +193,17 @@ def format_figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
 
 
+def format_dollars(value: float) -> str:
+    """Return an amount in whole dollars where it is large, with cents from a dollar, else in three digits.
+
+    >>> format_dollars(7376.6), format_dollars(2.0945), format_dollars(0.0897), format_dollars(0.0)
+    ('$7,377', '$2.09', '$0.0897', '$0')
+    """
+    if abs(value) >= 100.0:
+        return f"${value:,.0f}"
+    return f"${value:.2f}" if abs(value) >= 1.0 else f"${value:#.3g}" if value else "$0"
+
+
 def _significant(value: float, digits: int) -> str:
     """Return `value` to `digits` significant digits without an exponent."""
     if not math.isfinite(value):

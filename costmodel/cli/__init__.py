@@ -106,6 +106,8 @@ def _by_flag(message: str, arguments: Sequence[str]) -> str:
 
     >>> _by_flag("dollars: expected …", ["run", "--budget=x"]), _by_flag("gpus: expected …", ["run", "-n", "x"])
     ('--budget: expected …', 'gpus: expected …')
+    >>> _by_flag("max_memory_bytes: expected …", ["plan", "--max-memory", "x"])
+    '--max-memory: expected …'
     """
     from costmodel.cli.output import with_flags
     from costmodel.describe.jobs.fields import FIELD
@@ -115,7 +117,7 @@ def _by_flag(message: str, arguments: Sequence[str]) -> str:
     flags = FIELD[name].flags if name in FIELD and colon else ()
     typed = {word.partition("=")[0] for word in arguments}
     used = next((flag for flag in flags if flag in typed), None)
-    alike = used is None or used.strip("-").split("-")[0] == name.split("_")[0]
+    alike = used is None or used.removeprefix("--").replace("-", "_") == name
     return message if alike else f"{used}:{rest}"
 
 

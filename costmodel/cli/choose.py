@@ -7,7 +7,7 @@ from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from costmodel.base.errors import CostModelError, shown
+from costmodel.base.errors import CostModelError, choices_hint, shown
 from costmodel.cli import options as opt
 from costmodel.cli.command import (
     command,
@@ -18,6 +18,7 @@ from costmodel.cli.command import (
     with_profiles,
 )
 from costmodel.cli.output import Result, Target, checked_folder, planned_figure, result_of, shortened, waiting
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import LENGTH_FIELDS, PLAN_FIELDS
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ def _plan_rl(found: RLPlan, given: Mapping[str, Any], target: Target, emit: str)
 
 def _keywords(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
     """Return the keywords of `costmodel.plan`: the file whose layout is free, and the flags on top."""
+    if emit and emit not in (known := (opt.JOB, *FRAMEWORKS)):
+        raise CostModelError(f"--emit: {shown(emit)} is unknown; {choices_hint(emit, known)}")
     file, flags = file_and_flags(given, several=True, layout=False)
     keywords = {**with_profiles(flags, given.get("profiles")), "job": file}
     # What is emitted has to run.

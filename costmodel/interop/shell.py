@@ -294,7 +294,7 @@ class Script(Scope):
                 joined = token if token in _JOINS else ""
                 self.at += 1
             elif token in _CLOSE:
-                raise CostModelError(f"line {self.line}: a '{token}' stands where none can")
+                raise CostModelError(f"line {self.line}: a '{token}' stands where none can in a shell script")
             else:
                 truth = self.and_or_item(live and not self.ended, joined, truth)
         if ends:
@@ -516,7 +516,7 @@ class Script(Scope):
             self.at += 1
             redirect = _REDIRECT.fullmatch(token)
             if token == "(":
-                raise CostModelError(f"line {line}: a ( stands where none can")
+                raise CostModelError(f"line {line}: a ( stands where none can in a shell script")
             if redirect is None:
                 words.append(token)
             # Flags follow a placeholder such as <path to data>, which is no redirection.

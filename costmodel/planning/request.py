@@ -273,10 +273,7 @@ def _risk(options: Mapping[str, Any]) -> float | None:
         raise CostModelError(
             "risk: says how much memory to leave free, as headroom does; give one or the other"
         )
-    risk = float(read("risk", options["risk"]))
-    if not 0.0 < risk < 1.0:
-        raise CostModelError(f"risk: expected a probability between 0 and 1, such as 20%, got {risk:g}")
-    return risk
+    return float(read("risk", options["risk"]))
 
 
 def _files(options: Mapping[str, Any], jobs: Sequence[Job]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import TO_P90
-from costmodel.base.units import format_seconds
+from costmodel.base.units import format_dollars, format_seconds
 from costmodel.base.words import plural
 from costmodel.describe.hardware.prices import price_text
 from costmodel.describe.jobs.layout_text import layout_text
@@ -34,12 +34,14 @@ def generation_grids(found: Generation) -> list[Grid]:
     chosen = f", the best of {found.considered:,}" if found.considered > 1 else ""
     usd = found.usd_per_million_tokens
     price = (
-        f"{_dollars(usd)} per million generated tokens, at {price_text(found.served.cluster)}" if usd else ""
+        f"{format_dollars(usd)} per million generated tokens, at {price_text(found.served.cluster)}"
+        if usd
+        else ""
     )
     low, high = (exp(side * TO_P90 * found.served.engine.spread) for side in (-1.0, 1.0))
     ends = f"{format_seconds(found.itl_s * low)} to {format_seconds(found.itl_s * high)} a token"
     if usd:
-        ends += f", {_dollars(usd * low)} to {_dollars(usd * high)}"
+        ends += f", {format_dollars(usd * low)} to {format_dollars(usd * high)}"
     ends += f" (80% of measured steps within; {found.served.engine.basis})"
     title = "{served.model.name} on {work.gpus:plural GPU} of {served.cluster.accelerator.name}: "
     title = say(title + "{tokens_per_s_per_gpu:figure} tokens/s/GPU", found)
@@ -80,12 +82,8 @@ def _of_answers(found: RLEstimate) -> str:
         return ""
     job = found.job
     thousand = found.usd_per_step / (job.prompts * job.samples) * 1e3
-    answers = f" ({_dollars(thousand)} a thousand answers)" if job.generates else ""
+    answers = f" ({format_dollars(thousand)} a thousand answers)" if job.generates else ""
     return f", ${found.usd_per_step:,.2f}{answers}"
-
-
-def _dollars(usd: float) -> str:
-    return f"${usd:,.2f}" if usd >= 1.0 else f"${usd:#.3g}"
 
 
 def warnings(found: Generation | RLEstimate) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.base.grid import Grid
 from costmodel.base.numbers import off_middle_text
-from costmodel.base.units import format_bytes, format_seconds
+from costmodel.base.units import format_bytes, format_dollars, format_seconds
 from costmodel.base.words import plural
 from costmodel.bill.lines import AXES, CATEGORIES, CATEGORY_NAMES
 from costmodel.describe.factors import NOMINAL
@@ -140,8 +140,8 @@ def spent_text(est: Estimate, *, sources: bool = False) -> str:
     if price is not None:
         mixed = mixed_note(job.cluster)
         each = price_text(job.cluster) if sources else f"${price:,.2f}{f' ({mixed})' if mixed else ''}"
-        cost = f", ${price * hours:,.0f} at {each}"
-    text = "{0:count} in {1:days}, {2:,.0f} GPU-hours{cost}, no failures{ends}"
+        cost = f", {format_dollars(price * hours)} at {each}"
+    text = "{0:count} in {1:days}, {2:figure} GPU-hours{cost}, no failures{ends}"
     ends = _spent_range(est.samples)
     return say(text, {}, job.tokens, float(est.days(job.tokens)), hours, cost=cost, ends=ends)
 

@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.base.answer import Summary
 from costmodel.base.grid import Grid, columns
 from costmodel.base.numbers import off_middle_text
-from costmodel.base.units import format_count, format_days, format_figure, format_seconds
+from costmodel.base.units import format_count, format_days, format_dollars, format_figure, format_seconds
 from costmodel.base.words import chance_text, plural
 from costmodel.bill.lines import CATEGORY_NAMES
 from costmodel.describe.jobs.fields import FIELD
@@ -68,7 +68,7 @@ def _cost_text(run: TrainingRun) -> str:
     if run.dollars is None:
         return f"no price: {run.price_note}"
     ends = run.dollars_at_list_prices
-    lists = "" if ends is None else f", where it costs ${ends[0]:,.0f} to ${ends[1]:,.0f}"
+    lists = "" if ends is None else f", where it costs {format_dollars(ends[0])} to {format_dollars(ends[1])}"
     return say(
         "{dollars:$} at ${price_usd_per_gpu_hour:,.2f} a GPU-hour ({price_note}){lists}", run, lists=lists
     )
@@ -189,7 +189,7 @@ def run_summary(run: TrainingRun) -> Summary:
     """Return a run in twenty lines: days and dollars with p10 and p90, whether it fits, where the GPU-hours go."""
     est, spread = run.est, run.spread(10, 90)
     need = of_text(float(est.memory_bytes_per_gpu), est.memory_capacity_bytes)
-    cost = "" if run.dollars is None else f", ${run.dollars:,.0f}"
+    cost = "" if run.dollars is None else f", {format_dollars(run.dollars)}"
     title = f"{machine_text(est)}, {format_count(run.tokens)} tokens: {format_days(run.days)}{cost}; {need}"
     title = (
         f"{title}, {chance_text(float(est.fits_probability))} likely to fit"
@@ -198,7 +198,7 @@ def run_summary(run: TrainingRun) -> Summary:
     )
     ends = " to ".join(format_days(float(days)) for days in spread["days"])
     if run.dollars is not None:
-        ends += ", ${:,.0f} to ${:,.0f}".format(*spread["dollars"])
+        ends += ", " + " to ".join(map(format_dollars, map(float, spread["dollars"])))
     largest = sorted(run.lost_gpu_hours().items(), key=lambda item: -item[1])[:3]
     lost = [f"{name.replace('_', ' ')} {spent / run.gpu_hours:.1%}" for name, spent in largest if spent > 0]
     (layout, layout_of_job), setting = job_rows(est)

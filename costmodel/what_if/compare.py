@@ -6,6 +6,7 @@ difference of the totals.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -408,10 +409,19 @@ def varied_jobs(job: Mapping[str, Any], vary: Sequence[str]) -> list[tuple[str, 
 
 def _value_label(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={one}" for name, one in value.items())
+        return "+".join(f"{name}={one}" for name, one in value.items()) or "profile"
     if isinstance(value, (list, tuple)):
         return ("+" if isinstance(value, list) else " ").join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _hardware_of(part: str) -> Any:
+    """Read several numbers of the hardware, or none, which are those of the profile.
+
+    >>> _hardware_of("nic=50%+tdp=500W"), _hardware_of("placement=5+27"), _hardware_of("")
+    ({'nic': '50%', 'tdp': '500W'}, {'placement': '5+27'}, {})
+    """
+    return read("hw", re.split(r"\+(?=[a-z_]+=)", part)) if part else {}
 
 
 def _read_values(text: str) -> list[tuple[tuple[str, bool], Any]]:
@@ -426,7 +436,11 @@ def _read_values(text: str) -> list[tuple[tuple[str, bool], Any]]:
         raise CostModelError(
             f"vary: {shown(name)} is no field or switch; {choices_hint(name, fields | switches)}"
         )
-    parts = [part.strip() for part in values.split(",") if part.strip()]
+    parts = [part.strip() for part in values.split(",")]
+    if name == "hw":
+        return [((name, False), _hardware_of(part)) for part in parts]
+    if not all(parts):
+        raise CostModelError(f"vary: {name}: expected a value before and after each comma, got {shown(text)}")
     if name in switches:
         return [((name, True), part.split("+") if SWITCHES[name].is_list else part) for part in parts]
     return [((name, False), read(name, part)) for part in parts]

@@ -221,9 +221,9 @@ def test_refused_in_one_line(tmp_path):
         "run $(echo": "line 1: nothing closes $(echo",
         "X=(1 2\n3": "nothing closes =(1 2 3",
         "run\nif true; then run": "nothing ends the 'if'",
-        "run\n\ndone": "line 3: a 'done' stands where none can",
+        "run\n\ndone": "line 3: a 'done' stands where none can in a shell script",
         "case x in a) run;;": "nothing ends the 'case'",
-        "run a(b)": "line 1: a ( stands where none can",
+        "run a(b)": "line 1: a ( stands where none can in a shell script",
         "source a.sh": "a.sh reads itself in a circle",
     }
     for script, words in refused.items():

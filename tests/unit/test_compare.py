@@ -1,12 +1,16 @@
 """Comparisons: differences of lines add up to those of totals, and the reasons given are the real ones."""
 
+import re
+
 import pytest
 from famous_jobs import LLAMA3_405B, famous
 
 import costmodel as cm
 from costmodel.base.errors import CostModelError
 from costmodel.base.units import format_seconds
+from costmodel.cli.output import with_flags
 from costmodel.reporting.comparison import compare_remarks
+from costmodel.reporting.tables import spent_text
 from costmodel.what_if.compare import compare, varied_jobs, vary
 
 SMALL = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
@@ -130,3 +134,40 @@ def test_each_cluster_has_its_own_price():
     assert [est.job.cluster.price_usd_per_gpu_hour for est in found.values()] == [2.0, 4.0]
     with pytest.raises(CostModelError, match="hgx-b200-ndr is not used here"):
         vary(["tp=2,4"], **job, price_usd_per_gpu_hour=prices)
+
+
+def test_hardware_varies_by_several_numbers_and_by_none():
+    """The empty value is the profile as it is, also where the job below has other numbers."""
+    found = vary(["hw=,nic=50%,nic=50%+tdp=500W"], **SMALL, hw="tdp=600W")
+    assert list(found) == ["hw=profile", "hw=nic=50%", "hw=nic=50%+tdp=500W"]
+    assert [[name for name, _ in est.job.cluster.changed] for est in found.values()] == [
+        [],
+        ["nic"],
+        ["nic", "tdp"],
+    ]
+
+
+def test_a_comparison_says_digits_that_tell_ratios_apart():
+    """A tdp of 500 W is sure to be slower: the range is no single number, and no margin of a certainty is said."""
+    slower = compare(*vary(["hw=,tdp=500W"], **SMALL).values())
+    said = compare_remarks(slower)[0]
+    low, high = re.search(
+        r"> 99% confidence: ([\d.]+) to ([\d.]+) times as long \(p10 to p90, 400 samples\)", said
+    ).groups()
+    assert float(low) < float(high)
+
+
+def test_a_warning_of_two_jobs_names_both_alike():
+    jobs = vary(["zero=0,1,2,3"], model="llama3-70b", gpus=64, tp=2, global_batch=512, seq_len=8192)
+    said = compare_remarks(compare(*jobs.values(), labels=list(jobs)))
+    assert any("zero_stage=1; zero_stage=2: does not fit" in with_flags(text) for text in said)
+
+
+def test_a_short_run_costs_what_its_time_times_the_gpus_costs():
+    """A million tokens: no figure is rounded to nothing or to a whole one."""
+    est = small(tokens=1e6)
+    hours = 64 * 1e6 / (256 * 8192) * float(est.step_time_s) / 3600
+    price = est.job.cluster.price_usd_per_gpu_hour
+    said = re.search(r"([\d.]+) GPU-hours, \$([\d.]+) at", spent_text(est))
+    assert float(said[1]) == pytest.approx(hours, rel=5e-3)
+    assert float(said[2]) == pytest.approx(hours * price, rel=5e-3)

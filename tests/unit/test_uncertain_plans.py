@@ -256,7 +256,8 @@ def test_a_quantile_is_an_objective():
 def test_wrong_wishes_are_one_line():
     for more, said in [
         ({"risk": 0.1, "headroom": 0.1}, "risk: says how much memory to leave free, as headroom does"),
-        ({"risk": 0}, "risk: expected a probability between 0 and 1, such as 20%, got 0"),
+        ({"risk": 0}, "risk: expected a share from 0.1% to below 100%, such as 20%, got 0"),
+        ({"risk": "150%"}, "risk: expected a share from 0.1% to below 100%, such as 20%, got '150%'"),
         ({"objective": "p33"}, "objective: "),
     ]:
         with pytest.raises(CostModelError, match=said):

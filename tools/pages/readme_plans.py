@@ -25,6 +25,7 @@ from costmodel.estimates.estimate import Estimate, estimate_job
 from costmodel.estimates.frame import line_records
 from costmodel.physics.pipeline.schedules import schedule_at
 from costmodel.planning.plan import Plan
+from costmodel.planning.preference import TIE_SHARE
 
 HERE = Path(__file__).parent
 IN_README = 3
@@ -84,7 +85,10 @@ class Planned(NamedTuple):
             )
             used = f"{_cell(self.used)} ({self.known['reference']})"
             pace = "slower" if self.slower >= 0.0 else "faster"
-            rank = f"{before + 1:,} of {found.num_fit:,}, {abs(self.slower):.1%} {pace}"
+            tied = (
+                f" (within {TIE_SHARE:.1%} the simplest is best)" if -TIE_SHARE <= self.slower < 0.0 else ""
+            )
+            rank = f"{before + 1:,} of {found.num_fit:,}, {abs(self.slower):.1%} {pace}{tied}"
         return (
             f"| {self.known['name']} | {found.num_priced:,} | {_cell(found.best)} | {_cell(anything)} "
             f"({launched_by(anything)}) | {used} | {rank} |"

@@ -94,6 +94,8 @@ class Field:
             return f"a number from {self.least:g} to {self.most:g}"
         if self.kind == "time":
             return f"a time from {self.least:g} s to {self.most:g} s, such as 90s, 15min, 3h or 2d"
+        if self.kind == "share" and self.least:
+            return f"a share from {self.least:.1%} to below 100%, {self.hint}"
         if self.kind == "word":
             return f"one of {', '.join(self.words)}"
         return _ALLOWED[self.kind]

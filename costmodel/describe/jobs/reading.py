@@ -307,13 +307,13 @@ def _read_quantity(field: Field, given: Any) -> float:
 
 
 def _read_share(field: Field, given: Any) -> float:
-    """Read a share: per cent, or a number from 0 to below 1."""
+    """Read a share: per cent, or a number from the least of the field to below 1."""
     text = given.strip() if isinstance(given, str) else None
     try:
         value = float(text[:-1]) / 100.0 if text and text.endswith("%") else float(given)
     except (TypeError, ValueError, OverflowError):
         value = -1.0
-    if isinstance(given, bool) or not 0.0 <= value < 1.0:
+    if isinstance(given, bool) or not field.least <= value < 1.0:
         raise LayoutError(f"{field.name}: expected {field.allowed}, got {shown(given)}")
     return value
 

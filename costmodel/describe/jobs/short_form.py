@@ -124,8 +124,11 @@ def number_text(value: float) -> str:
     """Return a number as it is typed, in so many digits that it reads as the same.
 
     >>> number_text(8.0), number_text(15.6e12), number_text(1234567890125.0)
-    ('8', '1.56e+13', '1234567890125.0')
+    ('8', '15.6T', '1234567890125.0')
     """
+    for scale, letter in ((1e12, "T"), (1e9, "B")):
+        if value >= scale and float(f"{value / scale:g}") * scale == value:
+            return f"{value / scale:g}{letter}"
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
