@@ -18,7 +18,6 @@ from costmodel.cli.command import (
     with_profiles,
 )
 from costmodel.cli.output import Result, Target, checked_folder, planned_figure, result_of, shortened, waiting
-from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import LENGTH_FIELDS, PLAN_FIELDS
 
 if TYPE_CHECKING:
@@ -140,7 +139,9 @@ def _plan_rl(found: RLPlan, given: Mapping[str, Any], target: Target, emit: str)
 
 def _keywords(given: Mapping[str, Any], emit: str) -> dict[str, Any]:
     """Return the keywords of `costmodel.plan`: the file whose layout is free, and the flags on top."""
-    if emit and emit not in (known := (opt.JOB, *FRAMEWORKS)):
+    import costmodel as cm
+
+    if emit and emit not in (known := (opt.JOB, *cm.FRAMEWORKS)):
         raise CostModelError(f"--emit: {shown(emit)} is unknown; {choices_hint(emit, known)}")
     file, flags = file_and_flags(given, several=True, layout=False)
     keywords = {**with_profiles(flags, given.get("profiles")), "job": file}
