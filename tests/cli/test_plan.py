@@ -218,6 +218,7 @@ def test_the_layouts_to_try_are_saved_with_what_changes(tmp_path, capsys):
             "changes.diff",
             "README.md",
         }
+        assert (folder / "launch.sh").read_text().startswith("#!/bin/bash\n")
         layout = cm.estimate(folder / "launch.sh", "16xH100").job.layout
         assert (layout.tp, layout.pp, layout.micro_batch) == (
             est.job.layout.tp,
