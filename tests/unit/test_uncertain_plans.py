@@ -22,6 +22,7 @@ from costmodel.planning.uncertain import (
     compare,
     sampled,
 )
+from costmodel.reporting.plans import try_grid
 from costmodel.step.price import price
 
 JOB = {"model": "llama3-8b", "cluster": "h100-ndr", "gpus": 64, "global_batch": 256, "seq_len": 8192}
@@ -202,6 +203,10 @@ def test_a_plan_of_experts_tries_what_it_picks_and_says_what_all_rest_on():
         assert shared.switch in map(str, found.variants[int(found.candidates.top["job"][trial.row])].choices)
         assert float(est.step_time_s) > 0.0
     assert found.to_dict(count=1)["try"]["rests_on"]["switch"] == shared.switch
+    # What is said is the ratio of the two predicted steps, as the tables have it.
+    without = found.estimate_of(found.candidates.top, int(found.odds.rows[shared.column]))
+    longer = float(without.step_time_s / found.best.step_time_s) - 1.0
+    assert f"without it the best takes {longer:.1%} longer" in try_grid(found).note
 
 
 def test_a_plan_says_which_to_try(plan):
