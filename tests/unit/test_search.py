@@ -212,7 +212,7 @@ def test_wrong_input_says_what_would_do():
         ({"headroom": 1.5}, "headroom: expected a share"),
         ({"gpus": 10**7}, "more than cluster"),
         ({"model": "megatron-1t", "gpus": 8, "seq_len": 2048}, " GPUs ("),
-        ({"model": "megatron-1t", "gpus": 512}, "max_position_embeddings is less than seq_length"),
+        ({"model": "megatron-1t", "gpus": 512}, "max_positions is less than seq_len"),
         ({"global_batch": 7, "gpus": 12, "pp": 1, "cp": 1, "tp": 2}, "would do"),
         ({"cluster": "p4d-efa", "gpus": 36, "pp": 1, "cp": 1, "tp": 8}, "gpus = 32 instead of 36 would do"),
     ]:

@@ -119,7 +119,7 @@ def test_limits_of_a_run_say_what_is_left_and_how_surely(runs):
 def test_compared_jobs_have_their_differences_with_their_signs_and_their_money():
     jobs = [cm.estimate(**STEP, tokens=1e12, layout=layout) for layout in ("tp2", "tp4 pp2")]
     both = cm.compare(*jobs)
-    head, *tables = both.grids(start="2026-12-01")
+    head, *tables = both.grids()
     table = rows_of(head)
     for name, figure in (("step time", "step_time_s"), ("memory", "memory_bytes_per_gpu"), ("MFU", "mfu")):
         for cell, est in zip(table[name], jobs, strict=True):
@@ -177,9 +177,6 @@ def test_tables_of_a_plan_show_its_columns():
         sent = float(ests[at].exposed_by("category")["communication"])
         shows(cells["Comm"], sent / table["step_time_s"][at])
     assert any(" / 8" in row[titles.index("ZeRO")] for row in best.rows)
-    scaling = grids["Best gpu-hours"]
-    first, second = plan.by_value["gpus"][32.0], plan.by_value["gpus"][64.0]
-    shows(" ".join(scaling.rows[1]), 64, second * 1e12, first / second)
     out = grids["18,432 combinations considered"]
     counts = {row[0]: int(row[1].replace(",", "")) for row in out.rows}
     assert sum(count for name, count in counts.items() if name not in ("priced", "fit")) == (
@@ -306,4 +303,4 @@ def test_every_picture_lies_within_its_axes():
                     if mark["kind"] == "cells":
                         assert [bottom, top] == [0, len(mark["numbers"])]
             drawn += 1
-    assert drawn >= 12
+    assert drawn >= 11

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import accumulate
-from math import log
 from typing import Any
 
 import numpy as np
@@ -42,11 +41,13 @@ _OF_DEVICE = {
 """Numbers that are a field of the accelerator."""
 _MOST = 1e18
 _FURTHEST = {"tdp": 10.0, **dict.fromkeys(("peak", "hbm_bandwidth", "memory", "host_link"), 100.0)}
-"""Times the profile's number that are priced, and as small a part of it; links, of an internet line or a node's switch, 1000.
+"""Times the profile's number that are priced, and as small a part of it; links at most 1000 times.
 
 The efficiency of kernels is that of the profile's; at a tenth of its power a board idles, and at ten times it any is at the
 burst clock.
 """
+_SLOWEST_LINK = 1e-5
+"""Part of a link's rate that is priced: a line between sites may be anybody's."""
 _FABRIC_RATES = ("copy_bandwidth_bytes_per_s", "ll_bandwidth_bytes_per_s")
 _INSIDE = ("pcie", "c2c")
 
@@ -74,9 +75,10 @@ def with_hardware(cluster: Cluster, given: Mapping[str, Any] | None) -> Cluster:
         if isinstance(size, bool) or not isinstance(size, int | float) or not 0.0 < size <= _MOST:
             raise ProfileError(f"hw: {name}: expected a positive quantity in {unit}, got {shown(value)}")
         now, most = _now(cluster, name), _FURTHEST.get(name, 1000.0)
-        if abs(log(size / now)) > log(most) + 1e-9:
+        least = 1.0 / most if name in _FURTHEST else _SLOWEST_LINK
+        if not least * (1.0 - 1e-9) <= size / now <= most * (1.0 + 1e-9):
             raise ProfileError(
-                f"hw: {name}: expected {_text(now / most, unit)} to {_text(now * most, unit)}, {100.0 / most:g}% to "
+                f"hw: {name}: expected {_text(now * least, unit)} to {_text(now * most, unit)}, {100.0 * least:g}% to "
                 f"{most:g} times the profile's {_text(now, unit)}, got {shown(value)}"
             )
         found = _changed(found, name, float(size))
