@@ -33,12 +33,9 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
     """Return what the framework and its libraries hold beside what they are asked for."""
     placed, memory, layout = step.placed, step.placed.recipe.memory, step.placed.layout
     axes = (layout.tp, layout.cp, layout.pp, placed.mesh.grad.ranks, layout.ep)
-    # Of a mesh of one axis that shards everything, the default group is the axis' own.
-    own_default = (layout.zero_stage >= 3) & (placed.mesh.grad.ranks >= layout.gpus)
-    # One more for the default group, and one for the norm over all that hold a part of the model.
+    # One more for the norm over all that hold a part of the model.
     several = (
         *(ranks > 1 for ranks in axes),
-        (layout.gpus > 1) & ~own_default,
         (layout.tp > 1) & (layout.pp > 1),
         # Context groups that swap heads inside and rotate keys across.
         (placed.shard.swaps > 1) & (placed.shard.swaps < layout.cp),
@@ -61,9 +58,7 @@ def memory_lines(step: Step, bill: Bill) -> list[MemoryLine]:
             formula="communicator_bytes * groups",
             terms={"communicator_bytes": memory.communicator_bytes, "groups": groups},
             source="NCCL buffers of each axis' group, 342-392 MiB measured for 2-8 ranks (aiconfigurator system files): "
-            "37 to 43 connections of 4 MiB + 512 KiB + 4.7 MiB for the protocols Simple, LL and LL128; the default group "
-            "has its own from its first collective (NVIDIA/Megatron-LM training.py, start_time_tensor), unless a "
-            "one-dimensional mesh takes it (pytorch torch/distributed/device_mesh.py)",
+            "37 to 43 connections of 4 MiB + 512 KiB + 4.7 MiB for the protocols Simple, LL and LL128",
         ),
         *_user_buffer_lines(placed),
         *_multicast_lines(placed, bill),

@@ -112,7 +112,7 @@ def test_reserves():
             "reserve.allocator_slack.state": states / 10,
             "reserve.allocator_slack.activation": activations / 10,
             "reserve.cuda_context": 1e9,
-            "reserve.communicators": 2 * 5e8,  # of the data ranks, and of all
+            "reserve.communicators": 5e8,
         }
     )
 
@@ -147,12 +147,12 @@ def test_reserves_of_a_sample():
     ("gpus", "layout", "model", "groups"),
     [
         (1, "tp1", SMALL, 0),
-        (2, "tp2", SMALL, 2),  # and the default group
-        (2, "pp2", SMALL, 2),
-        (4, "tp2 pp2", SMALL, 4),  # and one over both, for the norm
-        (8, "tp2 pp2", SMALL, 5),
-        (2, "cp2", SMALL, 3),  # gradients are summed over cp too
-        (4, "ep4", MOE, 3),
+        (2, "tp2", SMALL, 1),
+        (2, "pp2", SMALL, 1),
+        (4, "tp2 pp2", SMALL, 3),  # and one over both, for the norm
+        (8, "tp2 pp2", SMALL, 4),
+        (2, "cp2", SMALL, 2),  # gradients are summed over cp too
+        (4, "ep4", MOE, 2),
     ],
 )
 def test_communicators(gpus, layout, model, groups):
@@ -160,23 +160,6 @@ def test_communicators(gpus, layout, model, groups):
         model, gpus=gpus, layout=layout, global_batch=4, seq_len=2048, switches={"communicator_bytes": 1e6}
     )
     assert memory(est, "reserve.communicators") == ({"reserve.communicators": groups * 1e6} if groups else {})
-
-
-def test_a_mesh_of_one_sharded_axis_takes_the_default_group():
-    held = [
-        memory(
-            price(
-                gpus=4,
-                layout=layout,
-                global_batch=4,
-                zero_stage=stage,
-                switches={"communicator_bytes": 1e6},
-            ),
-            "reserve.communicators",
-        )["reserve.communicators"]
-        for layout, stage in (("tp1", 2), ("tp1", 3), ("tp2", 3))
-    ]
-    assert held == [2e6, 1e6, 3e6]
 
 
 def expected_maximum(ranks, steps=200_000, reach=9.0):
