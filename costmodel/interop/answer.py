@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from costmodel.base.errors import CostModelError
 from costmodel.base.yaml_files import parse_mapping
+from costmodel.describe.frameworks import FRAMEWORKS
 from costmodel.describe.jobs.fields import FIELD, JOB_FIELDS, LENGTH_FIELDS, RL_FIELDS, canonical, names
 from costmodel.describe.jobs.job import Job
 from costmodel.describe.jobs.merge import RL_SECTION, merge_jobs, read_job, read_job_text
@@ -27,7 +28,8 @@ class JobFile(NamedTuple):
 
     `path` is as it was given, so that a command that names it runs in the same folder; `words` are flags that say how to
     read it, `reading` the same as keywords with what the file leaves open, `remarks` what was not understood or has no price;
-    `batches` are all batches of one that grows, `notes` what its reader had to say besides.
+    `batches` are all batches of one that grows, `notes` what its reader had to say besides, `launcher` the framework of
+    `FRAMEWORKS` that starts what a trainer's file describes.
     """
 
     keywords: Mapping[str, Any]
@@ -40,6 +42,7 @@ class JobFile(NamedTuple):
     text: TextFile | None = None
     """Where it was given as text."""
     notes: tuple[str, ...] = ()
+    launcher: str = ""
 
     def with_flags(self, flags: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the file says where these flags are given beside it: a batch of each GPU follows their number."""
@@ -105,7 +108,20 @@ def job_file(file: str | Path | TextFile, kind: str = "", **given: Any) -> JobFi
     reading = {"kind": kind_read, **given}
     held = file if isinstance(file, TextFile) else None
     remarks, notes = tuple(found.remarks), found.notes
-    return JobFile(fields, source, words, remarks, found.kind, reading, found.batches, held, notes)
+    launcher = _launcher_of(found)
+    return JobFile(fields, source, words, remarks, found.kind, reading, found.batches, held, notes, launcher)
+
+
+def _launcher_of(found: Imported) -> str:
+    """Return the framework that starts the job of a trainer's file, none where its recipe's own framework does.
+
+    Axolotl starts its own; the others' trainers are started by Accelerate. A DeepSpeed configuration beside a job without
+    adapters is written as one again.
+    """
+    own = FRAMEWORKS["deepspeed"].recipe == found.job.get("recipe") and not found.job.get("lora_rank")
+    if found.kind not in ("trainer", "accelerate") or own:
+        return ""
+    return "axolotl" if found.framework == FRAMEWORKS["axolotl"].title else "accelerate"
 
 
 READING = ("kind", "env", "vocab_size", "allow_source")

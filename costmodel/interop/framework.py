@@ -130,7 +130,8 @@ _NEEDED: Mapping[str, Callable[[Job], bool]] = {
     "routing": lambda job: job.model.num_experts > 0,
     "positions": lambda job: job.model.position == "rope",
     "pipeline": lambda job: bool(np.any(job.layout.pp > 1)),
-    "model": lambda job: model_reference(job.model) == job.model.name,
+    "model": lambda job: not hub_name(job.model) and model_reference(job.model) == job.model.name,
+    "adapters": lambda job: job.tuning.lora_rank > 0,
     "recomputation": lambda job: bool(np.any(job.layout.recompute > 0)),
 }
 """What of a framework's leaves only some jobs have."""
@@ -205,6 +206,13 @@ def model_reference(model: Model) -> str:
     if path.suffix not in (".json", ".yaml", ".yml") or not is_there(path):
         return model.name
     return str((path.parent if path.name == "config.json" else path).absolute())
+
+
+def hub_name(model: Model) -> str:
+    """Return the hub's name of a model that a file had it from, or its folder; empty where it is not known."""
+    known = known_model(model.source) if re.fullmatch(r"\S+/\S+", model.source) else None
+    but = {"name", "source"}
+    return model.source if known and known.model_dump(exclude=but) == model.model_dump(exclude=but) else ""
 
 
 _OWN_HEAD = re.compile(

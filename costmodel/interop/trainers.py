@@ -25,6 +25,7 @@ from costmodel.interop.framework import (
     Imported,
     counts_of,
     data_degrees,
+    hub_name,
     known_model,
     left_of,
     model_reference,
@@ -114,8 +115,8 @@ def read_trainer(file: TextFile, given: Mapping[str, Any]) -> Imported:
         if draft["zero_stage"] is None:
             draft.notes.append("no sharding is named: every GPU has a copy (DDP)")
         draft.put(recipe=_FSDP_RECIPE, zero_stage=0)
-    if not chosen:
-        _take_kernels(config, _FSDP_RECIPE, draft)
+    if not given.get("recipe"):
+        _take_kernels(config, draft["recipe"], draft)
     draft.step_offloaded_as_adam()
     return _answer(file, config, draft)
 
@@ -261,8 +262,9 @@ def _draft_under(head: Mapping[str, Any], given: Mapping[str, Any], config: Valu
 def _take_model(named: str, draft: Draft) -> None:
     """Read the model that is named if its shape is known offline."""
     if named and draft["model"] is None:
-        draft.put(model=known_model(named))
-        if draft["model"] is None:
+        known = known_model(named)
+        draft.put(model=known and known.model_copy(update={"source": named}))
+        if known is None:
             draft.warnings.append(f"model {named}: its shape is not known offline; give --model config.json")
 
 
@@ -469,7 +471,7 @@ def emit_axolotl(job: Job) -> str:
     """Return the job file for ``axolotl train``."""
     counts, tuning = counts_of(job), job.tuning
     config: dict[str, Any] = {
-        "model": model_reference(job.model),
+        "model": hub_name(job.model) or model_reference(job.model),
         "seq_len": counts["seq_len"],
         "micro_batch": counts["micro_batch"],
         "accumulation": counts["micro_batches"],
@@ -480,6 +482,7 @@ def emit_axolotl(job: Job) -> str:
         "optimizer": FRAMEWORKS["axolotl"].optimizers[job.optimizer.name],
         "sample_packing": counts["micro_batch"] == 1,
         "attention": "flash_attention_2",
+        "compiled": bool(job.switches["compiled"]),
         "tp": counts["tp"],
         "cp": counts["cp"],
     }
@@ -504,7 +507,13 @@ def emit_axolotl(job: Job) -> str:
             "state_dict_type": "SHARDED_STATE_DICT",
             "offload_params": job.recipe.host.offload_optimizer,
         }
-    return _configuration_text(job, "axolotl", _KEYS.nested(config), [])
+    liger = {key: True for key, kernels in _LIGER.items() if kernels.items() <= job.switches.items()}
+    if counts["tp"] > 1:
+        # integrations/liger/args.py refuses it beside tensor parallelism.
+        liger.pop("liger_rms_norm", None)
+    if liger:
+        config["plugins"] = ["axolotl.integrations.liger.LigerPlugin"]
+    return _configuration_text(job, "axolotl", {**_KEYS.nested(config), **liger}, [])
 
 
 def _configuration_text(job: Job, framework: str, values: Mapping[str, Any], lines: list[str]) -> str:

@@ -76,12 +76,19 @@ def requested(job: JobFile | Mapping[str, Any] | None, flags: Mapping[str, Any])
     if fixed_names and not file.keywords:
         raise LayoutError("keep: says what stays of the layout of a job; none is given")
     below = merge_jobs(file.keywords, {})
+    target = options.get("framework") or file.launcher
+    overlap = (below.get("switches") or {}).get("dp_overlap")
+    if overlap and below.get("recipe") == "deepspeed" and target in {*FRAMEWORKS} - {"deepspeed"}:
+        # A setting of DeepSpeed's own: another framework overlaps whatever its file says.
+        planned = {name: value for name, value in below["switches"].items() if name != "dp_overlap"}
+    else:
+        planned = below.get("switches") or {}
     assumed = unnamed({**below, **options}) - {"layout"}
     options |= usual_batch({**below, **options})
     fixed = {name: value for name, value in below.items() if name in names(PLAN_FIELDS) and name not in _FREE}
     own, problem = _own_job(below, options)
     fixed |= _fixed_values(fixed_names, below, own, problem)
-    switches = {**(below.get("switches") or {}), **(read("switches", options.get("switches", {})))}
+    switches = {**planned, **(read("switches", options.get("switches", {})))}
     question = make_question(
         file=file,
         free=frozenset(below.get("switches") or {}) - {*fixed_names},
@@ -153,7 +160,10 @@ def make_question(
     if one("lora_rank") and not framework and "recipe" not in options:
         framework = trainers_of(one("base_dtype") or "bf16")[0]
     clusters = _clusters(several("cluster"), one("price_usd_per_gpu_hour"), one("hw"))
-    recipes = [_recipe(_recipe_on(cluster, options, framework), framework) for cluster in clusters]
+    launcher = framework
+    if file is not None and not framework and file.keywords.get("recipe") == options.get("recipe"):
+        launcher = file.launcher
+    recipes = [_recipe(_recipe_on(cluster, options, framework), launcher) for cluster in clusters]
     alike = len({recipe.name for recipe in recipes}) == 1
     knob_values = _values(options, one("fix") or {}, framework, recipes[0].launches if alike else None)
     chooses = framework != ANY_FRAMEWORK and bool(one("choose"))

@@ -12,7 +12,10 @@ import costmodel as cm
 from costmodel.base.units import format_seconds
 from costmodel.cli import main
 from costmodel.interop import script_changes
+from costmodel.interop.answer import job_of_file
+from costmodel.interop.text_file import TextFile
 from costmodel.planning import launch
+from costmodel.planning.request import requested
 
 SHAPE = (
     "--num-layers",
@@ -292,6 +295,37 @@ gradient_accumulation_steps: 2
 bf16: true
 """
 ZERO = '{"train_batch_size": "auto", "zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}'
+
+
+def test_the_file_of_a_trainer_is_planned_for_that_trainer():
+    """Not for the framework of the recipe that it is priced with, which nobody named and which trains no adapters."""
+    lora = SFT.replace("full", "lora")
+    axolotl = "base_model: Qwen/Qwen2.5-7B\nsequence_len: 4096\nmicro_batch_size: 2\nadapter: lora\n"
+    plain = lora.replace("deepspeed: zero.json\n", "")
+    zero = "deepspeed: zero2\n"
+    given = {"cluster": "dgx-a100-hdr", "gpus": 8}
+    for text, more, framework in (
+        (axolotl, {}, "axolotl"),
+        (axolotl + zero, {}, "axolotl"),
+        (plain, {}, "accelerate"),
+        (plain + zero, {}, "accelerate"),
+        (plain.replace("lora", "full"), {}, "accelerate"),
+        (plain.replace("lora", "full") + zero, {}, "deepspeed"),
+        (axolotl, {"recipe": "megatron-bridge"}, "nemo"),
+        (axolotl, {"framework": "nemo"}, "nemo"),
+    ):
+        file, above = job_of_file(TextFile(text, "sft.yaml"), given | more, layout=False)
+        launches = requested(file, above).question.jobs[0].recipe.launches
+        assert launches.framework == framework, (text, more)
+    # FSDP2 overlaps, whatever a DeepSpeed configuration says of DeepSpeed.
+    for framework, overlap in (("", "every-layer"), ("deepspeed", "none")):
+        text = (plain if not framework else plain.replace("lora", "full")) + "deepspeed: ds_z2_config.json\n"
+        file, above = job_of_file(
+            TextFile(text, "sft.yaml"), given | ({"framework": framework} if framework else {}), layout=False
+        )
+        planned = requested(file, above)
+        assert planned.question.jobs[0].switches["dp_overlap"] == overlap
+        assert planned.own.switches["dp_overlap"] == "none"
 
 
 def test_a_command_on_top_of_a_file_with_a_batch_for_each_gpu_has_the_plans_batch(

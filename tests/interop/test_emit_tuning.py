@@ -17,6 +17,8 @@ def priced(framework, **more):
     return cm.estimate(**JOB, layout="tp1", micro_batch=1, recipe=recipe, **more)
 
 
+EAGER = dict.fromkeys(("fused_norm", "fused_rope", "fused_activation", "compiled"), False)
+EAGER |= {"cross_entropy": "unfused", "loss_bytes_per_logit": 14.0}
 ADAPTERS = "lora_target_linear lora_target_modules load_in_4bit load_in_8bit peft_use_dora"
 
 
@@ -27,6 +29,10 @@ def test_axolotl():
         ({"lora_targets": "q,v"}, "lora", {"lora_target_modules": ["q_proj", "v_proj"]}),
         ({"lora_targets": "q,magnitude"}, "lora", {"lora_target_modules": ["q_proj"], "peft_use_dora": True}),
         ({"lora_targets": "dora"}, "lora", {"lora_target_linear": True, "peft_use_dora": True}),
+        ({"switches": EAGER}, "lora", {"lora_target_linear": True}),
+        ({"switches": EAGER | {"cross_entropy": "chunked"}}, "lora", {"lora_target_linear": True}),
+        ({"switches": EAGER | {"fused_rope": True}}, "lora", {"lora_target_linear": True}),
+        ({"switches": {"compiled": False}}, "lora", {"lora_target_linear": True}),
     ):
         est = priced("axolotl", lora_rank=16, zero_stage=3, **more)
         text = emit(est, "axolotl")
@@ -35,6 +41,17 @@ def test_axolotl():
         assert (raw["adapter"], raw["lora_r"], raw["lora_alpha"]) == (adapter, 16, 32)
         back = read_trainer(TextFile(text, "axolotl.yaml"), {"gpus": 8})
         assert_same_bill(est, cm.estimate(**back.estimate_keywords(cluster="dgx-h100-ndr")))
+
+
+def test_axolotl_has_the_hubs_name_of_a_model_that_a_file_names():
+    text = "base_model: Qwen/Qwen2.5-14B\nmicro_batch_size: 1\nsequence_len: 4096\nadapter: lora\n"
+    job = read_trainer(TextFile(text, "a.yaml"), {"gpus": 8})
+    written = emit(cm.estimate(**job.estimate_keywords(cluster="dgx-a100-hdr", zero_stage=3)), "axolotl")
+    assert "base_model: Qwen/Qwen2.5-14B\n" in written
+    assert "left to you: model" not in written
+    assert "left to you: adapters: lora_dropout" in written
+    assert "left to you: model" in emit(priced("axolotl", zero_stage=3), "axolotl")
+    assert "lora_dropout" not in emit(priced("axolotl", zero_stage=3), "axolotl")
 
 
 def test_accelerate_says_what_the_script_hands_to_peft():
