@@ -108,7 +108,7 @@ pd.Series(checked.out_of_memory())
 # of the layout that the model would have picked, over the best that was measured.
 
 # %%
-sweeps = checked.sweeps(least=5)
+sweeps = checked.sweeps()
 sweeps.round(2)
 
 # %% [markdown]

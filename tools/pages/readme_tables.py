@@ -82,7 +82,7 @@ def validation_table(runs: Path) -> str:
     for of, title in (("time", "step time"), ("memory", "peak memory")):
         lines += [_line(title, row) for _, row in checked.summary(of=of).iterrows()]
     lines += [_line(f"step time, quality {row['quality']}", row) for _, row in checked.cells().iterrows()]
-    fits, sweeps = checked.out_of_memory(), checked.sweeps(least=6)
+    fits, sweeps = checked.out_of_memory(), checked.sweeps().query("layouts >= 6")
     lines += [
         "",
         f"{len(checked.runs):,} runs from {checked.judged.source.nunique()} sources. Does it fit: {fits['right']:.0%} of "
