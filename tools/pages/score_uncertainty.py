@@ -110,10 +110,10 @@ def strictly_inside(runs: Runs) -> pd.Series:
         for name in of[group.index].unique():
             key = name if f"unexplained.{name}" in said else "other"
             left = said[f"unexplained.{key}"]
-            layout = said[f"layout.{key}"]
+            of_layouts = said["layout"].spread * left.spread
             some = group[of[group.index] == name]
-            both = np.hypot(layout.spread, left.spread)
-            share = (layout.spread / both) ** 2 if both else 0.5
+            both = np.hypot(of_layouts, left.spread)
+            share = (of_layouts / both) ** 2 if both else 0.5
             reach = interval_reach(known[some.index].to_numpy(float), share, both, tail)
             inside |= dict(zip(some.index, some.residual.abs() <= reach, strict=True))
     return pd.Series(inside)
