@@ -22,6 +22,7 @@ from costmodel.describe.jobs.reading import keywords
 from costmodel.describe.jobs.short_form import flags_of
 from costmodel.interop.answer import JobFile, job_of_file
 from costmodel.reporting.summaries import answer_text, largest_memory, largest_time
+from costmodel.reporting.training_runs import run_summary
 
 Progress = Callable[[int, int], None]
 Record = dict[str, Any]
@@ -187,7 +188,7 @@ def run(given: Mapping[str, Any]) -> Reply:
     shown = ("tokens", "steps", "days", "dollars", "price_note", "gpu_hours", "energy_kwh", "tonnes_co2")
     lost = {name: round(hours, 1) for name, hours in found.lost_gpu_hours().items() if hours > 0}
     return _reply(
-        [answer_text(found.est), *found.est.assumptions, *job.file.remarks],
+        [run_summary(found).grids[0].title, *found.est.assumptions, *job.file.remarks],
         job.command("run", found.est.job, _flags(own)),
         {
             **_figures(found.est),

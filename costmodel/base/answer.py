@@ -98,8 +98,12 @@ class figure(property):
     """A property whose value is a Python number (which `json` accepts) for one layout, and an array for several."""
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        value = super().__get__(instance, owner)
-        return value if getattr(value, "shape", True) else value.item()
+        return plain(super().__get__(instance, owner))
+
+
+def plain(value: Any) -> Any:
+    """Return the Python number of an array of one layout, and anything else as it is."""
+    return value if getattr(value, "shape", True) else value.item()
 
 
 class Answer(ABC):

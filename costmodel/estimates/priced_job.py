@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.base.answer import figure
+from costmodel.base.answer import figure, plain
 from costmodel.base.errors import CostModelError, shown
 from costmodel.base.words import with_device_name
 from costmodel.base.yaml_files import read_mapping
@@ -231,16 +231,16 @@ class PricedJob:
         """Days to train on so many tokens, nothing lost to failures. [d]"""
         return np.asarray(self.gpu_hours(tokens) / self.job.layout.gpus / 24.0)
 
-    def exposed_by(self, attribute: str) -> dict[str, Array]:
+    def exposed_by(self, attribute: str) -> dict[str, Any]:
         """Add up exposed seconds by an attribute of the lines: axis, category or phase. [s]"""
         if attribute not in ("axis", "category", "phase"):
             raise CostModelError(f"exposed_by: expected axis, category or phase, got {shown(attribute)}")
         groups = defaultdict[str, list[Array]](list)
         for line in self.bill.time_lines:
             groups[getattr(line, attribute)].append(line.exposed_seconds)
-        return {name: broadcast_sum(parts) for name, parts in groups.items()}
+        return {name: plain(broadcast_sum(parts)) for name, parts in groups.items()}
 
-    def hidden_by_axis(self) -> dict[str, Array]:
+    def hidden_by_axis(self) -> dict[str, Any]:
         """Return the share of communication that runs beside compute: of each axis that sends, and of all as ``all``. [-]"""
         groups = defaultdict[str, list[TimeLine]](list)
         for line in self.bill.time_lines:
@@ -251,9 +251,7 @@ class PricedJob:
         for name, lines in groups.items():
             sent, waited = broadcast_sum(line.seconds for line in lines), sum_exposed(lines)
             if np.any(sent > 0.0):
-                shares[name] = np.asarray(
-                    1.0 - np.divide(waited, sent, out=np.ones_like(sent), where=sent > 0.0)
-                )
+                shares[name] = plain(1.0 - np.divide(waited, sent, out=np.ones_like(sent), where=sent > 0.0))
         return shares
 
     @property

@@ -260,6 +260,10 @@ def deployment(
             f"acceptance_length: expected the tokens that a step yields on average, from 1 to {num_speculative_tokens + 1} "
             f"with {plural(num_speculative_tokens, 'draft token')}, got {found} (DeepSeek-V3 with 1: 1.85, arXiv:2412.19437)"
         )
+    if draft is None and not model.mtp_layers:
+        raise CostModelError(
+            f"draft_model: num_speculative_tokens needs one, because {model.name} has no layer of multi-token prediction"
+        )
     drafting = replace(served, model=draft or prediction_layer(model))
     own_tables = draft is not None
     return replace(

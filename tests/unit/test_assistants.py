@@ -120,6 +120,7 @@ def test_a_whole_run_answers_as_run():
     assert said.record["days"] == found.days
     assert said.record["dollars"] == found.dollars
     assert "--spare-nodes" in said.record["command"]
+    assert f"{found.days:.1f} days" in said.text.splitlines()[0]
 
 
 def test_plan_answers_as_plan_and_tells_how_far_it_is(talk):

@@ -545,6 +545,10 @@ def test_wrong_input_is_one_line_that_names_the_field():
             {"num_speculative_tokens": 1, "draft_model": "bert-large"},
             "draft_model: bert-large-uncased is an encoder",
         ),
+        (
+            {"num_speculative_tokens": 1, "acceptance_length": 1.8},
+            "has no layer of multi-token prediction",
+        ),
         ({"num_speculative_tokens": 2}, "acceptance_length: expected the tokens .* from 1 to 3"),
         ({"num_speculative_tokens": 2, "acceptance_length": 3.1}, "with 2 draft tokens, got 3.1"),
         ({"num_speculative_tokens": 2, "acceptance_length": 0.9}, "acceptance_length: expected"),
