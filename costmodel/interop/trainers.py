@@ -26,6 +26,7 @@ from costmodel.interop.framework import (
     counts_of,
     data_degrees,
     hub_name,
+    inexpressible_switches,
     known_model,
     left_of,
     model_reference,
@@ -357,6 +358,8 @@ def _take_kernels(config: Values | None, recipe: str, draft: Draft) -> None:
     for key, kernels in _LIGER.items():
         if config is not None and (config["liger"] is True or config.raw.get(key) is True):
             found |= kernels
+    if found["cross_entropy"] != eager["cross_entropy"]:
+        del found["loss_bytes_per_logit"]  # of an unfused loss
     draft.put_switches({name: value for name, value in found.items() if base[name] != value})
 
 
@@ -513,7 +516,10 @@ def emit_axolotl(job: Job) -> str:
         liger.pop("liger_rms_norm", None)
     if liger:
         config["plugins"] = ["axolotl.integrations.liger.LigerPlugin"]
-    return _configuration_text(job, "axolotl", {**_KEYS.nested(config), **liger}, [])
+    values = {**_KEYS.nested(config), **liger}
+    back = read_trainer(TextFile(_configuration_text(job, "axolotl", values, []), "axolotl.yaml"), {})
+    lost = [f"# no key for the recipe's {switch}" for switch in inexpressible_switches(job, back)]
+    return _configuration_text(job, "axolotl", values, lost)
 
 
 def _configuration_text(job: Job, framework: str, values: Mapping[str, Any], lines: list[str]) -> str:

@@ -39,7 +39,7 @@ def test_a_column_that_says_nothing_is_left_out_where_it_may_be():
     assert [column.title for column in without.columns] == ["Name", "Of"]
     assert [column.title for column in within.columns] == ["Name", "Cost", "Of"]
     assert [column.number for column in within.columns] == [False, True, True]
-    assert within.rows == [["a", "no price", ""], ["b", "$5", "1 B of 2 B"]]
+    assert within.rows == [["a", "no price", ""], ["b", "$5.40", "1 B of 2 B"]]
 
 
 def test_columns_are_those_of_the_table_and_no_others():

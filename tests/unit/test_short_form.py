@@ -117,7 +117,7 @@ def test_the_command_line_word_by_word():
         "costmodel plan -m 'my model.json' --precision fp8-delayed --optimizer muon -n 64 -l 'tp4 pp2 vp2' "
         "--micro-batch 2 --zero 3 --shard-group 4 --recompute selective --global-batch 64 --seq-len 4096 "
         "-s fused_norm=false -s launch_s=1e-05 -s selective_modules=core_attn,mlp "
-        "--axis-order 'tp pp dp cp' --tokens 1.5e+12 --price 2.5"
+        "--axis-order 'tp pp dp cp' --tokens 1.5T --price 2.5"
     )
     assert "--no-sequence-parallel" in command_text(job(**ADAPTED)).split()
     assert command_text(job(**ADAPTED), files={"mi300x-roce400": "own.yaml"}).split()[4:6] == [
