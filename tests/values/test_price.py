@@ -1,5 +1,6 @@
 """One step as a whole: the slowest stage, what recipes add on top, reserves, stragglers, and the figures of it."""
 
+import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -298,3 +299,12 @@ def test_the_bill_is_that_of_the_stage_that_sets_the_pace():
         lines = cm.estimate(**job, pp=stages_of).bill.time_lines
         heads = {float(line.count) for line in lines if line.name.startswith("compute.head.logits")}
         assert heads == {256 / (64 / stages_of)}
+
+
+def test_sums_of_lines_are_numbers_that_json_takes():
+    est = cm.estimate("llama3-8b", "8xH100", tp=2, global_batch=8, seq_len=4096)
+    by_axis = json.loads(json.dumps(est.exposed_by("axis")))
+    assert sum(by_axis.values()) == pytest.approx(est.step_time_s)
+    assert 0 < json.loads(json.dumps(est.hidden_by_axis()))["dp"] < 1
+    several = cm.estimate("llama3-8b", "8xH100", tp=[2, 4], global_batch=8, seq_len=4096)
+    assert sum(several.exposed_by("axis").values()) == pytest.approx(several.step_time_s)
