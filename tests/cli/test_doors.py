@@ -188,3 +188,4 @@ def test_commands_printed_for_a_real_file_run(capsys, monkeypatch):
         assert len(shown) > 1
         for one in shown:
             assert main([*shlex.split(one)[1:], "-q"]) == 0, (one, capsys.readouterr().err)
+        capsys.readouterr()  # what those printed is not the next file's
